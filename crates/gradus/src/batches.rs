@@ -38,6 +38,12 @@ impl Order {
         step / self.steps_per_epoch()
     }
 
+    /// How many rows the first `steps` steps see; a row counts each time.
+    pub fn rows_seen(&self, steps: usize) -> usize {
+        let (epochs, rest) = (steps / self.steps_per_epoch().max(1), steps % self.steps_per_epoch().max(1));
+        epochs * self.rows + (rest * self.batch_size).min(self.rows)
+    }
+
     /// All rows in the order of `epoch`.
     fn rows_of(&self, epoch: usize) -> Vec<usize> {
         let mut rows: Vec<usize> = (0..self.rows).collect();

@@ -17,6 +17,7 @@ use crate::reward::config::Learned;
 use crate::reward::{self, Interrupt, Reward, Score};
 use crate::rollout::Sampler;
 use crate::run::compare::{Comparison, Entry};
+use crate::run::report::reset_peak_memory;
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
 use crate::settings::Settings;
@@ -54,6 +55,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
             continue;
         }
         observer.event(&Event::Message(&format!("{name}: training in {}", plan.output_dir().display())));
+        reset_peak_memory();
         train::run(plan, observer)?;
     }
     let start = judge.measure(&judge.reference)?;
@@ -65,6 +67,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         let mut entry = Entry::from_run(run)?;
         // All are measured here by one reward.
         entry.before = Vec::new();
+        entry.reward = None;
         let found = judge.measure(&policy)?;
         entry.name = plan.method().name().to_owned();
         entry.measured = found.stats.metrics("");
@@ -111,7 +114,7 @@ impl<'a> Judge<'a> {
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
         let room = reference.room().within(plan.train().max_length).too_long(new);
         // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
-        let held_out = rows(plan, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
+        let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let found = data::prompts(
             &held_out,
             &start.model.tokenizer,

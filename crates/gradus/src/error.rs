@@ -138,6 +138,25 @@ impl Error {
         self
     }
 
+    /// With `to` in the place of the directory `from` wherever the error names it: users do not know the names of temporary
+    /// directories.
+    #[must_use]
+    pub(crate) fn relocated(mut self, from: &Path, to: &Path) -> Self {
+        let (old, new) = (from.display().to_string(), to.display().to_string());
+        match &mut self {
+            Self::Io { path, .. } | Self::Model { path, .. } | Self::Data { file: path, .. } => {
+                if let Ok(inner) = path.strip_prefix(from) {
+                    *path = if inner.as_os_str().is_empty() { to.to_owned() } else { to.join(inner) };
+                }
+            }
+            _ => {}
+        }
+        if let Self::Model { message, .. } | Self::Data { message, .. } | Self::Input { message, .. } = &mut self {
+            *message = message.replace(&old, &new);
+        }
+        self
+    }
+
     /// What the user can do about it, shown after the message.
     pub fn hint(&self) -> Option<&str> {
         match self {

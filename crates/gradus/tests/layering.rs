@@ -99,6 +99,8 @@ const PARTS: &[(&str, &[&str])] = &[
             "text",
         ],
     ),
+    // Pages about rows and about what reward models make of them.
+    ("reports", &["data", "math", "objective", "run"]),
     ("runs", &["math", "run", "suggest"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),

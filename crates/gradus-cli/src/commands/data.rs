@@ -1,6 +1,9 @@
 //! `gradus data`: look at a data set, lint it, change its format.
 
-use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, parse_rename};
+use gradus::data::{
+    BadRows, Dataset, Dropped, ImplicitPrompt, LoadOptions, Need, Row, RowFilter, TokeniseOptions, TooLong,
+    parse_rename,
+};
 use gradus::model::ModelDir;
 use gradus::pretrained::TextFiles;
 use gradus::task::{TaskConfig, load};
@@ -98,6 +101,45 @@ struct TokenArgs {
     /// Longest row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
+}
+
+/// Which rows are left out.
+#[derive(Debug, clap::Args)]
+struct FilterArgs {
+    /// Leave out pairs that the data marks as ties: margin 0, or equal scores of both answers
+    #[arg(long)]
+    drop_ties: bool,
+    /// Leave out pairs with equal answers
+    #[arg(long)]
+    drop_equal: bool,
+    /// Leave out rows with an answer of fewer characters
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_characters: usize,
+    /// Leave out rows with an answer of fewer tokens, as the tokenizer of `--model` counts them
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
+    min_tokens: usize,
+    /// The model whose tokenizer counts: a directory or a hub name
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+}
+
+impl FilterArgs {
+    fn filter(&self) -> RowFilter {
+        let &Self { drop_ties, drop_equal, min_characters, min_tokens, .. } = self;
+        RowFilter { drop_ties, drop_equal, min_characters, min_tokens }
+    }
+
+    /// The rows that stay. What is left out is said.
+    fn apply(&self, rows: Vec<Row>, rule: ImplicitPrompt, out: &Output) -> anyhow::Result<(Vec<Row>, Dropped)> {
+        let directory =
+            self.model.as_deref().map(|name| gradus::model::resolve(name, &mut |_, _, _| {})).transpose()?;
+        let tokenizer = directory.map(|directory| Tokenizer::from_dir(&directory)).transpose()?;
+        let (rows, dropped) = self.filter().apply(rows, rule, tokenizer.as_ref())?;
+        if let Some(remark) = dropped.remark() {
+            out.note(remark);
+        }
+        Ok((rows, dropped))
+    }
 }
 
 struct Text {

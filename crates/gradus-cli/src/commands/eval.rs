@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
-use gradus::data::{BadRows, Side};
+use gradus::data::{BadRows, Side, TextForm};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
@@ -24,6 +24,7 @@ use crate::watch::{fetch, fetch_data, fetch_rows, interrupt_of, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("outputs").multiple(true)))]
 struct EvalArgs {
     /// The model. A reward model is measured on preferences, a classifier on rows with labels; another on texts, or with a
     /// reward on samples
@@ -49,10 +50,14 @@ struct EvalArgs {
     #[arg(long, value_name = "WORD", requires = "model", value_parser = post_process)]
     post_process: Option<PostProcess>,
     /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
-    #[arg(long, value_name = "FILE", requires = "model")]
+    #[arg(long, value_name = "FILE", requires = "model", group = "outputs")]
     predictions: Option<PathBuf>,
-    /// Replace the file of `--predictions`, whatever is in it. One that `eval` wrote is replaced anyway
-    #[arg(long, requires = "predictions")]
+    /// Of a reward model on pairs: write a page FILE.html about its errors (the wrongly ordered pairs, accuracy by length and
+    /// by confidence, calibration), and the same as FILE.json
+    #[arg(long, value_name = "FILE.html", requires = "model", group = "outputs")]
+    report: Option<PathBuf>,
+    /// Replace the files of `--predictions` and `--report`, whatever is in them. Predictions that `eval` wrote are replaced anyway
+    #[arg(long, requires = "outputs")]
     overwrite: bool,
     /// Samples of each prompt, as metrics of toxicity and of distinct n-grams look at them together
     #[arg(long, value_name = "N", default_value = "1", requires = "model")]
@@ -81,10 +86,10 @@ struct EvalArgs {
     #[arg(long, value_name = "NAME", requires = "model")]
     label_column: Option<String>,
     /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
-    #[arg(long, value_name = "PATTERN", requires = "model")]
+    #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     text: Option<String>,
     /// A second text that a classifier reads beside the first
-    #[arg(long, value_name = "PATTERN", requires = "model")]
+    #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     pair: Option<String>,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
@@ -143,12 +148,13 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         max_rows: args.max_rows,
         max_length: args.max_length,
         text: args.text_files.into(),
+        report: args.report.is_some(),
         device: args.device,
     };
-    let predictions = args.predictions.as_deref().map(|path| {
-        Outputs::new(args.overwrite).reading_all(args.data.as_deref()).file_unless(path, holds_predictions)
-    });
+    let mut outputs = Outputs::new(args.overwrite).reading_all(args.data.as_deref());
+    let predictions = args.predictions.as_deref().map(|path| outputs.file_unless(path, holds_predictions));
     let predictions = predictions.transpose()?;
+    let report = args.report.as_deref().map(|path| outputs.report(path)).transpose()?;
     fetch(&options.model, out)?;
     fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
@@ -162,11 +168,20 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         let lines: String = found.samples.iter().map(line).collect::<Result<_, _>>()?;
         file.write(|file| file.write_all(lines.as_bytes()))?;
     }
+    if let (Some(files), Some(pairs)) = (&report, &found.pairs) {
+        files.write(&pairs.page(), &pairs.to_json())?;
+        out.note(format_args!("the report is in {}", files.page().display()));
+    }
     for remark in &found.remarks {
         out.warn(remark);
     }
     warn_undefined(&found.values, out);
     out.result(&found.to_json(), || table(&found))
+}
+
+/// A pattern of columns, which is one.
+fn pattern(text: &str) -> Result<String, String> {
+    TextForm::parse(Some(text), None, None).map(|_| text.to_owned()).map_err(|(_, message)| message)
 }
 
 fn bad_rows(skip: bool) -> BadRows {

@@ -330,3 +330,46 @@ fn rows_are_parted_as_they_are() {
         "error: rows.jsonl:1: no column `kind` to split by\n",
     );
 }
+
+/// A page needs nothing but itself, and the file beside it has the same numbers.
+#[test]
+fn show_writes_a_report() {
+    let rows = "\
+{\"prompt\": \"Tea?\", \"chosen\": \" Yes, I would love some.\", \"rejected\": \" Yes, I would.\"}
+{\"prompt\": \"Milk?\", \"chosen\": \" Yes, I would, please.\", \"rejected\": \" No <b>thank you</b> very much.\", \"margin\": 0}
+{\"prompt\": \"Sugar?\", \"chosen\": \" No.\", \"rejected\": \"No. \"}
+";
+    let test = CliTest::with("pairs.jsonl", rows);
+    test.succeeds(&["data", "show", "pairs.jsonl", "--report", "out/rows.html"]);
+    let json: serde_json::Value = serde_json::from_str(&test.read("out/rows.json")).expect("it is JSON");
+    let pairs = &json["profile"]["pairs"];
+    let counts = ["pairs", "longer_chosen", "longer_rejected", "same_length"].map(|key| pairs[key].as_u64());
+    assert_eq!(counts, [Some(3), Some(1), Some(1), Some(1)], "{json}");
+    assert_eq!(pairs["longer_chosen_share"], 0.5);
+    assert_eq!((&pairs["ties"]["count"], &pairs["ties"]["first"][0]), (&1.into(), &"pairs.jsonl:2".into()));
+    assert_eq!((&pairs["equal"]["count"], &pairs["equal"]["first"][0]), (&1.into(), &"pairs.jsonl:3".into()));
+    assert_eq!(json["profile"]["short"]["count"], 1);
+    assert_eq!(json["profile"]["turns"]["2"], 3);
+    let opening = &json["profile"]["openings"][0];
+    assert_eq!(
+        (&opening["words"], &opening["chosen"], &opening["rejected"]),
+        (&"Yes, I would".into(), &1.into(), &1.into())
+    );
+    assert_eq!(json["profile"]["characters"][1]["part"], "chosen");
+    let page = test.read("out/rows.html");
+    for expected in
+        ["<title>pairs.jsonl</title>", "50.0 %", "aria-label=\"Difference of lengths\"", "pairs.jsonl:3", "drop_ties"]
+    {
+        assert!(page.contains(expected), "{expected} in {page}");
+    }
+    assert!(!page.contains("src=") && !page.contains("<b>thank"), "{page}");
+
+    let run = test.run(&["data", "show", "pairs.jsonl", "--report", "out/rows.html"]);
+    assert!(run.code == 2 && run.stderr.contains("`out/rows.html` exists; `--overwrite` replaces it"), "{run:?}");
+    let model = crate::harness::fixture_model("qwen3");
+    test.succeeds(&["data", "show", "pairs.jsonl", "--report", "out/rows.html", "--overwrite", "--model", &model]);
+    let json: serde_json::Value = serde_json::from_str(&test.read("out/rows.json")).expect("it is JSON");
+    assert_eq!(json["profile"]["tokens"][0]["part"], "prompt");
+    let run = test.run(&["data", "show", "pairs.jsonl", "--report", "out/rows.txt"]);
+    assert!(run.code == 2 && run.stderr.contains("it does not end in `.html`"), "{run:?}");
+}

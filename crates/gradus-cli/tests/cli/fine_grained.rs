@@ -10,7 +10,7 @@ fn start(name: &str) -> String {
 }
 
 /// Rows with feedback whose answers are of one sentence or two.
-fn feedback() -> String {
+pub fn feedback() -> String {
     let row = |i: usize| {
         let answer = ["The tea is warm. It is cold.", "It is it. The tea is warm."][i % 2];
         let cold = answer.find("It is").expect("there");
@@ -30,7 +30,7 @@ fn feedback() -> String {
     Value::Array((0..8).map(row).collect()).to_string()
 }
 
-const PROMPTS: &str = r#"[
+pub const PROMPTS: &str = r#"[
     {"question": "is it", "passages": [], "answer": ["The tea is warm.", "It is."]},
     {"question": "who sings", "passages": [{"wikipage": "Tea", "content": "The tea."}], "answer": ["Nobody."]}
 ]"#;

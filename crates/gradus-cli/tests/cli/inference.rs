@@ -408,3 +408,49 @@ fn ids_beyond_the_embedding_are_refused() {
         assert!(!test.path().join("m.gguf").exists(), "nothing is written");
     }
 }
+
+/// The page shows where a reward model errs; the file beside it has every wrongly ordered pair.
+#[test]
+fn a_reward_model_has_a_report_of_its_errors() {
+    let rows: String = (0..12)
+        .map(|i| {
+            let long = " and more".repeat(i);
+            format!(
+                "{{\"prompt\": \"Question {i}: \", \"chosen\": \"a good answer{long}\", \"rejected\": \"no {i}\"}}\n"
+            )
+        })
+        .collect();
+    let test = CliTest::with("pairs.jsonl", &rows);
+    let model = fixture_model("qwen3-reward");
+    let eval = ["eval", "--model", &model, "--data", "pairs.jsonl", "--json", "--report", "errors.html"];
+    let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
+    let json: Value = serde_json::from_str(&test.read("errors.json")).expect("it is JSON");
+    assert_eq!((&json["pairs"], &json["metrics"]["accuracy"]), (&json!(12), &measured["accuracy"]));
+    let errors = json["errors"].as_array().expect("a list");
+    let accuracy = measured["accuracy"].as_f64().expect("a number");
+    assert_eq!(errors.len(), ((1.0 - accuracy) * 12.0).round() as usize);
+    assert!(!errors.is_empty() && errors.len() < 12, "{accuracy}");
+    let sure: Vec<f64> = errors.iter().map(|error| error["confidence"].as_f64().expect("a number")).collect();
+    assert!(sure.is_sorted_by(|a, b| a >= b), "{sure:?}");
+    let first = &errors[0];
+    assert!(first["place"].as_str().expect("a place").starts_with("pairs.jsonl:"));
+    assert!(first["prompt"].as_str().expect("a prompt").starts_with("Question "));
+    assert!(first["chosen_reward"].as_f64() <= first["rejected_reward"].as_f64());
+    for by in ["by_length_difference", "by_confidence"] {
+        let buckets = json[by].as_array().expect("a list");
+        assert_eq!(buckets.iter().map(|bucket| bucket["pairs"].as_u64().expect("a count")).sum::<u64>(), 12, "{by}");
+    }
+    let page = test.read("errors.html");
+    for expected in
+        ["Wrongly ordered pairs", "aria-label=\"Accuracy by length difference\"", "Calibration", "Question "]
+    {
+        assert!(page.contains(expected), "{expected} in {page}");
+    }
+    let run = test.run(&eval);
+    assert!(run.code == 2 && run.stderr.contains("`errors.html` exists; `--overwrite` replaces it"), "{run:?}");
+    test.succeeds(&[&eval[..], &["--overwrite"]].concat());
+    let other = fixture_model("qwen3");
+    let run = test.run(&["eval", "--model", &other, "--data", "pairs.jsonl", "--report", "none.html"]);
+    assert!(run.code == 1 && run.stderr.contains("is no reward model, or the rows are no pairs"), "{run:?}");
+    assert!(!test.path().join("none.html").exists());
+}

@@ -27,6 +27,7 @@ mod mutate;
 mod overwrite;
 mod plan;
 mod plugins;
+mod recipes;
 mod resume;
 mod rows;
 mod runs;

@@ -293,3 +293,81 @@ fn saved_weights_are_half_as_large_where_that_is_asked_for() {
     let merged: Value = serde_json::from_str(&test.read("merged/config.json")).expect("JSON");
     assert_eq!(merged["dtype"], json!("float16"));
 }
+
+/// Twenty pairs: a tie, a pair with equal answers, one with a short answer, and seventeen to learn from.
+fn pairs() -> String {
+    let row = |i: usize| match i {
+        3 => "{\"prompt\": \"Tea 3?\", \"chosen\": \" Yes, please.\", \"rejected\": \" No, thanks.\", \"margin\": 0}\n"
+            .to_owned(),
+        8 => "{\"prompt\": \"Tea 8?\", \"chosen\": \" No, thanks.\", \"rejected\": \"No, thanks.\"}\n".to_owned(),
+        12 => "{\"prompt\": \"Tea 12?\", \"chosen\": \" Yes, please.\", \"rejected\": \" No\"}\n".to_owned(),
+        _ => {
+            format!("{{\"prompt\": \"Tea {i}?\", \"chosen\": \" Yes, please.\", \"rejected\": \" No, thanks {i}.\"}}\n")
+        }
+    };
+    (0..20).map(row).collect()
+}
+
+#[test]
+fn rows_that_teach_little_are_left_out_and_counted() {
+    let test = CliTest::with("pairs.jsonl", &pairs());
+    let model = fixture_model("qwen3");
+    let train = ["reward", "--model", &model, "--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2"];
+    let filter = ["--filter-drop-ties", "--filter-drop-equal", "--filter-min-characters", "4"];
+    let run = test.run(&[&train[..], &filter, &["--output-dir", "run", "--eval-fraction", "0.5"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let said = "`data`: 3 of 20 rows are left out: 1 tie, 1 with equal answers, 1 with a short answer";
+    assert!(run.stderr.contains(said), "{}", run.stderr);
+    assert!(run.stderr.contains("of 9 rows"), "{}", run.stderr);
+    let held_out = lines(&test.read("run/held_out_rows.jsonl"));
+    assert_eq!(held_out.len(), 8);
+    // Rows keep their numbers.
+    assert!(held_out.iter().all(|row| row["row"] == row["line"]), "{held_out:?}");
+    let none = ["--filter-min-tokens", "1000", "--output-dir", "none"];
+    let run = test.run(&[&train[..], &none].concat());
+    assert!(run.code == 1 && run.stderr.contains("no row is left: 20 of 20 rows are left out"), "{}", run.stderr);
+
+    let convert = ["data", "convert", "pairs.jsonl", "-o", "out.jsonl", "--json", "--drop-ties", "--drop-equal"];
+    let told: Value = serde_json::from_str(&test.succeeds(&convert)).expect("it is JSON");
+    assert_eq!(
+        (&told["rows"], &told["dropped"]),
+        (&json!(18), &json!({"rows": 20, "ties": 1, "equal": 1, "short": 0}))
+    );
+    assert_eq!(lines(&test.read("out.jsonl")).len(), 18);
+    let split =
+        ["data", "split", "pairs.jsonl", "--train", "a.jsonl", "--test", "b.jsonl", "--test-size", "4", "--json"];
+    let short = ["--min-tokens", "3", "--model", &model, "--drop-ties"];
+    let told: Value = serde_json::from_str(&test.succeeds(&[&split[..], &short].concat())).expect("it is JSON");
+    assert_eq!((&told["train_rows"], &told["test_rows"], &told["dropped"]["ties"]), (&json!(14), &json!(4), &json!(1)));
+    assert_eq!(told["dropped"]["short"], 1);
+    let kept = test.read("a.jsonl") + &test.read("b.jsonl");
+    assert!(!kept.contains("\"margin\"") && !kept.contains("\" No\""), "{kept}");
+    let run =
+        test.run(&["data", "split", "pairs.jsonl", "--train", "c.jsonl", "--test", "d.jsonl", "--min-tokens", "2"]);
+    assert!(run.code == 2 && run.stderr.contains("--model"), "{run:?}");
+}
+
+#[test]
+fn pairs_are_cut_where_training_says() {
+    let long = "It was a long day and the tea was cold. ".repeat(4);
+    let row = |i: usize| format!("{{\"prompt\": \"{long}\", \"chosen\": \" Yes {i}.\", \"rejected\": \" No {i}.\"}}\n");
+    let test = CliTest::with("pairs.jsonl", &(0..12).map(row).collect::<String>());
+    let model = fixture_model("qwen3");
+    let train = ["reward", "--model", &model, "--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2"];
+    let short = ["--max-length", "24", "--too-long", "truncate", "--eval-fraction", "0.25"];
+    // At the right, every pair loses its answers.
+    let run = test.run(&[&train[..], &short, &["--output-dir", "right"]].concat());
+    assert!(run.code == 1 && run.stderr.contains("no row keeps a token with loss"), "{}", run.stderr);
+    let run = test.run(&[&train[..], &short, &["--truncation", "left", "--output-dir", "left"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("training: 9 of 9 rows cut: their text is longer than the limit"), "{}", run.stderr);
+    let config: Value = serde_json::from_str(&test.read("left/model/config.json")).expect("it is JSON");
+    assert_eq!(config["gradus"]["keeps_end"], true);
+    // Evaluation cuts where training did.
+    let eval = ["eval", "--model", "left", "--data", "pairs.jsonl", "--max-length", "24", "--json"];
+    let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
+    assert_eq!(measured["rows"], 12);
+    let run = test.run(&[&train[..], &["--truncation", "left", "--output-dir", "none"]].concat());
+    let said = "`method.reward.truncation` says where long texts are cut, but `train.too_long` leaves them out";
+    assert!(run.code == 2 && run.stderr.contains(said), "{}", run.stderr);
+}

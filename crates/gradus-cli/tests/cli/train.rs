@@ -688,4 +688,10 @@ fn a_new_model_can_be_trained() {
         1,
         "error: there is no family `t6`\nhint: did you mean `t5`?\n",
     );
+    // What makes no model is refused under the name that the user gave.
+    let wrong =
+        ["new-model", "--family", "gpt2", "--tokenizer", &tokenizer, "--output", "deep/other", "--set", "n_head=3"];
+    let run = test.run(&wrong);
+    assert!(run.code == 1 && run.stderr.contains("deep/other/config.json: "), "{}", run.stderr);
+    assert!(!run.stderr.contains("tmp") && !test.path().join("deep/other").exists(), "{}", run.stderr);
 }

@@ -4,6 +4,7 @@
 
 const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, color: own.dataset.color, curves: {} }));
 const metric = document.getElementById("metric");
+const axis = document.getElementById("axis");
 const smooth = document.getElementById("smooth");
 const log = document.getElementById("log");
 const whole = document.getElementById("whole");
@@ -24,6 +25,18 @@ function shape(name, attributes, text) {
 /** A number with the digits that matter. */
 const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(2));
 
+/** Where a step lies on the axis: what the run had seen by then, between the steps that say so; null where none does. */
+function place(run, step) {
+  if (axis.value === "step") return step;
+  const seen = run.curves[axis.value];
+  if (!seen?.length) return null;
+  const after = seen.findIndex(([at]) => at >= step);
+  if (after < 0) return step > seen[seen.length - 1][0] ? null : seen[seen.length - 1][1];
+  const [at, count] = seen[after];
+  const [from, before] = after > 0 ? seen[after - 1] : [0, 0];
+  return at === from ? count : before + ((step - from) / (at - from)) * (count - before);
+}
+
 /** The points of a run, smoothed by a moving average that forgets; the first values weigh no more than others. */
 function points(run) {
   const keep = Number(smooth.value);
@@ -31,8 +44,8 @@ function points(run) {
   return (run.curves[metric.value] ?? []).map(([step, value]) => {
     sum = keep * sum + (1 - keep) * value;
     weight = keep * weight + (1 - keep);
-    return [step, keep === 0 ? value : sum / weight];
-  });
+    return [place(run, step), keep === 0 ? value : sum / weight];
+  }).filter(([at]) => at !== null);
 }
 
 /** Round numbers between two, at least so far apart. */
@@ -66,7 +79,7 @@ function draw() {
   const [low, high] = range(flat.map(([, value]) => level(value)));
   const x = (step) => edge.left + ((step - left) / (right - left)) * (width - edge.left - edge.right);
   const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${metric.value} over steps; the table below has the numbers` });
+  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${metric.value} over ${axis.selectedOptions[0].textContent}; the table below has the numbers` });
   for (const at of ticks(low, high, 5)) {
     picture.append(
       shape("line", { class: "grid-line", x1: edge.left, x2: width - edge.right, y1: y(at), y2: y(at) }),
@@ -92,7 +105,7 @@ function draw() {
   const tell = (at) => legend.replaceChildren(...runs.map((run, i) => {
     const found = all[i].length ? (at === null ? all[i][all[i].length - 1] : nearest(all[i], at)) : null;
     const made = element("span", `key series-${run.color}`);
-    made.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at step ${found[0]} ` : ": none ");
+    made.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at ${axis.value === "step" ? "step " : ""}${Math.round(found[0])}${axis.value === "step" ? "" : ` ${axis.selectedOptions[0].textContent}`} ` : ": none ");
     return made;
   }));
   let begun = null;
@@ -131,12 +144,12 @@ function table(all) {
   const steps = [...new Set(all.flat().map(([step]) => step))].sort((a, b) => a - b);
   const made = element("table");
   const head = element("tr");
-  head.append(...["Step", ...runs.map((run) => run.name)].map((name) => Object.assign(element("th", "number", name), { scope: "col" })));
+  head.append(...[axis.value === "step" ? "Step" : axis.selectedOptions[0].textContent, ...runs.map((run) => run.name)].map((name) => Object.assign(element("th", "number", name), { scope: "col" })));
   const body = element("tbody");
   const by = all.map((of) => new Map(of));
   for (const step of steps.slice(-500)) {
     const row = element("tr");
-    row.append(element("td", "number", String(step)), ...by.map((of) => element("td", "number", of.has(step) ? short(of.get(step)) : "–")));
+    row.append(element("td", "number", String(Math.round(step))), ...by.map((of) => element("td", "number", of.has(step) ? short(of.get(step)) : "–")));
     body.append(row);
   }
   const top = element("thead");
@@ -168,6 +181,11 @@ async function renew() {
 }
 
 metric.addEventListener("change", draw);
+axis.addEventListener("change", () => {
+  zoom = null;
+  whole.hidden = true;
+  draw();
+});
 smooth.addEventListener("input", draw);
 log.addEventListener("change", draw);
 addEventListener("resize", draw);

@@ -20,6 +20,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
+use gradus::run::compare::{Comparison, Entry as Policy, WinRates};
 use gradus::runs::{
     Entry, Labels, Library, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };
@@ -112,18 +113,18 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
     let of = names.clone();
     let is_allowed = app.training.is_allowed();
-    let (entries, settings, warnings, models) = apart(move || {
+    let (entries, settings, warnings, models, rates) = apart(move || {
         let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
         let settings: Vec<Settings> =
             paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
-        let warnings: Vec<Vec<String>> =
-            paths.iter().map(|path| last_warnings(&path.join("log.txt"), WARNINGS)).collect();
+        let warnings: Vec<Vec<String>> = paths.iter().map(|path| last_warnings(path, WARNINGS)).collect();
         let models = entries.iter().filter(|_| is_allowed).filter_map(|entry| {
             let key = entry.figure.as_ref().map(|figure| figure.key.as_str());
             snapshots(&entry.directory().ok()?, key).ok()
         });
         let models: Vec<Vec<Snapshot>> = models.collect();
-        (entries, settings, warnings, models)
+        let rates = if entries.len() > 1 { win_rates(&entries) } else { None };
+        (entries, settings, warnings, models, rates)
     })
     .await?;
     let (title, body) = match &entries[..] {
@@ -135,11 +136,22 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
             let may_tag = app.may_change_runs(&session)?;
             (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions, may_tag))
         }
-        several => (format!("{} runs", several.len()), page::several(several, &differences(&settings))),
+        several => (format!("{} runs", several.len()), page::several(several, &differences(&settings), rates.as_ref())),
     };
     let page =
         Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js", "run.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
+}
+
+/// Who wins against whom on the prompts of the last evaluations; `None` where that cannot be said.
+fn win_rates(entries: &[Entry]) -> Option<WinRates> {
+    let run = |entry: &Entry| {
+        let policy = Policy::from_run(entry.directory().ok()?).ok()?;
+        Some(Policy { name: entry.name.clone(), ..policy })
+    };
+    let none = String::new;
+    let entries = entries.iter().filter_map(run).collect();
+    Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries }.win_rates()
 }
 
 /// The curves of a run: of each metric its steps and values.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gradus::run::compare::WinRates;
 use gradus::run::plots::colors;
 use gradus::runs::{Difference, Entry, Settings, Status};
 
@@ -135,6 +136,8 @@ fn curves(runs: &[&Entry]) -> Html {
     html![
         "<section class=\"curves\" aria-label=\"Curves\">\n" (data)
         "<div class=\"filter\">\n<div><label for=\"metric\">Metric</label><select id=\"metric\"></select></div>\n"
+        "<div><label for=\"axis\">Over</label><select id=\"axis\"><option value=\"step\">steps</option><option value=\"num_examples\">examples</option>"
+        "<option value=\"num_tokens\">tokens</option></select></div>\n"
         "<div><label for=\"smooth\">Smoothing</label><input id=\"smooth\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\"></div>\n"
         "<div class=\"check\"><input id=\"log\" type=\"checkbox\"><label for=\"log\">Logarithmic</label></div>\n"
         "<button type=\"button\" id=\"whole\" hidden>Whole range</button>\n</div>\n"
@@ -143,15 +146,41 @@ fn curves(runs: &[&Entry]) -> Html {
     ]
 }
 
-/// The warning that the run never got better than its start.
-fn worse(entry: &Entry) -> Html {
-    match entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()) {
-        Some(figure) => html![
-            "<p><strong>No evaluation beat the start: " (figure.key) " was " (short(figure.best)) " before training and is "
-            (short(figure.last)) " now; there is no best model.</strong></p>\n"
-        ],
-        None => Html::new(),
+/// What the user should know first: that the run never got better than its start, and what it warned of.
+fn alerts(entry: &Entry, warnings: &[String]) -> Html {
+    let worse = entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()).map(|figure| {
+        html![
+            "<p><strong>No evaluation beat the start.</strong> " (figure.key) " was " (short(figure.best)) " before training and is "
+            (short(figure.last)) " now. There is no best model.</p>\n"
+        ]
+    });
+    let warning = |text: &String| html!["<li>" (text) "</li>\n"];
+    let listed =
+        (!warnings.is_empty()).then(|| html!["<ul>" (warnings.iter().map(warning).collect::<Vec<_>>()) "</ul>\n"]);
+    match (worse.is_some(), listed.is_some()) {
+        (false, false) => Html::new(),
+        _ => html!["<section class=\"alert\" aria-label=\"Warnings\">\n" (worse) (listed) "</section>\n"],
     }
+}
+
+/// Who wins against whom: the row against the column.
+fn win_rates(rates: &WinRates) -> Html {
+    let head = |name: &String| html!["<th scope=\"col\" class=\"number\">" (name) "</th>"];
+    let heads: Vec<Html> = rates.names.iter().map(head).collect();
+    let cell = |share: &Option<f64>| match share {
+        Some(share) => {
+            let class = if *share >= 0.5 { "good" } else { "bad" };
+            html!["<td class=\"number\"><span class=\"" (class) "\">" (format!("{:.0} %", 100.0 * share)) "</span></td>"]
+        }
+        None => html!["<td class=\"number\">–</td>"],
+    };
+    let row = |(name, shares): (&String, &Vec<Option<f64>>)| html!["<tr><th scope=\"row\">" (name) "</th>" (shares.iter().map(cell).collect::<Vec<_>>()) "</tr>\n"];
+    let rows: Vec<Html> = rates.names.iter().zip(&rates.shares).map(row).collect();
+    html![
+        "<h2>Win rates</h2>\n<p class=\"soft small\">The share of prompts of the last evaluation on which the run of the row has a better reward than the "
+        "run of the column. Ties count half.</p>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Win rates\"><table>\n<thead><tr><td></td>"
+        (heads) "</tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n"
+    ]
 }
 
 /// How far a run at work has come.
@@ -205,16 +234,16 @@ pub fn one(
         .collect();
     html![
         "<p data-state=\"" (entry.state.name()) "\">" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
-        "</p>\n" (worse(entry)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
-        (lines("Problems", &entry.problems)) (lines("Warnings", warnings))
+        (lines("Problems", &entry.problems))
         "<h2>Configuration</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">Key</th>"
         "<th scope=\"col\">Value</th><th scope=\"col\">Asked for</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"
     ]
 }
 
 /// Several runs beside each other.
-pub fn several(entries: &[Entry], differences: &[Difference]) -> Html {
+pub fn several(entries: &[Entry], differences: &[Difference], rates: Option<&WinRates>) -> Html {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];
     let heads: Vec<Html> = names.iter().map(head).collect();
@@ -228,7 +257,7 @@ pub fn several(entries: &[Entry], differences: &[Difference]) -> Html {
         html!["<tr><th scope=\"row\"><code>" (difference.key) "</code></th>" (cells(values.collect())) "</tr>\n"]
     };
     html![
-        (curves(&entries.iter().collect::<Vec<_>>())) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
+        (curves(&entries.iter().collect::<Vec<_>>())) (rates.map(win_rates)) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
         "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
         "</tbody></table></div>\n"
     ]

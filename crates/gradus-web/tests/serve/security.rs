@@ -210,6 +210,21 @@ fn run(path: &Path) {
     fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
 }
 
+/// A page of a run begins with what is wrong with it.
+#[test]
+fn the_page_of_a_run_shows_its_warnings() {
+    let folder = folder(&[]);
+    let path = folder.path().join("own");
+    run(&path);
+    fs::write(path.join("log.txt"), "      0.1s  message\n      0.2s  warning: step 3: the run <diverges>\n")
+        .expect("written");
+    let server = Server::at(folder.path(), EVERYWHERE);
+    let page = Visitor::of(&server).get("/runs/show?run=own").body;
+    let (warning, curves) = (page.find("step 3: the run &lt;diverges&gt;"), page.find("id=\"plot\""));
+    assert!(warning.is_some() && warning < curves, "{page}");
+    assert!(page.contains("<option value=\"num_examples\">examples</option>"), "{page}");
+}
+
 #[test]
 #[cfg(unix)]
 fn the_token_of_the_server_alone_changes_no_run_and_nobody_changes_one_outside() {

@@ -140,6 +140,7 @@ fn section(key: &str) -> &'static str {
         | "max_prompt_length"
         | "prompt_truncation"
         | "too_long"
+        | "filter"
         | "skip_bad_rows"
         | "max_rows"
         | "max_rows_at_random"

@@ -260,9 +260,11 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
                 | "critic.model"
                 | "critic.freeze_trunk"
                 | "packing"
-                | "max_target_length",
+                | "max_target_length"
+                | "truncation",
             ),
         ) => Effect::Refused,
+        _ if key == "train.filter" || key.starts_with("train.filter.") => Effect::Refused,
         _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
         _ if key.strip_prefix("method.plugin.").is_some_and(|rest| !rest.contains('.')) => Effect::Refused,
         // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.

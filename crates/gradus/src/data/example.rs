@@ -105,6 +105,9 @@ pub struct TokeniseOptions {
     pub max_length: Option<usize>,
     /// What happens to longer rows. Default: cut at the end. Pairs for reward models are always left out (TRL).
     pub too_long: TooLong,
+    /// At which side a pair for a decoder-only or an encoder reward model is cut. Cut at the left, a side keeps its end and the
+    /// special tokens before it. Default right.
+    pub pair_cut: super::Side,
     /// Loss on the completion only. Default: true where a row has a prompt and a completion (TRL).
     pub completion_only_loss: Option<bool>,
     /// Loss on assistant turns only, as the chat template marks them. Default false (TRL).
@@ -141,6 +144,7 @@ impl Default for TokeniseOptions {
         Self {
             max_length: Some(1024),
             too_long: TooLong::Truncate,
+            pair_cut: super::Side::Right,
             completion_only_loss: None,
             assistant_only_loss: false,
             add_eos: true,

@@ -282,9 +282,28 @@ impl Maker<'_> {
         Made { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
     }
 
-    /// Both sides cut at their ends, which stay where the tokenizer writes them itself.
+    /// The special tokens that the tokenizer writes before a text.
+    fn leading_special(&self) -> Vec<u32> {
+        let encode = |special| self.tokenizer.encode("a", special).unwrap_or_default();
+        let (whole, bare) = (encode(true), encode(false));
+        let text = whole.windows(bare.len().max(1)).position(|ids| ids == bare);
+        whole[..text.unwrap_or(0)].to_vec()
+    }
+
+    /// Both sides cut at [`TokeniseOptions::pair_cut`], each by itself. Cut at the right, a side keeps the end that the tokenizer
+    /// writes itself; cut at the left, it keeps its end and the special tokens before a text.
     pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> Made<PreferenceExample> {
         let length = pair.chosen_ids.len().max(pair.rejected_ids.len());
+        if self.options.pair_cut == Side::Left {
+            let head = &self.leading_special()[..];
+            for ids in [&mut pair.chosen_ids, &mut pair.rejected_ids].into_iter().filter(|ids| ids.len() > most) {
+                let kept = if ids.starts_with(head) && head.len() < most { head.len() } else { 0 };
+                ids.drain(kept..ids.len() - (most - kept));
+            }
+            let outcome = if pair.chosen_ids == pair.rejected_ids { Outcome::WithoutLoss } else { Outcome::Cut };
+            let example = (outcome == Outcome::Cut).then_some(pair);
+            return Made { example, outcome, mismatch: false, length };
+        }
         let end = self.tokenizer.eos_id().filter(|_| self.tokenizer.appends_eos());
         for ids in [&mut pair.chosen_ids, &mut pair.rejected_ids].into_iter().filter(|ids| ids.len() > most) {
             ids.truncate(most);

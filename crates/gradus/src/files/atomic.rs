@@ -87,14 +87,7 @@ pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<
         // It may never have been created; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);
     }
-    filled.map_err(|error| match error {
-        // Nobody knows the temporary name.
-        Error::Io { path: at, source } => {
-            let shown = at.strip_prefix(&temporary).map(|inner| path.join(inner));
-            Error::io(shown.unwrap_or(at), source)
-        }
-        other => other,
-    })
+    filled.map_err(|error| error.relocated(&temporary, path))
 }
 
 /// Makes the directory `to` with the same files as `from`: hard links, or copies where there can be none. Files that

@@ -70,6 +70,18 @@ impl Outputs {
         Ok(OutputFile { path: path.to_owned(), at, may_replace })
     }
 
+    /// The page `path`, whose name ends in `.html`, and the file beside it whose name ends in `.json`.
+    ///
+    /// # Errors
+    /// As [`Self::file`]; a name that ends otherwise.
+    pub fn report(&mut self, path: &Path) -> Result<ReportFiles> {
+        if path.extension().is_none_or(|extension| extension != "html") {
+            let message = format!("`{}` is no name for a report: it does not end in `.html`", path.display());
+            return Err(refused(message, "the page gets this name; its numbers get the same name with `.json`"));
+        }
+        Ok(ReportFiles { page: self.file(path)?, json: self.file(&path.with_extension("json"))? })
+    }
+
     /// The directory `path`, for a model. With `--overwrite` it may replace the directory of another model, and nothing else.
     ///
     /// # Errors
@@ -241,6 +253,32 @@ pub fn commit(files: impl IntoIterator<Item = Staged>) -> Result<()> {
         done.push(at.clone());
     }
     Ok(())
+}
+
+/// A page, and a file with its numbers beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportFiles {
+    page: OutputFile,
+    json: OutputFile,
+}
+
+impl ReportFiles {
+    /// The page, as the user named it.
+    pub fn page(&self) -> &Path {
+        self.page.path()
+    }
+
+    /// Writes both, or neither.
+    ///
+    /// # Errors
+    /// As [`OutputFile::write`].
+    pub fn write(&self, page: &str, numbers: &serde_json::Value) -> Result<()> {
+        let json = serde_json::to_string_pretty(numbers).expect("JSON values serialise") + "\n";
+        let files = [(&self.page, page), (&self.json, &json)];
+        let staged: Result<Vec<Staged>> =
+            files.into_iter().map(|(file, text)| file.stage(|to| to.write_all(text.as_bytes()))).collect();
+        commit(staged?)
+    }
 }
 
 /// A directory that may be written.

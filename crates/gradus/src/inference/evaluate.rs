@@ -11,7 +11,7 @@ use crate::data::{
     self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, SkippedRow, TokeniseOptions, TooLong,
 };
 use crate::device::DeviceChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::host::read;
@@ -25,6 +25,7 @@ use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::{LabelPlan, Pretrained, Reader, TextFiles};
+use crate::reports::{PairTexts, PairsReport};
 use crate::reward::config::{Learned, RewardConfig};
 use crate::reward::{self, Interrupt, Score};
 use crate::rng::Seed;
@@ -77,6 +78,8 @@ pub struct EvalOptions {
     pub max_length: usize,
     /// What replaces its tokenizer and chat template.
     pub text: TextFiles,
+    /// Whether [`Measured::pairs`] is wanted. Only a reward model on pairs has it; other models are refused.
+    pub report: bool,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -96,6 +99,8 @@ pub struct Measured {
     pub values: Vec<MetricValue>,
     /// The samples, where there are any.
     pub samples: Vec<Prediction>,
+    /// What a reward model makes of every pair, where [`EvalOptions::report`] asks for it.
+    pub pairs: Option<PairsReport>,
 }
 
 /// A sample beside what it was to be.
@@ -116,7 +121,7 @@ pub struct Prediction {
 
 impl Measured {
     fn new(rows: usize, remarks: Vec<String>, metrics: Metrics) -> Self {
-        Self { rows, remarks, metrics, errors: Map::new(), values: Vec::new(), samples: Vec::new() }
+        Self { rows, remarks, metrics, errors: Map::new(), values: Vec::new(), samples: Vec::new(), pairs: None }
     }
 
     /// With `means` beside what is measured: they are numbers too, and say their standard errors.
@@ -156,6 +161,10 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
     // One that gives a number is a reward model to rows with pairs.
     if files.dir.ranks() && are_pairs(options, interrupt) {
         return preferences(options, &files, interrupt);
+    }
+    if options.report && !files.dir.is_reward_model() {
+        let message = format!("there is no report: `{}` is no reward model, or the rows are no pairs", options.model);
+        return Err(Error::input(message).with_hint("a report shows which pairs a reward model orders wrongly"));
     }
     if files.dir.is_classifier() {
         return labels(options, &files, interrupt);
@@ -303,20 +312,45 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
 
 fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, said) = rows(options, Need::Preference, interrupt)?;
-    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
+    // Long texts are cut where they were cut in training.
+    let pair_cut = if files.dir.trained().keeps_end == Some(true) { Side::Left } else { Side::Right };
+    let tokenise = TokeniseOptions { pair_cut, ..tokenise(options, files)? };
+    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let examples: Vec<&PreferenceExample> = made.examples.iter().collect();
     let (stats, scores) = objective.judged(&model, &examples, PASSES, interrupt)?;
     let mut means = Means::default();
-    for score in scores {
+    for score in &scores {
         let rewards = [score.chosen, score.rejected];
         rewards.into_iter().try_for_each(|reward| check_finite("a reward", f64::from(reward)))?;
         means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
         means.row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
     }
     let measured = Measured::new(examples.len(), remarks(said, &made), stats.metrics(""));
-    Ok(Measured { errors: means.errors(), ..measured })
+    let pairs = options.report.then(|| PairsReport {
+        model: options.model.clone(),
+        data: options.data.to_string(),
+        metrics: measured.metrics.clone(),
+        pairs: scores.into_iter().zip(&examples).map(|(score, pair)| (texts_of(pair, &rows, files), score)).collect(),
+    });
+    Ok(Measured { errors: means.errors(), pairs, ..measured })
+}
+
+/// The texts of a pair as its row has them; of rows of token ids, what the tokenizer makes of the ids.
+fn texts_of(pair: &PreferenceExample, rows: &[data::Row], files: &Pretrained) -> PairTexts {
+    let row = &rows[pair.row];
+    let parts = data::parts(row, &TokeniseOptions::default());
+    let part = |name: &str| parts.iter().find(|(known, _)| *known == name).map(|(_, text)| text.clone());
+    let shared = pair.chosen_ids.iter().zip(&pair.rejected_ids).take_while(|(chosen, rejected)| chosen == rejected);
+    let (begin, shared) = pair.chosen_ids.split_at(shared.count());
+    let decoded = |ids: &[u32]| files.tokenizer.decode(ids, true).unwrap_or_default();
+    PairTexts {
+        place: row.place.to_string(),
+        prompt: part("prompt").unwrap_or_else(|| if parts.is_empty() { decoded(begin) } else { String::new() }),
+        chosen: part("chosen").unwrap_or_else(|| decoded(shared)),
+        rejected: part("rejected").unwrap_or_else(|| decoded(&pair.rejected_ids[begin.len()..])),
+    }
 }
 
 /// Whether the rows are pairs.

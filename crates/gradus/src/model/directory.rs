@@ -89,6 +89,8 @@ pub struct Trained {
     pub sentences: Option<String>,
     /// Whether the texts that a reward model was trained on ended with the end-of-sequence token.
     pub add_eos: Option<bool>,
+    /// Whether texts that were too long for a reward model lost their beginning and kept their end.
+    pub keeps_end: Option<bool>,
 }
 
 impl Trained {
@@ -127,6 +129,7 @@ impl Trained {
             score_std: number("score_std").filter(|std| *std > 0.0),
             sentences: found.get("sentences").and_then(Value::as_str).map(str::to_owned),
             add_eos: found.get("add_eos").and_then(Value::as_bool),
+            keeps_end: found.get("keeps_end").and_then(Value::as_bool),
         }
     }
 
@@ -138,6 +141,7 @@ impl Trained {
         insert("score_std", self.score_std.map(Value::from));
         insert("sentences", self.sentences.clone().map(Value::from));
         insert("add_eos", self.add_eos.map(Value::from));
+        insert("keeps_end", self.keeps_end.map(Value::from));
         found
     }
 }

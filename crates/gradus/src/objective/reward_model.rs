@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, evaluate_loss};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, PreferenceExample, Row, Side, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
@@ -28,11 +28,14 @@ pub struct RewardModelConfig {
     /// Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
     /// `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are more.
     pub score_pairs: usize,
+    /// At which side a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the conversation, which holds
+    /// the answer (`truncation_side` of transformers). Models with an encoder and a decoder leave such pairs out. Default `right`.
+    pub truncation: Option<Side>,
 }
 
 impl Default for RewardModelConfig {
     fn default() -> Self {
-        Self { center_rewards_coefficient: 0.0, score_pairs: 20_000 }
+        Self { center_rewards_coefficient: 0.0, score_pairs: 20_000, truncation: None }
     }
 }
 
@@ -57,7 +60,13 @@ impl Method for RewardModelConfig {
         Cast::alone(shared, Head::SCALAR)
     }
 
-    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        let cuts = train.too_long == Some(TooLong::Truncate);
+        problems.unless(cuts || self.truncation.is_none(), &["method.reward.truncation", "train.too_long"], || {
+            let message =
+                "`method.reward.truncation` says where long texts are cut, but `train.too_long` leaves them out";
+            (message.into(), Some("set `train.too_long` to `truncate`".into()))
+        });
         let key = "method.reward.center_rewards_coefficient";
         problems.at_least(key, self.center_rewards_coefficient, 0.0);
     }
@@ -77,6 +86,7 @@ impl OfflineMethod for RewardModelConfig {
         from: &Pretrained,
         options: TokeniseOptions,
     ) -> Result<Examples<PreferenceExample>> {
+        let options = TokeniseOptions { pair_cut: self.truncation.unwrap_or(Side::Right), ..options };
         if !from.dir.is_encoder() {
             return data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options);
         }
@@ -132,12 +142,14 @@ impl PairScore {
 pub struct BradleyTerry {
     center_rewards_coefficient: f64,
     score_pairs: usize,
+    truncation: Option<Side>,
 }
 
 impl BradleyTerry {
     /// The objective that `config` asks for.
     pub fn new(config: &RewardModelConfig) -> Self {
-        Self { center_rewards_coefficient: config.center_rewards_coefficient, score_pairs: config.score_pairs }
+        let &RewardModelConfig { center_rewards_coefficient, score_pairs, truncation } = config;
+        Self { center_rewards_coefficient, score_pairs, truncation }
     }
 
     /// Everything measured on held-out pairs, and the scores that it was measured on.
@@ -240,6 +252,7 @@ impl Objective for BradleyTerry {
             score_mean: measure::mean(&scores),
             score_std: measure::std(&scores, measure::Variance::Biased),
             add_eos: Some(TokeniseOptions::default().add_eos),
+            keeps_end: self.truncation.map(|side| side == Side::Left),
             ..Trained::default()
         }
     }

@@ -1,7 +1,7 @@
 //! `comparison/`: several policies from one start, side by side, measured on the same held-out prompts.
 //!
 //! ```text
-//! comparison.md  comparison.json    one row a policy: reward, wins against the start, KL, length, time
+//! comparison.md  comparison.json    one row a policy: reward, wins against the start, KL, length, time, memory; win rates; Pareto front
 //! samples.md     samples.jsonl      the same prompts, one completion a policy
 //! results.png    plots/*.png        bars of the final numbers; the curves of all runs in one picture a metric
 //! report.html                       all of it on one page
@@ -12,13 +12,18 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::directory::RunDir;
-use super::metrics::{Metrics, MetricsRow, number, read_metrics};
-use super::plots::{Bar, BarChart, Chart, Panel, Shown, colors, comparison_charts, write_charts};
+use super::html;
+use super::metrics::{Axis, Metrics, MetricsRow, number, read_metrics};
+use super::plots::{Bar, BarChart, Chart, LineChart, Panel, Shown, colors, comparison_charts, write_charts};
+use super::report::results_warnings;
 use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
+mod beside;
 mod show;
+
+pub use beside::WinRates;
 
 /// One policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +32,9 @@ pub struct Entry {
     pub name: String,
     /// How it was trained, where its results say so; decides its colour.
     pub method: Option<String>,
+    /// What it was rewarded with, as its configuration says; none where that is not known or does not matter, because one
+    /// reward measured all. Rewards that differ in this are not compared.
+    pub reward: Option<String>,
     /// Its run; none for the start.
     pub run: Option<RunDir>,
     /// Measured on the held-out prompts: `reward`, `kl`, `length`, …, without prefix.
@@ -41,6 +49,10 @@ pub struct Entry {
     pub tokens: u64,
     /// Seconds of training.
     pub elapsed_s: f64,
+    /// The most memory that the process held while it trained.
+    pub peak_memory_bytes: Option<u64>,
+    /// What its results warn of: that it diverged, that nothing beat its start.
+    pub warnings: Vec<String>,
 }
 
 /// Policies and what they began with; the first entry is a start, which those without one of their own are compared with.
@@ -90,7 +102,7 @@ fn check_replaceable(directory: &Path) -> Result<()> {
 }
 
 /// A column of the table: key in JSON, heading, what it is.
-const COLUMNS: [(&str, &str, &str); 8] = [
+const COLUMNS: [(&str, &str, &str); 9] = [
     ("reward", "reward", "mean ± standard error"),
     ("wins", "wins", "share of prompts with a better reward than the start; ties count half"),
     ("kl", "KL", "to the start, nats per completion"),
@@ -99,6 +111,7 @@ const COLUMNS: [(&str, &str, &str); 8] = [
     ("steps", "steps", "optimiser steps or iterations"),
     ("tokens", "tokens", "through the policy in training"),
     ("elapsed_s", "time", "of training"),
+    ("peak_memory_bytes", "memory", "the most that the process held in training"),
 ];
 
 impl Entry {
@@ -123,6 +136,9 @@ impl Entry {
             steps: count("steps") as usize,
             tokens: count("tokens"),
             elapsed_s: results.get("elapsed_s").and_then(Value::as_f64).unwrap_or(f64::NAN),
+            peak_memory_bytes: results.get("peak_memory_bytes").and_then(Value::as_u64),
+            warnings: results_warnings(&results),
+            reward: reward_of(&run),
             run: Some(run),
         })
     }
@@ -164,11 +180,14 @@ impl Entry {
             return Self::start(Metrics::new(), Vec::new());
         }
         let measured = agreed(&starts);
+        let mut rewards: Vec<Option<String>> = runs.iter().map(|run| reward_of(run)).collect();
+        rewards.dedup();
         let mut samples = starts.swap_remove(0).samples;
         if measured.get("reward").is_none() {
             samples.iter_mut().for_each(|sample| sample.reward = None);
         }
-        Self::start(measured, samples)
+        let reward = if let [one] = &mut rewards[..] { one.take() } else { None };
+        Self { reward, ..Self::start(measured, samples) }
     }
 
     /// The start with what was measured of it.
@@ -176,6 +195,7 @@ impl Entry {
         Self {
             name: "start".into(),
             method: None,
+            reward: None,
             run: None,
             measured,
             samples,
@@ -183,6 +203,8 @@ impl Entry {
             steps: 0,
             tokens: 0,
             elapsed_s: f64::NAN,
+            peak_memory_bytes: None,
+            warnings: Vec::new(),
         }
     }
 
@@ -220,14 +242,26 @@ impl Entry {
             "wins" if is_start => None,
             "wins" => self.wins_against(start),
             "kl" if is_start => Some(0.0),
-            "steps" | "tokens" | "elapsed_s" if is_start => None,
+            "steps" | "tokens" | "elapsed_s" | "peak_memory_bytes" if is_start => None,
             "steps" => Some(self.steps as f64),
             "tokens" => Some(self.tokens as f64),
             "elapsed_s" => Some(self.elapsed_s),
+            "peak_memory_bytes" => self.peak_memory_bytes.map(|bytes| bytes as f64),
             _ => self.measured.get(key),
         }
         .filter(|value| value.is_finite())
     }
+}
+
+/// What `config.yml` of a run says under `reward`, without comments; `None` where there is no such file.
+fn reward_of(run: &RunDir) -> Option<String> {
+    let config = std::fs::read_to_string(run.config()).ok()?;
+    let is_inside = |line: &&str| line.starts_with([' ', '-']) || line.trim().is_empty() || line.starts_with('#');
+    let mut lines = config.lines().skip_while(|line| !line.starts_with("reward:"));
+    let first = lines.next().unwrap_or_default();
+    let all = std::iter::once(first).chain(lines.take_while(is_inside));
+    let lines = all.map(|line| line.split(" #").next().unwrap_or_default().trim_end());
+    Some(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
 /// What was measured of `starts`, as far as none of them says otherwise.
@@ -306,7 +340,7 @@ impl Comparison {
         check_replaceable(directory)?;
         let json = self.to_json();
         let runs = self.curves()?;
-        let charts = comparison_charts(&runs);
+        let charts = |axis| comparison_charts(&runs, axis);
         let bars = self.bars();
         atomic::write_dir(directory, |at| {
             let write = |name: &str, text: &str| {
@@ -317,10 +351,13 @@ impl Comparison {
             write("comparison.json", &(serde_json::to_string_pretty(&json).expect("plain data") + "\n"))?;
             write("samples.md", &self.samples_markdown())?;
             write("samples.jsonl", &self.samples_jsonl())?;
-            write("report.html", &self.page(&bars, &charts))?;
+            write("report.html", &self.page(&bars, &html::curves(&charts)))?;
             let path = at.join("results.png");
             std::fs::write(&path, bars.png()).map_err(|source| Error::io(path, source))?;
-            write_charts(&at.join(PLOTS), &charts).map(|_| ())
+            let named = [("pareto", self.pareto()), ("rewards", self.reward_histogram())];
+            let more = named.into_iter().filter_map(|(stem, chart)| Some((stem.to_owned(), chart?)));
+            let all: Vec<(String, LineChart)> = charts(Axis::Steps).into_iter().chain(more).collect();
+            write_charts(&at.join(PLOTS), &all).map(|_| ())
         })?;
         Ok(json)
     }
@@ -335,11 +372,14 @@ impl Comparison {
             let mut object = Map::from_iter([("method".to_owned(), json!(entry.name))]);
             for (key, _, _) in COLUMNS {
                 let value = entry.value(key, self.start());
-                let is_count = matches!(key, "steps" | "tokens");
+                let is_count = matches!(key, "steps" | "tokens" | "peak_memory_bytes");
                 let value = value.map(|value| if is_count { json!(value as u64) } else { number(value) });
                 object.insert(key.into(), value.unwrap_or(Value::Null));
             }
             object.insert("reward_standard_error".into(), json!(entry.standard_error()));
+            if !entry.warnings.is_empty() {
+                object.insert("warnings".into(), json!(entry.warnings));
+            }
             object.insert("run".into(), json!(entry.run.as_ref().map(|run| run.path().display().to_string())));
             object.insert("measured".into(), Value::Object(entry.measured.to_json()));
             Value::Object(object)
@@ -352,6 +392,8 @@ impl Comparison {
             "evaluation": self.evaluation,
             "prompts": self.start().samples.len(),
             "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
+            "win_rates": self.win_rates(),
+            "pareto_front": self.front().iter().map(|&index| self.entries[index].name.as_str()).collect::<Vec<_>>(),
         })
     }
 

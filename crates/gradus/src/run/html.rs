@@ -1,5 +1,6 @@
 //! Pages that need nothing but themselves: one file, styles and pictures inside.
 
+use super::metrics::Axis;
 use super::plots::{Chart, LineChart};
 
 /// `text` with the characters that HTML and SVG give a meaning replaced.
@@ -29,10 +30,56 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
+/// Warnings, each in a box: whose it is (may be empty), and its text, of which the first sentence stands out.
+pub fn alerts<'t>(texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> String {
+    let alert = |(whose, text): (&str, &str)| {
+        // A sentence ends before a capital letter; numbers and names have points too.
+        let ends = text.match_indices(". ").map(|(at, _)| at + 1);
+        let end = ends.into_iter().find(|&at| text[at + 1..].starts_with(char::is_uppercase)).unwrap_or(text.len());
+        let (first, rest) = text.split_at(end);
+        let mut letters = first.chars();
+        let first: String = match whose {
+            "" => letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect(),
+            whose => format!("{whose}: {first}"),
+        };
+        format!("<div class=\"alert\" role=\"note\"><strong>{}</strong>{}</div>\n", escape(&first), escape(rest))
+    };
+    texts.into_iter().map(alert).collect()
+}
+
+/// A picture.
+pub fn figure(chart: &dyn Chart) -> String {
+    format!("<figure>{}</figure>\n", chart.svg())
+}
+
 /// Pictures beside each other.
-pub fn curves(charts: &[(String, LineChart)]) -> String {
-    let figures: String = charts.iter().map(|(_, chart)| format!("<figure>{}</figure>\n", chart.svg())).collect();
-    format!("<div class=\"curves\">\n{figures}</div>\n")
+pub fn gallery(figures: impl IntoIterator<Item = String>) -> String {
+    format!("<div class=\"curves\">\n{}</div>\n", figures.into_iter().collect::<String>())
+}
+
+/// Pictures of curves beside each other, with a choice of what they are drawn over. `charts` makes those of an axis; an axis
+/// with fewer pictures than the steps have is left out.
+pub fn curves(charts: &dyn Fn(Axis) -> Vec<(String, LineChart)>) -> String {
+    let made: Vec<(Axis, Vec<(String, LineChart)>)> = Axis::ALL.into_iter().map(|axis| (axis, charts(axis))).collect();
+    let of_steps = made[0].1.len();
+    let shown: Vec<&(Axis, Vec<_>)> =
+        made.iter().filter(|(_, charts)| !charts.is_empty() && charts.len() == of_steps).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from("<h2>Curves</h2>\n<div class=\"axes\">\n");
+    for (axis, _) in shown.iter().filter(|_| shown.len() > 1) {
+        let (name, title) = (axis.name(), if *axis == Axis::Steps { "steps" } else { axis.name() });
+        let checked = if *axis == Axis::Steps { " checked" } else { "" };
+        html += &format!(
+            "<input type=\"radio\" name=\"axis\" id=\"over-{name}\"{checked}><label for=\"over-{name}\">over {title}</label>\n"
+        );
+    }
+    for (axis, charts) in &shown {
+        let figures = gallery(charts.iter().map(|(_, chart)| figure(chart)));
+        html += &format!("<div class=\"over over-{}\">\n{figures}</div>\n", axis.name());
+    }
+    html + "</div>\n"
 }
 
 /// Numbers with their names; the third text is small print.

@@ -77,6 +77,41 @@ impl<K: Into<String>, V: Into<f64>> FromIterator<(K, V)> for Metrics {
     }
 }
 
+/// What curves are drawn over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// Optimizer steps, or iterations.
+    Steps,
+    /// Rows, pairs or prompts that training has seen; each counts as often as it was seen.
+    Examples,
+    /// Tokens that went through the model in training.
+    Tokens,
+}
+
+impl Axis {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Steps, Self::Examples, Self::Tokens];
+
+    /// What one of it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steps => "step",
+            Self::Examples => "examples",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    /// Where `row` lies; `None` where it does not say so.
+    pub fn of(self, row: &MetricsRow) -> Option<f64> {
+        match self {
+            Self::Steps => Some(row.step as f64),
+            // What was measured before training has no count.
+            Self::Examples => row.values.get("num_examples").or((row.step == 0).then_some(0.0)),
+            Self::Tokens => row.values.get("num_tokens").or((row.step == 0).then_some(0.0)),
+        }
+    }
+}
+
 /// The number for people: what is exactly an `f32` is written with an `f32`'s digits (0.1, not 0.10000000149011612).
 pub fn number(value: f64) -> Value {
     Number::from_f64(readable(value)).map_or(Value::Null, Value::Number)

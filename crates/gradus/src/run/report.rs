@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::database::{RolloutDb, WarningRecord};
 use super::directory::RunDir;
-use super::html::{cards, curves, escape, page, prompt_cell, text_cell};
-use super::metrics::read_metrics;
+use super::html::{alerts, cards, curves, escape, page, prompt_cell, text_cell};
+use super::log::last_warnings;
+use super::metrics::{Axis, read_metrics};
 use super::plots::{short, training_charts, write_charts};
 use super::samples::{Sample, before_and_after, read_samples};
 use crate::error::Result;
@@ -19,7 +20,7 @@ const SHOWN_SAMPLES: usize = 12;
 /// Completes `results` with version and configuration hash and writes `results.json`, the curves and the page.
 ///
 /// `results` are the numbers of the trainer: `method`, `model`, `data`, `steps`, `elapsed_s`, and under `before`,
-/// `after`, `last` and `best` what was measured, under `no_improvement` a sentence where nothing beat the start.
+/// `after`, `last` and `best` what was measured, under `diverged` and `no_improvement` sentences where the run diverged or nothing beat the start.
 ///
 /// # Errors
 /// [`Error::Io`], or [`Error::Data`] when a file of the run is broken.
@@ -33,17 +34,15 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     let text = serde_json::to_string_pretty(&complete).expect("plain data with string keys") + "\n";
     atomic::write_bytes(&run.results(), text.as_bytes())?;
 
-    let charts = if run.metrics().is_file() { training_charts(&read_metrics(&run.metrics())?) } else { Vec::new() };
-    write_charts(&run.plots(), &charts)?;
+    let rows = if run.metrics().is_file() { read_metrics(&run.metrics())? } else { Vec::new() };
+    let charts = |axis| training_charts(&rows, axis);
+    write_charts(&run.plots(), &charts(Axis::Steps))?;
     let samples = read_samples(run)?;
     let mut body = header(run, &complete);
-    if let Some(text) = complete.get("no_improvement").and_then(Value::as_str) {
-        body += &format!("<p class=\"warning\"><strong>{}</strong></p>\n", escape(text));
-    }
-    if !charts.is_empty() {
-        body += &format!("<h2>Curves</h2>\n{}", curves(&charts));
-    }
-    body += &warnings(run);
+    let told = results_warnings(&complete);
+    body += &alerts(told.iter().map(|text| ("", text.as_str())));
+    body += &curves(&charts);
+    body += &warnings(run, &told);
     body += &sample_table(&samples);
     body += &format!(
         "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>{}</pre></details>\n",
@@ -63,6 +62,12 @@ fn peak_memory_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// Begins to measure [`peak_memory_bytes`] anew, where the system can (Linux): what an earlier run of this process held does not
+/// count. Where it cannot, the number is that of the whole process.
+pub fn reset_peak_memory() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
 /// A number for the same settings, whatever the output directory and the comments: FNV-1a over the other lines.
@@ -122,7 +127,7 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
 
 /// Numbers that say little on a card.
 fn is_side_number(key: &str) -> bool {
-    let parts = ["epoch", "num_tokens", "step", "/min", "/max", "time/", "runtime", "tokens_per_s"];
+    let parts = ["epoch", "num_tokens", "num_examples", "step", "/min", "/max", "time/", "runtime", "tokens_per_s"];
     let is_part_of_reward = key.contains("rewards/") && key.ends_with("/mean");
     is_part_of_reward || is_detail(key) || parts.iter().any(|part| key.contains(part))
 }
@@ -141,10 +146,25 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// What the run warned of, and when.
-fn warnings(run: &RunDir) -> String {
-    let found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
-    if found.is_empty() {
+/// What `results.json` warns of: that the run diverged, that nothing beat its start.
+pub(super) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
+    ["diverged", "no_improvement"].iter().filter_map(|key| Some(results.get(*key)?.as_str()?.to_owned())).collect()
+}
+
+/// Warnings of `log.txt` that are shown.
+const WARNINGS: usize = 20;
+
+/// What the run warned of, and when; without what stands in `told` already.
+fn warnings(run: &RunDir, told: &[String]) -> String {
+    let mut found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
+    let is_known = |text: &str, found: &[WarningRecord]| {
+        told.iter().any(|told| told == text) || found.iter().any(|warning| text.contains(&warning.message))
+    };
+    let more: Vec<String> =
+        last_warnings(run.path(), WARNINGS).into_iter().filter(|text| !is_known(text, &found)).collect();
+    found.retain(|warning| !told.contains(&warning.message));
+    let others: String = more.iter().map(|text| format!("<tr><td></td><td>{}</td></tr>\n", escape(text))).collect();
+    if found.is_empty() && others.is_empty() {
         return String::new();
     }
     let row = |warning: &WarningRecord| {
@@ -153,7 +173,7 @@ fn warnings(run: &RunDir) -> String {
     let rows: String = found.iter().map(row).collect();
     format!(
         "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"number\">Step</th><th>What was noticed</th></tr>\n\
-         {rows}</table></div>\n"
+         {others}{rows}</table></div>\n"
     )
 }
 

@@ -50,7 +50,7 @@ pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
         "objective/kl",
         "kl",
     ];
-    const LAST: [&str; 4] = ["learning_rate", "tokens_per_s", "epoch", "num_tokens"];
+    const LAST: [&str; 5] = ["learning_rate", "tokens_per_s", "epoch", "num_tokens", "num_examples"];
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in rows.iter().flat_map(|row| row.values.iter()) {
         if !keys.iter().any(|known| known == key) {

@@ -6,7 +6,7 @@ mod resolved;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::data::parse_rename;
+use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
@@ -65,6 +65,8 @@ pub struct TrainConfig {
     pub max_prompt_length: Option<usize>,
     /// At which side such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
+    /// Rows that are left out of training and evaluation: ties, equal answers, short answers. Default: none.
+    pub filter: RowFilter,
     /// Leave bad rows out instead of ending the run: their number is said, and `skipped_rows.jsonl` in the run directory lists them
     /// with what is wrong. Default false.
     pub skip_bad_rows: bool,
@@ -183,6 +185,7 @@ impl Default for TrainConfig {
             max_prompt_length: None,
             prompt_truncation: Side::Left,
             too_long: None,
+            filter: RowFilter::default(),
             skip_bad_rows: false,
             max_rows: None,
             max_rows_at_random: false,

@@ -573,12 +573,10 @@ fn surround(
         found.ok_or_else(|| format!("`{file}` has no `{name}`, which stands around every text"))
     };
     if matches!(convention, Convention::Bert | Convention::DebertaV1) {
-        // DeBERTa's first class gives both texts one type.
-        let second = u8::from(convention == Convention::Bert);
         let [separator, first] = [token("sep_token")?, token("cls_token")?];
         let template = TemplateProcessing::builder()
             .try_single(format!("{}:0 $A:0 {}:0", first.0, separator.0))
-            .and_then(|of| of.try_pair(format!("{0}:0 $A:0 {1}:0 $B:{second} {1}:{second}", first.0, separator.0)))?
+            .and_then(|of| of.try_pair(format!("{0}:0 $A:0 {1}:0 $B:1 {1}:1", first.0, separator.0)))?
             .special_tokens(vec![first, separator])
             .build()
             .map_err(|error| error.to_string())?;

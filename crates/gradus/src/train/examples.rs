@@ -187,6 +187,7 @@ fn parts<E>(
     observer: &mut dyn Observer,
 ) -> Result<Parts<E>> {
     split.remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+    split.filtered.iter().for_each(|filtered| observer.event(&Event::Message(filtered)));
     let train = make(&split.train)?;
     report("training", &train.counts, observer);
     let mut skipped = split.skipped.clone();

@@ -4,14 +4,11 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::files::atomic;
-use crate::math::stats::calibration;
-use crate::objective::{CALIBRATION_BINS, PairScore};
+use crate::objective::PairScore;
+use crate::reports::{reliability, reward_histogram};
 use crate::run::RunDir;
 use crate::run::metrics::number;
-use crate::run::plots::{Chart, Curve, CurveKind, LineChart};
-
-/// Bars of the histogram.
-const BINS: usize = 30;
+use crate::run::plots::{Chart, LineChart};
 
 /// Writes `pairs.jsonl`, `rewards.png` and `calibration.png`; nothing where no pair was scored.
 ///
@@ -25,7 +22,7 @@ pub fn write(run: &RunDir, scores: &[PairScore]) -> Result<()> {
         let lines: String = scores.iter().map(line).collect();
         atomic::write_bytes(&directory.join("pairs.jsonl"), lines.as_bytes())?;
         let picture = |name: &str, chart: &LineChart| atomic::write_bytes(&directory.join(name), &chart.png());
-        picture("rewards.png", &histogram(scores))?;
+        picture("rewards.png", &reward_histogram(scores))?;
         picture("calibration.png", &reliability(scores))
     })
 }
@@ -55,60 +52,6 @@ fn line(score: &PairScore) -> String {
     format!("{object}\n")
 }
 
-/// How many texts got which reward: the outline of the bars.
-fn histogram(scores: &[PairScore]) -> LineChart {
-    let (chosen, rejected): (Vec<f64>, Vec<f64>) =
-        scores.iter().map(|score| (f64::from(score.chosen), f64::from(score.rejected))).unzip();
-    let finite = || chosen.iter().chain(&rejected).copied().filter(|reward| reward.is_finite());
-    let (low, high) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
-    let (low, high) = if low < high { (low, high) } else { (low.min(0.0) - 0.5, high.max(0.0) + 0.5) };
-    let outline = |name: &str, rewards: &[f64], color| Curve {
-        name: name.into(),
-        points: outline(rewards, low, high),
-        intervals: Vec::new(),
-        kind: CurveKind::Line,
-        color,
-    };
-    LineChart {
-        title: "Rewards of held-out texts".into(),
-        unit: format!("{} pairs", scores.len()),
-        x_label: "reward".into(),
-        curves: vec![outline("chosen", &chosen, 0), outline("rejected", &rejected, 1)],
-    }
-}
-
-/// The bars of equal width between `low` and `high` as one line.
-fn outline(values: &[f64], low: f64, high: f64) -> Vec<(f64, f64)> {
-    let width = (high - low) / BINS as f64;
-    let mut counts = [0usize; BINS];
-    for value in values.iter().filter(|value| value.is_finite()) {
-        counts[(((value - low) / width) as usize).min(BINS - 1)] += 1;
-    }
-    let edge = |i: usize| low + width * i as f64;
-    let bar = |(i, &count): (usize, &usize)| [(edge(i), count as f64), (edge(i + 1), count as f64)];
-    let bars = counts.iter().enumerate().flat_map(bar);
-    [(low, 0.0)].into_iter().chain(bars).chain([(high, 0.0)]).collect()
-}
-
-/// How often the model's choice was right, by how sure it was of it.
-fn reliability(scores: &[PairScore]) -> LineChart {
-    let sure: Vec<f32> = scores.iter().map(PairScore::confidence).collect();
-    let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
-    let bins = calibration(&sure, &right, CALIBRATION_BINS, 0.5);
-    let measured = bins.iter().filter(|bin| bin.count > 0).map(|bin| (bin.confidence, bin.accuracy)).collect();
-    let curve =
-        |name: &str, points, kind, color| Curve { name: name.into(), points, intervals: Vec::new(), kind, color };
-    LineChart {
-        title: "Calibration on held-out pairs".into(),
-        unit: "share of choices that were right".into(),
-        x_label: "probability the model gives its choice".into(),
-        curves: vec![
-            curve("as sure as right", vec![(0.5, 0.5), (1.0, 1.0)], CurveKind::Line, 7),
-            curve("measured", measured, CurveKind::Measured, 0),
-        ],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,25 +76,5 @@ mod tests {
             let bytes = std::fs::read(run.evaluation().join(name)).expect("there");
             assert!(bytes.starts_with(b"\x89PNG"), "{name}");
         }
-    }
-
-    #[test]
-    fn bars_hold_every_value_once() {
-        let points = outline(&[0.0, 0.05, 1.5, 3.0, f64::NAN], 0.0, 3.0);
-        assert_eq!(points.len(), 2 + 2 * BINS);
-        assert_eq!((points[0], points[1], points[2]), ((0.0, 0.0), (0.0, 2.0), (0.1, 2.0)));
-        // Each bar has two corners; the last value belongs to the last bar.
-        assert_eq!(points.iter().map(|point| point.1).sum::<f64>(), 8.0);
-        assert_eq!((points[2 * BINS], points[2 * BINS + 1]), ((3.0, 1.0), (3.0, 0.0)));
-    }
-
-    #[test]
-    fn the_calibration_curve_is_the_mean_of_its_bins() {
-        // σ(ln 9) = 0.9 thrice: right twice; σ(0) = ½, a tie, is wrong.
-        let sure = 9f32.ln();
-        let chart = reliability(&[score(0, sure, 0.0), score(1, 0.0, sure), score(2, sure, 0.0), score(3, 1.0, 1.0)]);
-        let [(x0, y0), (x1, y1)] = chart.curves[1].points[..] else { panic!("two bins: {:?}", chart.curves[1]) };
-        assert_eq!((x0, y0), (0.5, 0.0));
-        assert!((x1 - 0.9).abs() < 1e-6 && (y1 - 2.0 / 3.0).abs() < 1e-12, "{x1} {y1}");
     }
 }

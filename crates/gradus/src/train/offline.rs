@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::SaveFor;
 use super::diagnosis;
 use super::longest;
-use super::recorder::{Recorder, Verdict};
+use super::recorder::{Recorder, Seen, Verdict};
 use super::rescue;
 use crate::batches::Order;
 use crate::error::{Error, Result};
@@ -131,7 +131,9 @@ fn finish_step<O: Objective>(
         recorder.evaluated();
     }
     if settings.logs_after(done) {
-        recorder.log(done, settings, done as f64 / task.order.steps_per_epoch() as f64, evaluation.as_ref())?;
+        let epoch = done as f64 / task.order.steps_per_epoch() as f64;
+        let seen = Seen { epoch, examples: task.order.rows_seen(done) };
+        recorder.log(done, settings, seen, evaluation.as_ref())?;
         diagnosis::watch_loss(recorder, done, settings);
     }
     let verdict = match &evaluation {

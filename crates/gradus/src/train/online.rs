@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::SaveFor;
 use super::longest;
-use super::recorder::{Recorder, Verdict};
+use super::recorder::{Recorder, Seen, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::warnings::Shown;
@@ -276,7 +276,8 @@ fn finish_step(
         recorder.evaluated();
     }
     if settings.logs_after(done) {
-        recorder.log(done, settings, epoch, evaluation.as_ref())?;
+        let seen = Seen { epoch, examples: done * task.order.batch_size };
+        recorder.log(done, settings, seen, evaluation.as_ref())?;
     }
     let mut verdict = match &evaluation {
         Some(found) => {

@@ -16,6 +16,7 @@ use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
 use crate::task::{self, DataConfig};
+use crate::text::Tokenizer;
 
 /// The start model's directory with what turns text into ids.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Start {
         is_usable: &dyn Fn(&Row) -> bool,
         interrupt: &Interrupt,
     ) -> Result<Split> {
-        let split = rows(plan, need, is_usable, interrupt)?;
+        let split = rows(plan, &self.model.tokenizer, need, is_usable, interrupt)?;
         let found = fingerprint::of(&split.train, &split.held_out);
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
@@ -112,16 +113,25 @@ pub struct Split {
     pub held_out: Vec<Row>,
     /// Bad rows that were left out.
     pub skipped: Vec<SkippedRow>,
+    /// How many rows `train.filter` left out, one sentence for each source of rows.
+    pub filtered: Vec<String>,
     /// What is surprising about how the rows were read, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Reads the rows and holds some out, unless `eval_data` or a task names others. Held out is what `is_usable`: others leave their
-/// places to those that follow. An `interrupt` ends the wait for a program.
+/// Reads the rows, leaves out what `train.filter` says (`tokenizer` counts its tokens), and holds some out, unless `eval_data` or
+/// a task names others. Held-out rows are those that `is_usable`: others leave their places to those that follow. An `interrupt`
+/// ends the wait for a program.
 ///
 /// # Errors
-/// When they cannot be read.
-pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt: &Interrupt) -> Result<Split> {
+/// When they cannot be read, or the filter leaves none.
+pub fn rows(
+    plan: &Plan,
+    tokenizer: &Tokenizer,
+    need: Need,
+    is_usable: &dyn Fn(&Row) -> bool,
+    interrupt: &Interrupt,
+) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
     let options = LoadOptions {
         text_column: train.text_column.clone(),
@@ -149,6 +159,14 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt
     }
     // Rows of several sources are counted through.
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
+    // After the rows have their numbers, so that records name rows by their place in the data.
+    let mut filtered = Vec::new();
+    let mut filter = |rows: Vec<Row>, what: &str| {
+        let (rows, dropped) = train.filter.apply(rows, ImplicitPrompt::default(), Some(tokenizer))?;
+        filtered.extend(dropped.remark().map(|remark| format!("{what}: {remark}")));
+        Ok::<_, Error>(rows)
+    };
+    rows = filter(rows, "`data`")?;
     let most = most_held_out(plan, need);
     let named = config.held_out();
     let mut held_out = Vec::new();
@@ -156,8 +174,13 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt
         _ if train.eval_steps < 0 => {}
         Some(data) => {
             let mut bad;
-            (held_out, bad) = load(data, &LoadOptions { max_rows: Some(most), ..options.clone() })?;
-            if held_out.len() + bad.len() >= most && !(bad.is_empty() && held_out.iter().all(is_usable)) {
+            let first = (!train.filter.is_on()).then_some(most);
+            (held_out, bad) = load(data, &LoadOptions { max_rows: first, ..options.clone() })?;
+            held_out = filter(held_out, "`eval_data`")?;
+            if train.filter.is_on() {
+                held_out.retain(is_usable);
+                held_out.truncate(most);
+            } else if held_out.len() + bad.len() >= most && !(bad.is_empty() && held_out.iter().all(is_usable)) {
                 (held_out, bad) = load(data, &options)?;
                 held_out.retain(is_usable);
                 held_out.truncate(most);
@@ -169,7 +192,7 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt
             held_out = hold_out(&mut rows, count, plan, is_usable);
         }
     }
-    Ok(Split { train: rows, held_out, skipped, remarks })
+    Ok(Split { train: rows, held_out, skipped, filtered, remarks })
 }
 
 fn bad_rows(plan: &Plan) -> BadRows {
@@ -299,7 +322,9 @@ mod tests {
         let text = "{model: m, data: {task: increasing_numbers}, mix: [{data: {task: dates}, rows: 5}], \
                     method: {grpo: {}}, reward: {rule: {regex: a}}}";
         let plan = Plan::check(&RunConfig::parse(text).expect("it reads"), &Machine::detect()).expect("it can run");
-        let split = rows(&plan, Need::Prompt, &|_| true, &Interrupt::default()).expect("rows");
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(fixtures)).expect("a tokenizer");
+        let split = rows(&plan, &tokenizer, Need::Prompt, &|_| true, &Interrupt::default()).expect("rows");
         assert_eq!(split.train.len(), 50 + 5);
         assert!(split.train[50..].iter().all(|row| row.place.file.ends_with("dates")), "{:?}", split.train[50].place);
         assert!(split.train.iter().enumerate().all(|(i, row)| row.index == i));

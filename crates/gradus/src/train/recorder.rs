@@ -34,6 +34,15 @@ pub enum Verdict {
     Stop,
 }
 
+/// What training has seen of the data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// Passes over the data, with a fraction.
+    pub epoch: f64,
+    /// Rows, pairs or prompts; each counts as often as it was seen.
+    pub examples: usize,
+}
+
 /// Appends to the run directory and tells the observer. The state in it is what a checkpoint restores.
 pub struct Recorder<'a> {
     run: RunDir,
@@ -57,8 +66,8 @@ pub struct Recorder<'a> {
     description: String,
     /// Where the run goes on being recorded whose directory was deleted.
     rescue: Option<Claim>,
-    /// Whether the user was told that the run diverges; a resumed run tells again.
-    pub(super) warned_of_divergence: bool,
+    /// What the user was told when the run began to diverge; a resumed run tells again.
+    pub divergence: Option<String>,
 }
 
 impl<'a> Recorder<'a> {
@@ -124,7 +133,7 @@ impl<'a> Recorder<'a> {
             trackers: None,
             description: String::new(),
             rescue: None,
-            warned_of_divergence: false,
+            divergence: None,
         }
     }
 
@@ -302,13 +311,15 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// When `metrics.jsonl` cannot be written.
-    pub fn log(&mut self, done: usize, settings: &Settings, epoch: f64, evaluation: Option<&Metrics>) -> Result<()> {
+    pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, evaluation: Option<&Metrics>) -> Result<()> {
+        let Seen { epoch, examples } = seen;
         let mut metrics = Metrics::new();
         for (name, value) in self.pending.metrics("").iter().filter(|(name, _)| *name != NEW_TOKENS) {
             metrics.set(name, value);
         }
         metrics.set("epoch", epoch);
         metrics.set("num_tokens", self.state.tokens as f64);
+        metrics.set("num_examples", examples as f64);
         metrics.set("tokens_per_s", self.pending.value(NEW_TOKENS).unwrap_or(0.0) / self.busy_s.max(1e-9));
         if let Some(evaluation) = evaluation {
             metrics.extend("", evaluation);

@@ -1,7 +1,7 @@
 //! Bad input and the exact message it gives.
 
 use gradus::data::{
-    BadRows, LoadOptions, Need, TokeniseOptions, TooLong, load, prompts, reward_examples, sft_examples,
+    BadRows, LoadOptions, Need, Side, TokeniseOptions, TooLong, load, prompts, reward_examples, sft_examples,
 };
 use gradus::text::Tokenizer;
 
@@ -257,6 +257,19 @@ fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
         tokenizer.encode_joined("the kettle is it is", None, Some(gradus::text::Cut::Right(most))).unwrap().ids;
     assert_eq!((&cut.examples[1].chosen_ids, &cut.examples[1].rejected_ids), (&whole[1].chosen_ids, &rejected));
     assert_eq!(cut.examples[0], whole[0]);
+    // At the left, as `truncation_side: left` there: special tokens stay, and so does the answer.
+    let left = TokeniseOptions { pair_cut: Side::Left, ..options(TooLong::Truncate) };
+    let cut = reward_examples(&rows, &tokenizer, None, &left).unwrap();
+    assert_eq!((cut.examples.len(), cut.counts.cut, cut.counts.without_loss), (3, 2, 0));
+    let ids = |text: &str| tokenizer.encode_joined(text, None, Some(gradus::text::Cut::Left(most))).unwrap().ids;
+    assert_eq!(
+        (&cut.examples[1].chosen_ids, &cut.examples[1].rejected_ids),
+        (&whole[1].chosen_ids, &ids("the kettle is it is"))
+    );
+    assert_eq!(
+        (&cut.examples[2].chosen_ids, &cut.examples[2].rejected_ids),
+        (&ids("the is it is it tea"), &ids("the is it is it cup"))
+    );
 }
 
 #[test]

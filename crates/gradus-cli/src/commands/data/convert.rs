@@ -11,7 +11,7 @@ use gradus::files::output::{OutputFile, Outputs};
 use gradus::text::{Level, RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 
-use super::{RowArgs, grouped, rows};
+use super::{FilterArgs, RowArgs, grouped, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data convert`.
@@ -40,6 +40,8 @@ pub struct ConvertArgs {
     /// How prompts and answers are written: `as-is`, as `text` or as `messages`
     #[arg(long, value_name = "FORM", default_value = "as-is")]
     form: Written,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Replace the file if it is there
     #[arg(long)]
     overwrite: bool,
@@ -83,7 +85,9 @@ enum Written {
 pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
     // What is there already is told before rows are read; which files are read is known after that.
     Outputs::new(args.overwrite).file(&args.output)?;
-    let dataset = args.rows.load(BadRows::Fail, out)?;
+    let mut dataset = args.rows.load(BadRows::Fail, out)?;
+    let (kept, dropped) = args.filter.apply(std::mem::take(&mut dataset.rows), args.rows.rule(), out)?;
+    dataset.rows = kept;
     let file = Outputs::new(args.overwrite).reading_all(&dataset.source.files).file(&args.output)?;
     let is_annotated = dataset.rows.iter().any(|row| matches!(row.data, RowData::Feedback(_)));
     let target = match args.to {
@@ -118,7 +122,10 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
         return Err(error.into());
     }
     let format = write_rows(&file, &converted)?;
-    let value = json!({ "output": args.output, "format": format, "rows": converted.len() });
+    let mut value = json!({ "output": args.output, "format": format, "rows": converted.len() });
+    if args.filter.filter().is_on() {
+        value["dropped"] = json!(dropped);
+    }
     out.result(&value, || format!("{}: {}, {}", args.output.display(), rows(converted.len()), format.describe()))
 }
 

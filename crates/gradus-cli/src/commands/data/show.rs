@@ -1,11 +1,14 @@
 //! `gradus data show`: what a data set looks like.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use gradus::data::feedback::Tally;
 use gradus::data::{
-    BadRows, Dataset, LabelTally, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts,
+    BadRows, Dataset, LabelTally, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts, profile,
 };
+use gradus::files::output::Outputs;
+use gradus::reports::RowsReport;
 use serde_json::{Value, json};
 
 use super::{RowArgs, Text, TokenArgs, grouped, rows};
@@ -31,11 +34,22 @@ pub struct ShowArgs {
     /// Tokenise at most so many rows, evenly spaced
     #[arg(long, value_name = "N", default_value_t = 4000)]
     sample: usize,
+    /// Write a page FILE.html with plots (lengths, how often the longer answer is chosen, turns, first words, ties, equal and
+    /// short answers), and the same as FILE.json
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Replace the files of `--report` if they are there
+    #[arg(long, requires = "report")]
+    overwrite: bool,
 }
 
 /// Shows the data set.
 pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
+    // What is there already is told before rows are read; which files are read is known after that.
+    args.report.as_deref().map(|path| Outputs::new(args.overwrite).report(path)).transpose()?;
     let dataset = args.rows.load(BadRows::Skip, out)?;
+    let outputs = || Outputs::new(args.overwrite).reading_all(&dataset.source.files);
+    let files = args.report.as_deref().map(|path| outputs().report(path)).transpose()?;
     let text = args.tokens.text()?;
     let options = TokeniseOptions {
         assistant_only_loss: args.assistant_only_loss,
@@ -51,6 +65,13 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), shown(row))).collect();
     for error in dataset.bad.first() {
         out.warn(error);
+    }
+    if let Some(files) = &files {
+        let tokenizer = text.as_ref().map(|text| &text.tokenizer);
+        let profile = profile(&dataset.rows, &options, tokenizer, args.sample)?;
+        let report = RowsReport { dataset: &dataset, profile: &profile };
+        files.write(&report.page(), &report.to_json())?;
+        out.note(format_args!("the report is in {}", files.page().display()));
     }
     let value = json!({
         "name": dataset.name,

@@ -1,14 +1,15 @@
 //! `gradus data split`: rows apart into those that are trained on and those that are held out.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, HeldOut, Need, SplitBy, split, stage_rows};
+use gradus::data::{BadRows, Dropped, HeldOut, Need, SplitBy, split, stage_rows};
 use gradus::files::output::{Outputs, commit};
 use gradus::rng::{Purpose, Seed};
 use rand::seq::SliceRandom;
 use serde_json::json;
 
-use super::{RowArgs, rows};
+use super::{FilterArgs, RowArgs, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data split`.
@@ -34,6 +35,8 @@ pub struct SplitArgs {
     /// Decides which rows fall where
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Replace the files if they are there
     #[arg(long)]
     overwrite: bool,
@@ -54,7 +57,17 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     let claim = |mut outputs: Outputs| files.iter().map(|file| outputs.file(file)).collect::<gradus::Result<Vec<_>>>();
     // What is there already is told before rows are read; which files are read is known after that.
     claim(Outputs::new(args.overwrite))?;
-    let dataset = args.rows.load_as(Need::Columns, BadRows::Fail, out)?;
+    let mut dataset = args.rows.load_as(Need::Columns, BadRows::Fail, out)?;
+    let filter = args.filter.filter();
+    let mut dropped = Dropped::default();
+    if filter.is_on() {
+        // Rows are written as their columns are; what their answers are, only recognised rows say.
+        let recognised = args.rows.load(BadRows::Fail, out)?.rows;
+        let (kept, found) = args.filter.apply(recognised, args.rows.rule(), out)?;
+        let kept: HashSet<usize> = kept.iter().map(|row| row.index).collect();
+        dataset.rows.retain(|row| kept.contains(&row.index));
+        dropped = found;
+    }
     let claimed = claim(Outputs::new(args.overwrite).reading_all(&dataset.source.files))?;
     let by = match (args.by, args.stratify) {
         (Some(column), _) => SplitBy::Together(column),
@@ -71,7 +84,10 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     // A split is both files: neither has its name before both are written.
     commit(staged)?;
     let counts = sides.map(|side| side.len());
-    let value = json!({ "train": args.train, "test": args.test, "train_rows": counts[0], "test_rows": counts[1] });
+    let mut value = json!({ "train": args.train, "test": args.test, "train_rows": counts[0], "test_rows": counts[1] });
+    if filter.is_on() {
+        value["dropped"] = json!(dropped);
+    }
     out.result(&value, || {
         let line = |(file, count): (&&PathBuf, usize)| format!("{}: {}\n", file.display(), rows(count));
         files.iter().zip(counts).map(line).collect()

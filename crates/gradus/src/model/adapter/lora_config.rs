@@ -90,6 +90,7 @@ fn of_encoder(family: EncoderFamily) -> &'static [&'static str] {
         EncoderFamily::DistilBert => &["q_lin", "k_lin", "v_lin", "out_lin"],
         EncoderFamily::Albert => &["query", "key", "value", "attention.dense"],
         EncoderFamily::ModernBert => &["Wqkv", "attn.Wo"],
+        EncoderFamily::DebertaV1 => &["in_proj", "attention.output.dense"],
         EncoderFamily::Deberta => &["query_proj", "key_proj", "value_proj", "attention.output.dense"],
     }
 }

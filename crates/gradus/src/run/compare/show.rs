@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{COLUMNS, Comparison, Entry};
+use super::{COLUMNS, Comparison, Entry, WinRates};
 use crate::run::html;
 use crate::run::metrics::number;
-use crate::run::plots::{BarChart, Chart, LineChart, short};
+use crate::run::plots::{BarChart, short};
 use crate::run::report::{duration, is_detail};
 use crate::run::samples::Sample;
 
@@ -47,6 +47,7 @@ impl Comparison {
         let Some(value) = entry.value(key, self.start()) else { return "–".into() };
         match key {
             "elapsed_s" => duration(value),
+            "peak_memory_bytes" => format!("{} MB", short((value / 1e6).round())),
             "wins" | "clipped_ratio" => format!("{:.0} %", 100.0 * value),
             "reward" => {
                 entry.standard_error().map_or(short(value), |error| format!("{} ± {}", short(value), short(error)))
@@ -97,8 +98,11 @@ impl Comparison {
 
     pub(super) fn to_markdown(&self) -> String {
         let legend = self.columns().into_iter().map(|(_, heading, meaning)| format!("- **{heading}**: {meaning}\n"));
+        let rates = self.win_rates().map_or(String::new(), |rates| {
+            format!("\n## Win rates\n\nThe share of prompts on which the policy of the row has a better reward than that of the column; ties count half.\n\n{}", markdown(&rates))
+        });
         format!(
-            "# Comparison\n\nStart: `{}`  \nData: `{}`  \nBudget: {}  \nMeasured on: {}\n\n{}\n{}\n![final results](results.png)\n\n\
+            "# Comparison\n\nStart: `{}`  \nData: `{}`  \nBudget: {}  \nMeasured on: {}\n\n{}\n{}{rates}\n![final results](results.png)\n\n\
              Curves are in `plots/`, completions side by side in `samples.md`.\n",
             self.model,
             self.data,
@@ -145,7 +149,7 @@ impl Comparison {
         text
     }
 
-    pub(super) fn page(&self, bars: &BarChart, charts: &[(String, LineChart)]) -> String {
+    pub(super) fn page(&self, bars: &BarChart, curves: &str) -> String {
         let columns = self.columns();
         let heads: String = columns
             .iter()
@@ -176,17 +180,82 @@ impl Comparison {
         let body = format!(
             "<h1>Comparison</h1>\n<p class=\"quiet\">from {} on {}</p>\n<p>Budget: {}. Measured on: {}.</p>\n\
              <h2>Result</h2>\n<div class=\"scroll\"><table>\n<tr><th>Method</th>{heads}</tr>\n{rows}</table></div>\n\
-             <h2>Final numbers</h2>\n<figure>{}</figure>\n<h2>Curves</h2>\n{}\
+             {}{}{}<h2>Final numbers</h2>\n{}{curves}\
              <h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th>{names}</tr>\n{samples}</table></div>\n",
             html::escape(&self.model),
             html::escape(&self.data),
             html::escape(&self.budget),
             html::escape(&self.evaluation),
-            bars.svg(),
-            html::curves(charts),
+            html::alerts(self.warnings()),
+            self.win_rates().map_or(String::new(), |rates| matrix(&rates)),
+            self.reward_figures(),
+            html::figure(bars),
         );
         html::page("Comparison", &body)
     }
+}
+
+impl Comparison {
+    /// The warnings of all policies, with their names.
+    fn warnings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries.iter().flat_map(|entry| entry.warnings.iter().map(|text| (entry.name.as_str(), text.as_str())))
+    }
+
+    /// Reward against KL, and how rewards are distributed.
+    fn reward_figures(&self) -> String {
+        let pareto = self.pareto();
+        let names: Vec<&str> = self.front().iter().map(|&index| self.entries[index].name.as_str()).collect();
+        let said = match &pareto {
+            Some(_) => format!(
+                "<p class=\"quiet\">On the Pareto front: {}. No other policy has as much reward with less KL.</p>\n",
+                html::escape(&names.join(", "))
+            ),
+            None => String::new(),
+        };
+        let charts = [pareto, self.reward_histogram()];
+        let figures: Vec<String> = charts.iter().flatten().map(|chart| html::figure(chart)).collect();
+        if figures.is_empty() { String::new() } else { format!("<h2>Rewards</h2>\n{said}{}", html::gallery(figures)) }
+    }
+}
+
+/// A table of win rates, greener where the policy of the row wins and redder where it loses.
+fn matrix(rates: &WinRates) -> String {
+    let heads: String =
+        rates.names.iter().map(|name| format!("<th class=\"number\">{}</th>", html::escape(name))).collect();
+    let cell = |share: Option<f64>, prompts: usize| match share {
+        None => "<td class=\"number quiet\">–</td>".to_owned(),
+        Some(share) => {
+            let color = if share >= 0.5 { "good" } else { "bad" };
+            let strength = 90.0 * (share - 0.5).abs();
+            format!(
+                "<td class=\"number\" title=\"{prompts} prompts\" \
+                 style=\"background: color-mix(in srgb, var(--{color}) {strength:.0}%, transparent)\">{:.0} %</td>",
+                100.0 * share
+            )
+        }
+    };
+    let row = |(name, (shares, prompts)): (&String, (&Vec<Option<f64>>, &Vec<usize>))| {
+        let cells: String = shares.iter().zip(prompts).map(|(&share, &prompts)| cell(share, prompts)).collect();
+        format!("<tr><th>{}</th>{cells}</tr>\n", html::escape(name))
+    };
+    let rows: String = rates.names.iter().zip(rates.shares.iter().zip(&rates.prompts)).map(row).collect();
+    format!(
+        "<h2>Win rates</h2>\n<p class=\"quiet\">The share of prompts on which the policy of the row has a better reward than that of \
+         the column. Ties count half.</p>\n<div class=\"scroll\"><table class=\"matrix\">\n<tr><th></th>{heads}</tr>\n{rows}</table></div>\n"
+    )
+}
+
+/// The same as a table of Markdown.
+fn markdown(rates: &WinRates) -> String {
+    let heads: String = rates.names.iter().map(|name| format!(" {name} |")).collect();
+    let rule = " ---: |".repeat(rates.names.len());
+    let row = |(name, shares): (&String, &Vec<Option<f64>>)| {
+        let cell =
+            |share: &Option<f64>| share.map_or(" – |".to_owned(), |share| format!(" {:.0} % |", 100.0 * share));
+        format!("| {name} |{}\n", shares.iter().map(cell).collect::<String>())
+    };
+    let rows: String = rates.names.iter().zip(&rates.shares).map(row).collect();
+    format!("| |{heads}\n| --- |{rule}\n{rows}")
 }
 
 fn reward_of(sample: &Sample) -> String {

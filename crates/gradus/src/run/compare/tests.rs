@@ -38,6 +38,7 @@ fn run(directory: &Path, name: &str, reward: f64) -> RunDir {
     RolloutWriter::open(&run.rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
     let results = json!({
         "method": name, "model": "gpt2", "data": "rows.jsonl", "steps": 4, "tokens": 1200, "elapsed_s": 61.0,
+        "peak_memory_bytes": 512_000_000,
         "before": {"eval_reward": -0.5, "eval_length": 3.0},
         "after": {"eval_reward": reward / 2.0, "eval_kl": 1.25, "eval_length": 3.0},
     });
@@ -52,11 +53,11 @@ fn the_table_says_what_changed() {
     let comparison = Comparison::of_runs(&runs).unwrap();
     assert_eq!(
         comparison.table(),
-        "| method |     reward | wins |   KL | length | steps | tokens |       time |\n\
-         | ------ | ---------: | ---: | ---: | -----: | ----: | -----: | ---------: |\n\
-         | start  | \u{2212}0.5 ± 0.5 |    – |    0 |      3 |     – |      – |          – |\n\
-         | ppo    |      1 ± 1 | 75 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s |\n\
-         | grpo   | \u{2212}1.5 ± 1.5 | 25 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s |\n"
+        "| method |     reward | wins |   KL | length | steps | tokens |       time | memory |\n\
+         | ------ | ---------: | ---: | ---: | -----: | ----: | -----: | ---------: | -----: |\n\
+         | start  | \u{2212}0.5 ± 0.5 |    – |    0 |      3 |     – |      – |          – |      – |\n\
+         | ppo    |      1 ± 1 | 75 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s | 512 MB |\n\
+         | grpo   | \u{2212}1.5 ± 1.5 | 25 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s | 512 MB |\n"
     );
 }
 
@@ -214,4 +215,71 @@ fn what_differs_is_told_apart() {
     assert_eq!(wins, [None, Some(0.75), None]);
     let beside = comparison.samples_jsonl();
     assert!(!beside.contains("grpo"), "its completions answer other prompts: {beside}");
+}
+
+/// Every policy against every other one on the prompts that both have, ties half; and who has the most reward for its KL.
+#[test]
+fn policies_are_compared_with_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
+    let mut comparison = Comparison::of_runs(&runs).unwrap();
+    // Of two prompts the second is a tie.
+    let rates = comparison.win_rates().unwrap();
+    assert_eq!(rates.names, ["start", "ppo", "grpo"]);
+    let expected = [[None, Some(0.25), Some(0.75)], [Some(0.75), None, Some(0.75)], [Some(0.25), Some(0.25), None]];
+    assert_eq!(rates.shares, expected.map(Vec::from));
+    assert_eq!(rates.prompts[1], [2, 0, 2]);
+    // The start has no KL; grpo has less reward than it.
+    assert_eq!(comparison.front(), [0, 1]);
+    let json = comparison.write(&directory.path().join("comparison")).unwrap();
+    assert_eq!((&json["pareto_front"], &json["win_rates"]["shares"][1][2]), (&json!(["start", "ppo"]), &json!(0.75)));
+    assert_eq!(json["entries"][1]["peak_memory_bytes"], 512_000_000);
+    let read = |name: &str| fs::read_to_string(directory.path().join("comparison").join(name)).unwrap();
+    let page = read("report.html");
+    for expected in ["<h2>Win rates</h2>", "On the Pareto front: start, ppo.", "aria-label=\"Reward and KL\"", "512 MB"]
+    {
+        assert!(page.contains(expected), "{expected} in {page}");
+    }
+    assert!(read("comparison.md").contains("| ppo | 75 % | – | 75 % |"), "{}", read("comparison.md"));
+    for name in ["pareto", "rewards"] {
+        assert!(directory.path().join(format!("comparison/plots/{name}.png")).is_file());
+    }
+
+    // Rewards of other kinds are not compared, and neither is what answers other prompts.
+    for (name, reward) in [("ppo", "a"), ("grpo", "b")] {
+        let config = format!("model: gpt2\nreward: # by a model\n  model: {reward}\ntrain:\n  seed: 1\n");
+        fs::write(directory.path().join(name).join("config.yml"), config).unwrap();
+    }
+    let others = Comparison::of_runs(&runs).unwrap();
+    assert_eq!(others.entries[1].reward.as_deref(), Some("reward:\n  model: a"));
+    assert_eq!(others.win_rates().unwrap().shares[1], [Some(0.75), None, None]);
+    assert!(others.pareto().is_none() || others.front().len() < 3);
+    comparison.entries[2].samples.iter_mut().for_each(|sample| sample.prompt += " of others");
+    assert_eq!(comparison.win_rates().unwrap().shares[1], [Some(0.75), None, None]);
+}
+
+#[test]
+fn the_front_has_no_policy_that_another_one_dominates() {
+    let entry = |name: &str, kl: f64, reward: f64| Entry {
+        name: name.into(),
+        ..Entry::start(Metrics::from_iter([("kl", kl), ("reward", reward)]), Vec::new())
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let trained = |name: &str, kl, reward| {
+        let run = RunDir::create(directory.path().join(name), Existing::Refuse).unwrap();
+        Entry { run: Some(run), ..entry(name, kl, reward) }
+    };
+    let entries = vec![
+        entry("start", 0.0, 0.0),
+        trained("far", 9.0, 2.0),
+        trained("near", 1.0, 2.0),
+        trained("middle", 2.0, 1.0),
+        trained("best", 10.0, 3.0),
+    ];
+    let text = || "–".to_owned();
+    let comparison = Comparison { model: text(), data: text(), budget: text(), evaluation: text(), entries };
+    let names: Vec<&str> = comparison.front().iter().map(|&index| comparison.entries[index].name.as_str()).collect();
+    assert_eq!(names, ["start", "near", "best"]);
+    let stair = &comparison.pareto().unwrap().curves[0].points;
+    assert_eq!(stair[..], [(0.0, 0.0), (1.0, 0.0), (1.0, 2.0), (10.0, 2.0), (10.0, 3.0), (10.0, 3.0)]);
 }

@@ -41,6 +41,8 @@ pub struct BarChart {
 
 const PANEL_WIDTH: f64 = 300.0;
 const PANEL_HEIGHT: f64 = 270.0;
+/// A panel alone is as large as a picture of curves, so that it stands beside those and has room for many bars.
+const ALONE: (f64, f64) = (748.0, 390.0);
 const TOP: f64 = 62.0;
 const MARGIN: f64 = 26.0;
 
@@ -52,14 +54,20 @@ impl BarChart {
             _ => 3,
         }
     }
+
+    /// Width and height of each panel.
+    fn panel(&self) -> (f64, f64) {
+        if self.panels.len() == 1 { ALONE } else { (PANEL_WIDTH, PANEL_HEIGHT) }
+    }
 }
 
 impl Chart for BarChart {
     fn size(&self) -> (u32, u32) {
         let columns = self.columns();
         let rows = self.panels.len().div_ceil(columns).max(1);
-        let width = 2.0 * MARGIN + columns as f64 * PANEL_WIDTH;
-        (width.max(480.0) as u32, (TOP + rows as f64 * PANEL_HEIGHT + 8.0) as u32)
+        let (panel_width, panel_height) = self.panel();
+        let width = 2.0 * MARGIN + columns as f64 * panel_width;
+        (width.max(480.0) as u32, (TOP + rows as f64 * panel_height + 8.0) as u32)
     }
 
     fn title(&self) -> &str {
@@ -69,20 +77,26 @@ impl Chart for BarChart {
     fn draw(&self, canvas: &mut dyn Draw) -> Result<(), DrawError> {
         canvas.text(&self.title, (MARGIN, 28.0), 20.0, INK, Anchor::Left)?;
         for (index, panel) in self.panels.iter().enumerate() {
-            let left = MARGIN + (index % self.columns()) as f64 * PANEL_WIDTH;
-            panel.draw(canvas, (left, TOP + (index / self.columns()) as f64 * PANEL_HEIGHT))?;
+            let (width, height) = self.panel();
+            let left = MARGIN + (index % self.columns()) as f64 * width;
+            panel.draw(canvas, (left, TOP + (index / self.columns()) as f64 * height), (width, height))?;
         }
         Ok(())
     }
 }
 
 impl Panel {
-    fn draw(&self, canvas: &mut dyn Draw, (left, top): (f64, f64)) -> Result<(), DrawError> {
-        let right = left + PANEL_WIDTH - 24.0;
+    fn draw(
+        &self,
+        canvas: &mut dyn Draw,
+        (left, top): (f64, f64),
+        (width, height): (f64, f64),
+    ) -> Result<(), DrawError> {
+        let right = left + width - 24.0;
         canvas.text(&self.title, (left, top + 6.0), 15.0, INK, Anchor::Left)?;
         let unit_left = left + canvas.width(&self.title, 15.0) + 8.0;
         canvas.text(&self.unit, (unit_left, top + 7.0), 12.0, GREY, Anchor::Left)?;
-        let (plot_top, plot_bottom) = (top + 50.0, top + PANEL_HEIGHT - 52.0);
+        let (plot_top, plot_bottom) = (top + 50.0, top + height - 52.0);
         let ends = |bar: &Bar| [bar.value - bar.error.unwrap_or(0.0), bar.value + bar.error.unwrap_or(0.0)];
         let finite = self.bars.iter().flat_map(ends).filter(|value| value.is_finite());
         let (low, high) = finite.fold((0.0f64, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));

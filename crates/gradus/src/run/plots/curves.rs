@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{Chart, Curve, CurveKind, LineChart};
 use crate::error::{Error, Result};
 use crate::files::atomic;
-use crate::run::metrics::MetricsRow;
+use crate::run::metrics::{Axis, MetricsRow};
 
 /// A picture: its file's stem, its title, the unit, and the metrics in it. A `*` stands for anything.
 struct Group {
@@ -89,10 +89,11 @@ const GROUPS: [Group; 30] = [
 const SPEED: Group = group("speed", "Speed", "tokens per second", Show::All, &["tokens_per_s"]);
 
 /// Not worth a picture: they count up, repeat another one, or are the ends of what a mean shows.
-const LEFT_OUT: [&str; 14] = [
+const LEFT_OUT: [&str; 15] = [
     "epoch",
     "step",
     "num_tokens",
+    "num_examples",
     "num_input_tokens_seen",
     "episode",
     "episodes",
@@ -140,15 +141,15 @@ pub struct Shown {
     pub rows: Vec<MetricsRow>,
 }
 
-/// The curves of one run: a picture a group of metrics, with the file's stem.
-pub fn training_charts(rows: &[MetricsRow]) -> Vec<(String, LineChart)> {
-    charts(&[("", 0, rows)])
+/// The curves of one run over `axis`: a picture a group of metrics, with the file's stem.
+pub fn training_charts(rows: &[MetricsRow], axis: Axis) -> Vec<(String, LineChart)> {
+    charts(&[("", 0, rows)], axis)
 }
 
-/// The curves of several runs, all runs in each picture.
-pub fn comparison_charts(runs: &[Shown]) -> Vec<(String, LineChart)> {
+/// The curves of several runs over `axis`, all runs in each picture.
+pub fn comparison_charts(runs: &[Shown], axis: Axis) -> Vec<(String, LineChart)> {
     let runs: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.color, run.rows.as_slice())).collect();
-    charts(&runs)
+    charts(&runs, axis)
 }
 
 /// Writes each picture to `directory/<stem>.png`; returns the paths.
@@ -180,10 +181,15 @@ struct Found {
 /// A run: its name, its colour among others, its rows.
 type Run<'a> = (&'a str, usize, &'a [MetricsRow]);
 
-fn charts(runs: &[Run<'_>]) -> Vec<(String, LineChart)> {
+fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
+    // A run that does not say where its rows lie would be missing from every picture without a word.
+    let is_placed = |rows: &&[MetricsRow]| rows.iter().any(|row| row.step > 0 && axis.of(row).is_some());
+    if axis != Axis::Steps && runs.iter().any(|(_, _, rows)| !is_placed(rows)) {
+        return Vec::new();
+    }
     let mut found: Vec<Found> = Vec::new();
     for (run, (_, _, rows)) in runs.iter().enumerate() {
-        found.extend(series(rows).into_iter().map(|(key, points)| {
+        found.extend(series(rows, axis).into_iter().map(|(key, points)| {
             let (held_out, base) = key.strip_prefix("eval_").map_or((false, key.as_str()), |base| (true, base));
             Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points, intervals: Vec::new() }
         }));
@@ -195,7 +201,10 @@ fn charts(runs: &[Run<'_>]) -> Vec<(String, LineChart)> {
         let name = if unknown { found.base.clone() } else { String::new() };
         sorted.entry((found.place.0, name)).or_default().push(found);
     }
-    let chart = |((index, key), found): ((usize, String), Vec<Found>)| chart(runs, groups().nth(index), &key, found);
+    let chart = |((index, key), found): ((usize, String), Vec<Found>)| {
+        let (stem, chart) = chart(runs, groups().nth(index), &key, found)?;
+        Some((stem, LineChart { x_label: axis.name().into(), ..chart }))
+    };
     let mut charts: Vec<(String, LineChart)> = sorted.into_iter().filter_map(chart).collect();
     // Losses of different methods are different things; methods differ in what they log.
     let logged = |rows: &[MetricsRow]| -> BTreeSet<String> {
@@ -253,14 +262,14 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
             false if group.is_some_and(Group::is_set) => (whose.to_owned(), CurveKind::Exact),
             false => (whose.to_owned(), CurveKind::Smoothed),
         };
-        Curve { name, points: found.points, intervals: found.intervals, kind, color }
+        Curve { name, points: found.points, intervals: found.intervals, kind, color: Some(color) }
     });
     let stem = group.map_or_else(
         || key.replace(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_', "_"),
         |group| group.stem.to_owned(),
     );
     let (title, unit) = group.map_or((key, ""), |group| (group.title, group.unit));
-    let chart = LineChart { title: title.into(), unit: unit.into(), x_label: "step".into(), curves: curves.collect() };
+    let chart = LineChart { title: title.into(), unit: unit.into(), x_label: String::new(), curves: curves.collect() };
     Some((stem, chart))
 }
 
@@ -291,16 +300,16 @@ fn is_constant(points: &[(f64, f64)]) -> bool {
 }
 
 /// Every metric's points, in the order in which metrics first appear.
-fn series(rows: &[MetricsRow]) -> Vec<(String, Vec<(f64, f64)>)> {
+fn series(rows: &[MetricsRow], axis: Axis) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for row in rows {
+    for (row, x) in rows.iter().filter_map(|row| Some((row, axis.of(row)?))) {
         for (key, value) in row.values.iter() {
             let base = key.strip_prefix("eval_").unwrap_or(key);
             let named = groups().any(|group| group.rank(base).is_some() || group.rank(key).is_some());
             if !named && LEFT_OUT.iter().any(|pattern| fits(pattern, base)) {
                 continue;
             }
-            let point = (row.step as f64, value);
+            let point = (x, value);
             match series.iter_mut().find(|(known, _)| known == key) {
                 Some((_, points)) => points.push(point),
                 None => series.push((key.to_owned(), vec![point])),
@@ -348,7 +357,7 @@ mod tests {
             "my_own",
         ]);
         assert_eq!(
-            summary(&training_charts(&rows)),
+            summary(&training_charts(&rows, Axis::Steps)),
             [
                 "loss: loss + loss, held-out",
                 "preference_rewards: rewards/chosen + rewards/rejected",
@@ -369,13 +378,14 @@ mod tests {
             rows: rows(&[&["reward", "objective/kl", "eval_kl"], keys].concat()),
         };
         // What GRPO has in its loss is no measure beside another method's.
-        let charts = comparison_charts(&[run("ppo", 5, &["value_loss"]), run("grpo", 1, &["my_own", "kl"])]);
+        let charts =
+            comparison_charts(&[run("ppo", 5, &["value_loss"]), run("grpo", 1, &["my_own", "kl"])], Axis::Steps);
         assert_eq!(
             summary(&charts),
             ["reward: ppo + grpo", "held_out_kl: ppo, held-out + grpo, held-out", "kl: ppo + grpo"]
         );
         for (_, chart) in &charts {
-            assert_eq!(chart.curves.iter().map(|curve| curve.color).collect::<Vec<_>>(), [5, 1]);
+            assert_eq!(chart.curves.iter().map(|curve| curve.color).collect::<Vec<_>>(), [Some(5), Some(1)]);
         }
     }
 
@@ -384,7 +394,7 @@ mod tests {
         let stems = |other: &[&str]| -> Vec<String> {
             let run = |name: &str, keys: &[&str]| Shown { name: name.into(), color: 0, rows: rows(keys) };
             let runs = [run("one", &["loss", "margin"]), run("two", other)];
-            comparison_charts(&runs).into_iter().map(|(stem, _)| stem).collect()
+            comparison_charts(&runs, Axis::Steps).into_iter().map(|(stem, _)| stem).collect()
         };
         assert_eq!(stems(&["loss", "margin", "eval_loss"]), ["loss", "margin"]);
         assert_eq!(stems(&["loss", "margin", "kl"]), ["margin"]);
@@ -392,8 +402,10 @@ mod tests {
 
     #[test]
     fn ends_of_an_interval_are_bars_and_what_is_set_is_not_smoothed() {
-        let charts =
-            training_charts(&rows(&["eval_accuracy", "eval_accuracy_low", "eval_accuracy_high", "learning_rate"]));
+        let charts = training_charts(
+            &rows(&["eval_accuracy", "eval_accuracy_low", "eval_accuracy_high", "learning_rate"]),
+            Axis::Steps,
+        );
         assert_eq!(summary(&charts), ["accuracy: accuracy, held-out", "learning_rate: learning_rate"]);
         assert_eq!(charts[0].1.curves[0].intervals.len(), 40);
         assert_eq!(charts[1].1.curves[0].kind, CurveKind::Exact);
@@ -407,7 +419,7 @@ mod tests {
     #[test]
     fn pictures_are_png_files_of_the_stated_size() {
         let directory = tempfile::tempdir().unwrap();
-        let paths = write_charts(directory.path(), &training_charts(&rows(&["loss"]))).unwrap();
+        let paths = write_charts(directory.path(), &training_charts(&rows(&["loss"]), Axis::Steps)).unwrap();
         assert_eq!(paths, [directory.path().join("loss.png")]);
         let bytes = std::fs::read(&paths[0]).unwrap();
         assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.ends_with(b"IEND\xaeB`\x82"));
@@ -426,10 +438,32 @@ mod tests {
         let mut rows = rows(&["loss"]);
         rows[7].values.set("loss", f64::NAN);
         rows.push(MetricsRow { step: 41, values: [("eval_loss", 0.5)].into_iter().collect() });
-        let svg = training_charts(&rows)[0].1.svg();
+        let svg = training_charts(&rows, Axis::Steps)[0].1.svg();
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"Loss\"") && svg.contains("held-out"), "{svg}");
         let nothing =
             LineChart { title: "a < b".into(), unit: String::new(), x_label: "step".into(), curves: Vec::new() };
         assert!(nothing.svg().contains("a &lt; b") && !nothing.png().is_empty());
+    }
+
+    #[test]
+    fn curves_are_drawn_over_what_was_seen_too() {
+        let row =
+            |step: usize, values: &[(&'static str, f64)]| MetricsRow { step, values: values.iter().copied().collect() };
+        let rows = [
+            row(0, &[("eval_loss", 2.0)]),
+            row(1, &[("loss", 1.0), ("num_examples", 8.0), ("num_tokens", 100.0)]),
+            row(2, &[("loss", 0.5), ("eval_loss", 1.0), ("num_examples", 12.0)]),
+        ];
+        let points = |axis| {
+            let charts = training_charts(&rows, axis);
+            let chart = &charts.first().expect("a picture").1;
+            let curves: Vec<Vec<f64>> =
+                chart.curves.iter().map(|curve| curve.points.iter().map(|point| point.0).collect()).collect();
+            (chart.x_label.clone(), curves)
+        };
+        assert_eq!(points(Axis::Steps), ("step".into(), vec![vec![1.0, 2.0], vec![0.0, 2.0]]));
+        assert_eq!(points(Axis::Examples), ("examples".into(), vec![vec![8.0, 12.0], vec![0.0, 12.0]]));
+        // The last row does not say its tokens.
+        assert!(training_charts(&rows, Axis::Tokens).is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! Curves over steps.
+//! Curves over steps, histograms and scattered points.
 
 use super::Chart;
-use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, GROUND, INK, PALETTE, Rgb};
+use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, GROUND, INK, NEUTRAL, PALETTE, Rgb};
 use super::scale::{FEWEST_SMOOTHED, Scale, outline, short, smoothed_curve};
 
 /// How a curve is drawn.
@@ -28,8 +28,8 @@ pub struct Curve {
     pub intervals: Vec<(f64, f64, f64)>,
     /// How it is drawn.
     pub kind: CurveKind,
-    /// Which colour of the palette.
-    pub color: usize,
+    /// Which color of the palette; none for what the others are compared with.
+    pub color: Option<usize>,
 }
 
 /// Curves over steps in one picture.
@@ -97,8 +97,10 @@ impl Chart for LineChart {
             strokes(&bold(curve), &frame, |run| canvas.line(run, color, width))?;
             if curve.kind == CurveKind::Measured || curve.points.len() == 1 {
                 for &(x, y) in curve.points.iter().filter(|point| point.1.is_finite()) {
-                    canvas.circle(frame.at(x, y), 4.5, GROUND)?;
-                    canvas.circle(frame.at(x, y), 3.5, color)?;
+                    // A point alone is all that there is to see.
+                    let radius = if curve.points.len() == 1 { 6.5 } else { 3.5 };
+                    canvas.circle(frame.at(x, y), radius + 1.0, GROUND)?;
+                    canvas.circle(frame.at(x, y), radius, color)?;
                 }
             }
         }
@@ -108,7 +110,7 @@ impl Chart for LineChart {
 
 impl LineChart {
     fn colored(&self) -> impl Iterator<Item = (&Curve, Rgb)> {
-        self.curves.iter().map(|curve| (curve, PALETTE[curve.color % PALETTE.len()]))
+        self.curves.iter().map(|curve| (curve, curve.color.map_or(NEUTRAL, |color| PALETTE[color % PALETTE.len()])))
     }
 
     /// The unit, and what the bold lines are.

@@ -1,0 +1,250 @@
+//! Rows that teach little or nothing, found by what they say: ties, equal answers, short answers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ImplicitPrompt;
+use super::implicit::split_shared_prompt;
+use super::row::{Content, Row, RowData};
+use crate::text::Tokenizer;
+use crate::{Error, Result};
+
+/// Which rows are left out. By default none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RowFilter {
+    /// Leave out pairs that the data marks as ties: `margin` is 0, or both answers have the same score (`score_chosen` and
+    /// `score_rejected`, `chosen_score` and `rejected_score`, `chosen_rating` and `rejected_rating`). Default false.
+    pub drop_ties: bool,
+    /// Leave out pairs with equal answers. White space around an answer does not count. Default false.
+    pub drop_equal: bool,
+    /// Leave out rows with an answer of fewer characters than this. An answer is `completion`, `chosen`, `rejected`, the last
+    /// message of the assistant, or the whole of a plain text. White space around it does not count. Default 0: none.
+    pub min_characters: usize,
+    /// Leave out rows with an answer of fewer tokens than this. Default 0: none.
+    pub min_tokens: usize,
+}
+
+/// How many rows a [`RowFilter`] left out. A row counts once, at its first reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Dropped {
+    /// Rows that were looked at.
+    pub rows: usize,
+    /// Pairs marked as ties.
+    pub ties: usize,
+    /// Pairs with equal answers.
+    pub equal: usize,
+    /// Rows with a short answer.
+    pub short: usize,
+}
+
+/// Two scores of a pair, in columns of these names.
+const SCORES: [[&str; 2]; 3] =
+    [["score_chosen", "score_rejected"], ["chosen_score", "rejected_score"], ["chosen_rating", "rejected_rating"]];
+
+/// Whether the data says of a pair that neither answer is better: its margin is 0, or its answers have one score.
+pub fn is_tie(row: &Row) -> bool {
+    let margin = match &row.data {
+        RowData::Preference { margin, .. } | RowData::TokenPreference { margin, .. } => *margin,
+        _ => return false,
+    };
+    margin == Some(0.0) || SCORES.iter().any(|[chosen, rejected]| same_score(&row.columns, chosen, rejected))
+}
+
+fn same_score(columns: &Map<String, Value>, chosen: &str, rejected: &str) -> bool {
+    let score = |name: &str| columns.get(name).and_then(Value::as_f64);
+    score(chosen).is_some_and(|chosen| score(rejected) == Some(chosen))
+}
+
+/// Whether both answers of a pair are the same, white space around them aside.
+pub fn has_equal_answers(row: &Row) -> bool {
+    match &row.data {
+        RowData::Preference { chosen, rejected, .. } => chosen.plain().trim() == rejected.plain().trim(),
+        RowData::TokenPreference { chosen_ids, rejected_ids, .. } => chosen_ids == rejected_ids,
+        _ => false,
+    }
+}
+
+/// What a row teaches to say, without white space around it: both answers of a pair, the better one first.
+pub fn answers(row: &Row, rule: ImplicitPrompt) -> Vec<String> {
+    let texts = match &row.data {
+        RowData::Text(text) => vec![text.clone()],
+        RowData::Messages(messages) => {
+            let last = messages.iter().rfind(|message| message.role == "assistant");
+            last.map(|message| message.content.clone()).into_iter().collect()
+        }
+        RowData::PromptCompletion { completion, .. } | RowData::Unpaired { completion, .. } => {
+            vec![last_of(completion)]
+        }
+        RowData::Instruction { answer, .. } => vec![answer.clone()],
+        RowData::Preference { prompt: Some(_), chosen, rejected, .. } => vec![last_of(chosen), last_of(rejected)],
+        RowData::Preference { prompt: None, chosen, rejected, .. } => match split_shared_prompt(chosen, rejected, rule)
+        {
+            Ok((_, chosen, rejected)) => vec![last_of(&chosen), last_of(&rejected)],
+            Err(_) => vec![last_of(chosen), last_of(rejected)],
+        },
+        RowData::Prompt(_)
+        | RowData::Tokens { .. }
+        | RowData::TokenPreference { .. }
+        | RowData::Columns
+        | RowData::Words(_)
+        | RowData::Feedback(_) => Vec::new(),
+    };
+    texts.into_iter().map(|text| text.trim().to_owned()).collect()
+}
+
+/// An answer as text: of several messages the last, which is the assistant's.
+fn last_of(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Messages(messages) => messages.last().map(|message| message.content.clone()).unwrap_or_default(),
+    }
+}
+
+/// Why a row is left out.
+enum Reason {
+    Tie,
+    Equal,
+    Short,
+}
+
+impl RowFilter {
+    /// Whether any row could be left out.
+    pub fn is_on(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The rows that stay, in their order, and how many do not. [`Row::index`] stays as it was.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when no row stays, or when `min_tokens` is set and there is no `tokenizer`; what the tokenizer
+    /// refuses.
+    pub fn apply(
+        &self,
+        rows: Vec<Row>,
+        rule: ImplicitPrompt,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<(Vec<Row>, Dropped)> {
+        let mut dropped = Dropped { rows: rows.len(), ..Dropped::default() };
+        if !self.is_on() || rows.is_empty() {
+            return Ok((rows, dropped));
+        }
+        let mut kept = Vec::with_capacity(rows.len());
+        for row in rows {
+            match self.reason(&row, rule, tokenizer)? {
+                None => kept.push(row),
+                Some(Reason::Tie) => dropped.ties += 1,
+                Some(Reason::Equal) => dropped.equal += 1,
+                Some(Reason::Short) => dropped.short += 1,
+            }
+        }
+        if kept.is_empty() {
+            let message = format!("no row is left: {}", dropped.remark().unwrap_or_default());
+            return Err(Error::input(message)
+                .with_hint("set `drop_ties`, `drop_equal`, `min_characters` or `min_tokens` lower or off"));
+        }
+        Ok((kept, dropped))
+    }
+
+    fn reason(&self, row: &Row, rule: ImplicitPrompt, tokenizer: Option<&Tokenizer>) -> Result<Option<Reason>> {
+        if self.drop_ties && is_tie(row) {
+            return Ok(Some(Reason::Tie));
+        }
+        if self.drop_equal && has_equal_answers(row) {
+            return Ok(Some(Reason::Equal));
+        }
+        if self.min_characters == 0 && self.min_tokens == 0 {
+            return Ok(None);
+        }
+        let answers = answers(row, rule);
+        if answers.iter().any(|answer| answer.chars().count() < self.min_characters) {
+            return Ok(Some(Reason::Short));
+        }
+        if self.min_tokens == 0 {
+            return Ok(None);
+        }
+        if let RowData::TokenPreference { chosen_ids, rejected_ids, .. } = &row.data {
+            let shortest = chosen_ids.len().min(rejected_ids.len());
+            return Ok((shortest < self.min_tokens).then_some(Reason::Short));
+        }
+        let Some(tokenizer) = tokenizer else {
+            return Err(Error::input("`min_tokens` needs a tokenizer").with_hint("name a model with `--model`"));
+        };
+        for answer in &answers {
+            if tokenizer.encode(answer, false)?.len() < self.min_tokens {
+                return Ok(Some(Reason::Short));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Dropped {
+    /// How many rows were left out.
+    pub fn count(&self) -> usize {
+        self.ties + self.equal + self.short
+    }
+
+    /// What a user should know, as one sentence; `None` where every row stayed.
+    pub fn remark(&self) -> Option<String> {
+        let ties = if self.ties == 1 { "tie" } else { "ties" };
+        let parts = [(self.ties, ties), (self.equal, "with equal answers"), (self.short, "with a short answer")];
+        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+        let named: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+        let (count, rows) = (self.count(), self.rows);
+        (count > 0).then(|| format!("{count} of {rows} rows are left out: {}", named.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Place;
+
+    fn pair(chosen: &str, rejected: &str, margin: Option<f32>, columns: Value) -> Row {
+        let text = |text: &str| Content::Text(text.into());
+        let data =
+            RowData::Preference { prompt: Some(text("Tea?")), chosen: text(chosen), rejected: text(rejected), margin };
+        let Value::Object(columns) = columns else { unreachable!() };
+        Row {
+            place: Place { file: std::path::Path::new("pairs.jsonl").into(), line: 1, row_in_array: None },
+            index: 0,
+            data,
+            columns,
+        }
+    }
+
+    #[test]
+    fn each_row_is_left_out_for_its_first_reason() {
+        let none = || serde_json::json!({});
+        let rows = || {
+            vec![
+                pair(" Yes, please.", " No, thanks.", Some(1.0), none()),
+                pair(" Yes, please.", " No, thanks.", Some(0.0), none()),
+                pair(
+                    " Yes, please.",
+                    " No, thanks.",
+                    None,
+                    serde_json::json!({"score_chosen": 3, "score_rejected": 3.0}),
+                ),
+                pair(" Yes, please.", "Yes, please. ", None, none()),
+                pair(" Yes, please.", " No", None, none()),
+            ]
+        };
+        let rule = ImplicitPrompt::default();
+        let all = RowFilter { drop_ties: true, drop_equal: true, min_characters: 3, min_tokens: 0 };
+        let (kept, dropped) = all.apply(rows(), rule, None).expect("one row stays");
+        assert_eq!((kept.len(), dropped), (1, Dropped { rows: 5, ties: 2, equal: 1, short: 1 }));
+        let said = "4 of 5 rows are left out: 2 ties, 1 with equal answers, 1 with a short answer";
+        assert_eq!(dropped.remark().as_deref(), Some(said));
+        let (kept, dropped) = RowFilter::default().apply(rows(), rule, None).expect("all stay");
+        assert_eq!((kept.len(), dropped.count(), dropped.remark()), (5, 0, None));
+        let strict = RowFilter { min_characters: 100, ..RowFilter::default() };
+        let error = strict.apply(rows(), rule, None).expect_err("nothing stays").to_string();
+        assert!(error.starts_with("no row is left: 5 of 5 rows"), "{error}");
+        let tokens = RowFilter { min_tokens: 2, ..RowFilter::default() };
+        let error = tokens.apply(rows(), rule, None).expect_err("no tokenizer").to_string();
+        assert!(error.contains("`min_tokens` needs a tokenizer"), "{error}");
+    }
+}

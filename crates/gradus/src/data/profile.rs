@@ -1,0 +1,257 @@
+//! What the answers of a data set are like: lengths, turns, first words, and what pairs reward besides quality.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::filter::{answers, has_equal_answers, is_tie};
+use super::row::{Content, Row, RowData};
+use super::stats::parts;
+use super::transcript::turns;
+use super::{Quantiles, TokeniseOptions};
+use crate::text::Tokenizer;
+
+/// An answer with fewer characters than this counts as short.
+pub const SHORT: usize = 10;
+
+/// Words of an opening.
+const OPENING: usize = 3;
+
+/// Openings that are listed.
+const OPENINGS: usize = 20;
+
+/// Ties, equal pairs and short answers that are listed, of each.
+const LISTED: usize = 10;
+
+/// What the rows of a data set are like.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Profile {
+    /// Rows that were looked at.
+    pub rows: usize,
+    /// Lengths in characters, by part of the row.
+    pub characters: Vec<Lengths>,
+    /// Lengths in tokens, by part of the row, each alone and without special tokens; empty without a tokenizer.
+    pub tokens: Vec<Lengths>,
+    /// How many rows have so many turns: messages, or turns of a transcript. A prompt and its answer are two.
+    pub turns: BTreeMap<usize, usize>,
+    /// The most frequent openings of answers.
+    pub openings: Vec<Opening>,
+    /// What only pairs have.
+    pub pairs: Option<PairProfile>,
+    /// Rows with an answer of fewer than [`SHORT`] characters.
+    pub short: Noted,
+}
+
+/// The lengths of one part of the rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Lengths {
+    /// Which part: `prompt`, `chosen`, `rejected`, …
+    pub part: &'static str,
+    /// Quantiles of the lengths.
+    pub quantiles: Quantiles,
+    /// The lengths themselves, in the order of the rows.
+    #[serde(skip)]
+    pub lengths: Vec<usize>,
+}
+
+/// First words of answers, and how many answers begin with them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Opening {
+    /// The first three words.
+    pub words: String,
+    /// Of pairs the chosen answers that begin so; else all answers.
+    pub chosen: usize,
+    /// Rejected answers that begin so.
+    pub rejected: usize,
+}
+
+/// What pairs say of length, and which of them say little.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PairProfile {
+    /// Pairs.
+    pub pairs: usize,
+    /// Pairs whose chosen answer has more characters (tokens, of rows of token ids).
+    pub longer_chosen: usize,
+    /// Pairs whose rejected answer has more.
+    pub longer_rejected: usize,
+    /// Pairs whose answers are equally long.
+    pub same_length: usize,
+    /// The share of pairs with answers of different lengths in which the longer one is chosen.
+    pub longer_chosen_share: Option<f64>,
+    /// Length of the chosen answer less that of the rejected one.
+    #[serde(skip)]
+    pub differences: Vec<f64>,
+    /// The mean of these differences.
+    pub mean_difference: f64,
+    /// Pairs that the data marks as ties.
+    pub ties: Noted,
+    /// Pairs with equal answers.
+    pub equal: Noted,
+}
+
+/// How many rows there are of a kind, and where the first of them stand.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Noted {
+    /// How many.
+    pub count: usize,
+    /// The first ones, as `file:line`.
+    pub first: Vec<String>,
+}
+
+impl Noted {
+    fn of<'r>(rows: impl Iterator<Item = &'r Row>) -> Self {
+        let mut noted = Self::default();
+        for row in rows {
+            noted.count += 1;
+            if noted.first.len() < LISTED {
+                noted.first.push(row.place.to_string());
+            }
+        }
+        noted
+    }
+}
+
+/// Looks at all `rows`. Lengths in tokens are those of at most `sample` rows, evenly spaced.
+///
+/// # Errors
+/// What the tokenizer refuses.
+pub fn profile(
+    rows: &[Row],
+    options: &TokeniseOptions,
+    tokenizer: Option<&Tokenizer>,
+    sample: usize,
+) -> crate::Result<Profile> {
+    let characters: Vec<Vec<(&'static str, usize)>> = rows
+        .par_iter()
+        .map(|row| parts(row, options).into_iter().map(|(name, text)| (name, text.chars().count())).collect())
+        .collect();
+    let sampled = sample.min(rows.len());
+    let of_tokens = |tokenizer: &Tokenizer| -> crate::Result<Vec<Vec<(&'static str, usize)>>> {
+        let count = |row: &Row| {
+            let found = parts(row, options).into_iter();
+            found.map(|(name, text)| Ok((name, tokenizer.encode(&text, false)?.len()))).collect()
+        };
+        (0..sampled).into_par_iter().map(|i| count(&rows[i * rows.len() / sampled])).collect()
+    };
+    let mut tokens = tokenizer.map(of_tokens).transpose()?.unwrap_or_default();
+    tokens.extend(rows.iter().filter_map(ids));
+    let rule = options.implicit_prompt;
+    let said: Vec<Vec<String>> = rows.par_iter().map(|row| answers(row, rule)).collect();
+    let is_short = |(_, said): &(&Row, &Vec<String>)| said.iter().any(|answer| answer.chars().count() < SHORT);
+    let mut counted: BTreeMap<usize, usize> = BTreeMap::new();
+    for count in rows.iter().filter_map(count_turns) {
+        *counted.entry(count).or_default() += 1;
+    }
+    Ok(Profile {
+        rows: rows.len(),
+        characters: lengths(characters),
+        tokens: lengths(tokens),
+        turns: counted,
+        openings: openings(&said),
+        pairs: pairs(rows, &said),
+        short: Noted::of(rows.iter().zip(&said).filter(is_short).map(|(row, _)| row)),
+    })
+}
+
+/// The lengths of rows that are token ids.
+fn ids(row: &Row) -> Option<Vec<(&'static str, usize)>> {
+    match &row.data {
+        RowData::Tokens { ids, .. } => Some(vec![("input_ids", ids.len())]),
+        RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
+            let prompt = (!prompt_ids.is_empty()).then_some(("prompt", prompt_ids.len()));
+            let both = [("chosen", chosen_ids.len()), ("rejected", rejected_ids.len())];
+            Some(prompt.into_iter().chain(both).collect())
+        }
+        _ => None,
+    }
+}
+
+fn lengths(rows: Vec<Vec<(&'static str, usize)>>) -> Vec<Lengths> {
+    let mut found: Vec<(&'static str, Vec<usize>)> = Vec::new();
+    for (name, length) in rows.into_iter().flatten() {
+        match found.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => all.push(length),
+            None => found.push((name, vec![length])),
+        }
+    }
+    let of_part = |(part, lengths): (&'static str, Vec<usize>)| {
+        Some(Lengths { part, quantiles: Quantiles::of(lengths.clone())?, lengths })
+    };
+    found.into_iter().filter_map(of_part).collect()
+}
+
+/// How many turns a row has; `None` for what is no text.
+fn count_turns(row: &Row) -> Option<usize> {
+    let of = |content: &Content| match content {
+        Content::Text(text) => turns(text).len(),
+        Content::Messages(messages) => messages.len(),
+    };
+    // A transcript's prompt ends with the mark of the turn that its answer is. Other texts have no marks.
+    let joined = |prompt: &Content, answer: &Content| match (prompt, answer) {
+        (Content::Text(_), Content::Text(_)) => (of(prompt) + of(answer)).max(2),
+        _ => of(prompt) + of(answer),
+    };
+    match &row.data {
+        RowData::Text(text) => Some(turns(text).len().max(1)),
+        RowData::Messages(messages) => Some(messages.len()),
+        RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
+            Some(joined(prompt, completion))
+        }
+        RowData::Instruction { before, .. } => Some(before.len() + 2),
+        RowData::Preference { prompt: Some(prompt), chosen, .. } => Some(joined(prompt, chosen)),
+        RowData::Preference { prompt: None, chosen, .. } => Some(of(chosen).max(1)),
+        RowData::Prompt(prompt) => Some(of(prompt).max(1)),
+        RowData::Tokens { .. }
+        | RowData::TokenPreference { .. }
+        | RowData::Columns
+        | RowData::Words(_)
+        | RowData::Feedback(_) => None,
+    }
+}
+
+/// The most frequent first words, the most frequent first; what only one answer begins with is none.
+fn openings(answers: &[Vec<String>]) -> Vec<Opening> {
+    let mut counts: HashMap<String, [usize; 2]> = HashMap::new();
+    for said in answers {
+        for (side, answer) in said.iter().take(2).enumerate() {
+            let words = answer.split_whitespace().take(OPENING).collect::<Vec<_>>().join(" ");
+            if !words.is_empty() {
+                counts.entry(words).or_default()[side] += 1;
+            }
+        }
+    }
+    let opening = |(words, [chosen, rejected]): (String, [usize; 2])| Opening { words, chosen, rejected };
+    let mut found: Vec<Opening> = counts.into_iter().map(opening).collect();
+    found.retain(|opening| opening.chosen + opening.rejected > 1);
+    found.sort_by(|a, b| (b.chosen + b.rejected).cmp(&(a.chosen + a.rejected)).then_with(|| a.words.cmp(&b.words)));
+    found.truncate(OPENINGS);
+    found
+}
+
+fn pairs(rows: &[Row], answers: &[Vec<String>]) -> Option<PairProfile> {
+    let of = |(row, said): (&Row, &Vec<String>)| match (&row.data, &said[..]) {
+        (RowData::TokenPreference { chosen_ids, rejected_ids, .. }, _) => Some([chosen_ids.len(), rejected_ids.len()]),
+        (RowData::Preference { .. }, [chosen, rejected]) => Some([chosen.chars().count(), rejected.chars().count()]),
+        _ => None,
+    };
+    let lengths: Vec<[usize; 2]> = rows.iter().zip(answers).filter_map(of).collect();
+    if lengths.is_empty() {
+        return None;
+    }
+    let longer_chosen = lengths.iter().filter(|[chosen, rejected]| chosen > rejected).count();
+    let longer_rejected = lengths.iter().filter(|[chosen, rejected]| chosen < rejected).count();
+    let different = longer_chosen + longer_rejected;
+    let differences: Vec<f64> = lengths.iter().map(|[chosen, rejected]| *chosen as f64 - *rejected as f64).collect();
+    Some(PairProfile {
+        pairs: lengths.len(),
+        longer_chosen,
+        longer_rejected,
+        same_length: lengths.len() - different,
+        longer_chosen_share: (different > 0).then(|| longer_chosen as f64 / different as f64),
+        mean_difference: differences.iter().sum::<f64>() / differences.len() as f64,
+        differences,
+        ties: Noted::of(rows.iter().filter(|row| is_tie(row))),
+        equal: Noted::of(rows.iter().filter(|row| has_equal_answers(row))),
+    })
+}

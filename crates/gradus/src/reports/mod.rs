@@ -1,0 +1,21 @@
+//! Pages for people, with the same numbers as JSON: what the rows of a data set are like, and where a reward model errs.
+
+mod pairs;
+mod rows;
+
+pub use pairs::{PairTexts, PairsReport, reliability, reward_histogram};
+pub use rows::RowsReport;
+
+/// A share as a percentage.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// `value` of `most`, as the length of a bar in a table.
+fn bar(value: usize, most: usize, is_second: bool) -> String {
+    let width = 100.0 * value as f64 / most.max(1) as f64;
+    let class = if is_second { "bar second" } else { "bar" };
+    format!(
+        "<td class=\"number\">{value}</td><td class=\"bars\"><span class=\"{class}\" style=\"width: {width:.1}%\"></span></td>"
+    )
+}

@@ -1,0 +1,176 @@
+//! What the rows of a data set are like.
+
+use serde_json::{Value, json};
+
+use super::{bar, percent};
+use crate::data::{Dataset, Lengths, Noted, PairProfile, Profile, SHORT};
+use crate::run::html::{cards, escape, figure, gallery, page};
+use crate::run::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
+
+/// More turns than this share a bar.
+const MOST_TURNS: usize = 12;
+
+/// What the rows of a data set are like, as a page and as JSON.
+#[derive(Debug)]
+pub struct RowsReport<'a> {
+    /// The data set.
+    pub dataset: &'a Dataset,
+    /// What was found in it.
+    pub profile: &'a Profile,
+}
+
+impl RowsReport<'_> {
+    /// All numbers.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "gradus": env!("CARGO_PKG_VERSION"),
+            "name": self.dataset.name,
+            "files": self.dataset.source.files,
+            "kind": self.dataset.kind,
+            "bad_rows": self.dataset.bad.count(),
+            "profile": self.profile,
+        })
+    }
+
+    /// A page that needs nothing but itself.
+    pub fn page(&self) -> String {
+        let Self { dataset, profile } = self;
+        let mut body = format!(
+            "<h1>{}</h1>\n<p class=\"quiet\">{} · gradus {}</p>\n{}",
+            escape(&dataset.name),
+            escape(dataset.kind.describe()),
+            env!("CARGO_PKG_VERSION"),
+            self.numbers(),
+        );
+        let mut figures: Vec<String> = Vec::new();
+        for (lengths, unit) in [(&profile.characters, "characters"), (&profile.tokens, "tokens")] {
+            figures.extend(length_charts(lengths, unit).iter().map(|chart| figure(chart)));
+        }
+        if let Some(pairs) = &profile.pairs {
+            figures.push(figure(&difference_chart(pairs)));
+        }
+        if profile.turns.len() > 1 {
+            figures.push(figure(&turns_chart(profile)));
+        }
+        if !figures.is_empty() {
+            body += &format!("<h2>Lengths and turns</h2>\n{}", gallery(figures));
+        }
+        body += &openings(profile);
+        body += &noted(profile);
+        page(&dataset.name, &body)
+    }
+
+    fn numbers(&self) -> String {
+        let Self { dataset, profile } = self;
+        let count = |noted: &Noted| noted.count.to_string();
+        let mut shown: Vec<(&str, String, String)> = vec![("rows", profile.rows.to_string(), String::new())];
+        if dataset.bad.count() > 0 {
+            shown.push(("bad rows", dataset.bad.count().to_string(), "not counted below".into()));
+        }
+        if let Some(pairs) = &profile.pairs {
+            if let Some(share) = pairs.longer_chosen_share {
+                let of = format!("of {} pairs with different lengths", pairs.longer_chosen + pairs.longer_rejected);
+                shown.push(("longer answer chosen", percent(share), of));
+            }
+            let mean = short(pairs.mean_difference);
+            shown.push(("chosen less rejected", mean, "characters, on average".into()));
+            shown.push(("ties", count(&pairs.ties), "marked as such by the data".into()));
+            shown.push(("equal answers", count(&pairs.equal), "chosen is rejected".into()));
+        }
+        shown.push(("short answers", count(&profile.short), format!("fewer than {SHORT} characters")));
+        cards(shown)
+    }
+}
+
+/// Prompts are usually much longer than answers, so they have a picture of their own.
+fn length_charts(lengths: &[Lengths], unit: &str) -> Vec<LineChart> {
+    let (prompts, answers): (Vec<&Lengths>, Vec<&Lengths>) = lengths.iter().partition(|of| of.part == "prompt");
+    let chart = |title: &str, parts: &[&Lengths]| {
+        let kind = |(color, of): (usize, &&Lengths)| Values {
+            name: format!("{} (median {})", of.part, of.quantiles.p50),
+            values: of.lengths.iter().map(|&length| length as f64).collect(),
+            color: Some(color),
+        };
+        let kinds: Vec<Values> = parts.iter().enumerate().map(kind).collect();
+        let title = format!("{title} in {unit}");
+        histogram(&title, "rows; the longest 1 % in the last bar", unit, &kinds, Range::Most)
+    };
+    let charts = [("Length", &answers), ("Prompt length", &prompts)];
+    charts.into_iter().filter(|(_, parts)| !parts.is_empty()).map(|(title, parts)| chart(title, parts)).collect()
+}
+
+fn difference_chart(pairs: &PairProfile) -> LineChart {
+    let kinds = [Values { name: "chosen − rejected".into(), values: pairs.differences.clone(), color: Some(0) }];
+    histogram("Difference of lengths", "pairs", "length of chosen − length of rejected", &kinds, Range::Most)
+}
+
+fn turns_chart(profile: &Profile) -> impl Chart + use<> {
+    let mut counts: Vec<(usize, usize)> = Vec::new();
+    for (&turns, &rows) in &profile.turns {
+        match counts.last_mut().filter(|_| turns > MOST_TURNS) {
+            Some(last) if last.0 >= MOST_TURNS => last.1 += rows,
+            _ => counts.push((turns.min(MOST_TURNS), rows)),
+        }
+    }
+    let has_more = profile.turns.keys().any(|&turns| turns > MOST_TURNS);
+    let bar = |&(turns, rows): &(usize, usize)| Bar {
+        name: if has_more && turns == MOST_TURNS { format!("{turns} +") } else { turns.to_string() },
+        value: rows as f64,
+        error: None,
+        color: Some(0),
+    };
+    let bars = counts.iter().map(bar).collect();
+    let panel = Panel { title: "Turns of a row".into(), unit: "rows".into(), is_share: false, bars };
+    BarChart { title: "Turns".into(), panels: vec![panel] }
+}
+
+/// First words: where those of chosen and rejected answers differ much, a model learns them instead of what is said.
+fn openings(profile: &Profile) -> String {
+    if profile.openings.is_empty() {
+        return String::new();
+    }
+    let has_pairs = profile.pairs.is_some();
+    let most = profile.openings.iter().map(|of| of.chosen.max(of.rejected)).max().unwrap_or(0);
+    let mut rows = String::new();
+    for opening in &profile.openings {
+        let second = if has_pairs { bar(opening.rejected, most, true) } else { String::new() };
+        let (words, first) = (escape(&opening.words), bar(opening.chosen, most, false));
+        rows += &format!("<tr><td class=\"opening\">{words} …</td>{first}{second}</tr>\n");
+    }
+    let heads = match has_pairs {
+        true => "<th class=\"number\">Chosen</th><th></th><th class=\"number\">Rejected</th><th></th>",
+        false => "<th class=\"number\">Answers</th><th></th>",
+    };
+    format!(
+        "<h2>Most frequent openings</h2>\n<p class=\"quiet\">Answers by their first three words.</p>\n\
+         <div class=\"scroll\"><table>\n<tr><th>Opening</th>{heads}</tr>\n{rows}</table></div>\n"
+    )
+}
+
+/// Rows that teach little, and where the first of them stand.
+fn noted(profile: &Profile) -> String {
+    let pairs = profile.pairs.as_ref();
+    let kinds = [
+        ("Ties", "drop_ties", pairs.map(|pairs| &pairs.ties)),
+        ("Equal answers", "drop_equal", pairs.map(|pairs| &pairs.equal)),
+        ("Short answers", "min_characters", Some(&profile.short)),
+    ];
+    let row = |(name, key, noted): (&str, &str, &Noted)| {
+        let more = if noted.count > noted.first.len() { ", …" } else { "" };
+        let places = escape(&noted.first.join(", "));
+        let count = noted.count;
+        format!(
+            "<tr><td>{name}</td><td class=\"number\">{count}</td><td>{places}{more}</td><td><code>{key}</code></td></tr>\n"
+        )
+    };
+    let found =
+        kinds.into_iter().filter_map(|(name, key, noted)| Some((name, key, noted.filter(|noted| noted.count > 0)?)));
+    let rows: String = found.map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<h2>Rows that teach little</h2>\n<div class=\"scroll\"><table>\n<tr><th>Kind</th><th class=\"number\">Rows</th>\
+         <th>The first of them</th><th>Left out by</th></tr>\n{rows}</table></div>\n"
+    )
+}

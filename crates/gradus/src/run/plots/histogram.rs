@@ -1,0 +1,104 @@
+//! How often values of some size are there: the outlines of bars, so that several kinds show in one picture.
+
+use super::{Curve, CurveKind, LineChart};
+
+/// Bars of a histogram.
+const BINS: usize = 30;
+
+/// Values of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Values {
+    /// The kind, for the legend.
+    pub name: String,
+    /// The values; what is not finite is left out.
+    pub values: Vec<f64>,
+    /// The color of the palette; none for what the others are compared with.
+    pub color: Option<usize>,
+}
+
+/// Which values get bars of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Range {
+    /// All.
+    All,
+    /// All but the lowest and the highest hundredth, which fall into the first and the last bar: for values with a few
+    /// outliers, such as lengths.
+    Most,
+}
+
+/// The histogram of `kinds` over one range, in bars of equal width.
+pub fn histogram(title: &str, unit: &str, x_label: &str, kinds: &[Values], range: Range) -> LineChart {
+    let (low, high) = ends(kinds, range);
+    let curve = |kind: &Values| Curve {
+        name: kind.name.clone(),
+        points: outline(&kind.values, low, high),
+        intervals: Vec::new(),
+        kind: CurveKind::Line,
+        color: kind.color,
+    };
+    LineChart {
+        title: title.into(),
+        unit: unit.into(),
+        x_label: x_label.into(),
+        curves: kinds.iter().map(curve).collect(),
+    }
+}
+
+/// Where the first bar begins and the last one ends.
+fn ends(kinds: &[Values], range: Range) -> (f64, f64) {
+    let mut all: Vec<f64> =
+        kinds.iter().flat_map(|kind| &kind.values).copied().filter(|value| value.is_finite()).collect();
+    all.sort_by(f64::total_cmp);
+    let (Some(first), Some(last)) = (all.first(), all.last()) else { return (-0.5, 0.5) };
+    let cut = match range {
+        Range::All => 0,
+        Range::Most => all.len() / 100,
+    };
+    let (low, high) = (all[cut], all[all.len() - 1 - cut]);
+    // What begins at 0, as lengths do, is shown from there unless all values are far away from it.
+    let low = if range == Range::Most && *first >= 0.0 && low < high / 2.0 { 0.0 } else { low };
+    if low < high { (low, high) } else { (first.min(0.0) - 0.5, last.max(0.0) + 0.5) }
+}
+
+/// The bars of equal width between `low` and `high` as one line. Values outside belong to the bar at the end.
+fn outline(values: &[f64], low: f64, high: f64) -> Vec<(f64, f64)> {
+    let width = (high - low) / BINS as f64;
+    let mut counts = [0usize; BINS];
+    for value in values.iter().filter(|value| value.is_finite()) {
+        // `as usize` takes what is below the first bar to 0.
+        counts[(((value - low) / width) as usize).min(BINS - 1)] += 1;
+    }
+    let edge = |i: usize| low + width * i as f64;
+    let bar = |(i, &count): (usize, &usize)| [(edge(i), count as f64), (edge(i + 1), count as f64)];
+    let bars = counts.iter().enumerate().flat_map(bar);
+    [(low, 0.0)].into_iter().chain(bars).chain([(high, 0.0)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_hold_every_value_once() {
+        let points = outline(&[0.0, 0.05, 1.5, 3.0, f64::NAN], 0.0, 3.0);
+        assert_eq!(points.len(), 2 + 2 * BINS);
+        assert_eq!((points[0], points[1], points[2]), ((0.0, 0.0), (0.0, 2.0), (0.1, 2.0)));
+        // Each bar has two corners; the last value belongs to the last bar.
+        assert_eq!(points.iter().map(|point| point.1).sum::<f64>(), 8.0);
+        assert_eq!((points[2 * BINS], points[2 * BINS + 1]), ((3.0, 1.0), (3.0, 0.0)));
+    }
+
+    #[test]
+    fn outliers_share_the_last_bar_and_are_not_lost() {
+        let values: Vec<f64> = (0..200).map(f64::from).chain([100_000.0]).collect();
+        let kinds = [Values { name: "length".into(), values, color: Some(0) }];
+        let last_edge =
+            |range| histogram("Lengths", "", "", &kinds, range).curves[0].points.last().map(|point| point.0);
+        assert_eq!((last_edge(Range::All), last_edge(Range::Most)), (Some(100_000.0), Some(198.0)));
+        let shown = histogram("Lengths", "", "", &kinds, Range::Most);
+        let corners: f64 = shown.curves[0].points.iter().map(|point| point.1).sum();
+        assert_eq!(corners, 2.0 * 201.0);
+        let none = [Values { name: "none".into(), values: vec![f64::NAN], color: None }];
+        assert_eq!(ends(&none, Range::All), (-0.5, 0.5));
+    }
+}
