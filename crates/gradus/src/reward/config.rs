@@ -25,7 +25,7 @@ pub enum RewardConfig {
     /// A rule.
     Rule(RuleConfig),
     /// A metric of each completion (docs/metrics.md): the choice is the key, as in `rouge: {}`. Metrics without a value of one
-    /// new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, `spice`.
+    /// new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, and `spice` over `scene_graphs`.
     Metric(MetricConfig),
     /// How harmless the completion is, as a whole or by sentences.
     Toxicity(ToxicityConfig),

@@ -56,10 +56,11 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     Ok(to)
 }
 
-/// A comma behind a plain value is part of it in YAML: `True,` is a text.
+/// A comma behind a truth value or a number is part of it in YAML: `True,` is a text.
 fn commas(from: &Original) {
     for (path, text) in from.plain_texts() {
-        if let Some(meant) = text.strip_suffix(',') {
+        let is_value = |text: &str| text.parse::<f64>().is_ok() || matches!(text, "True" | "true" | "False" | "false");
+        if let Some(meant) = text.strip_suffix(',').filter(|meant| is_value(meant)) {
             from.note(&path, format!("`{path}` is the text `{text}`, and not `{meant}`: the comma is part of it"));
         }
     }
