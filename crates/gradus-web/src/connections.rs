@@ -22,8 +22,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tower_service::Service;
 
-/// How long a client may take to send the head of a request, from the end of the answer before it.
-const HEAD: Duration = Duration::from_secs(30);
+/// How long a client may take to send the head of a request, from the end of the answer before it. Browsers keep connections
+/// that they opened in advance for 60 seconds and report an error if the server closes one before they do.
+const HEAD: Duration = Duration::from_secs(90);
 
 /// How long nobody is let in after the system had no room for a connection.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -204,6 +204,11 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
         "hidden_activation": "gelu_pytorch_tanh", "head_dim": width / heads, "query_pre_attn_scalar": width / heads,
         "sliding_window": positions / 4, "layer_types": windows(2), "tie_word_embeddings": true,
     });
+    let deberta = json!({
+        "layer_norm_eps": 1e-7, "type_vocab_size": 0, "relative_attention": true, "max_relative_positions": -1,
+        "pos_att_type": ["p2c", "c2p"], "position_biased_input": false, "pooler_hidden_size": width,
+        "pooler_hidden_act": "gelu",
+    });
     match family {
         "gpt2" => joined(
             json!({
@@ -242,11 +247,11 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
         "albert" => bert(json!({
             "embedding_size": width / 2, "num_hidden_groups": 1, "inner_group_num": 1, "hidden_act": "gelu_new",
         })),
-        "deberta-v2" => bert(json!({
-            "layer_norm_eps": 1e-7, "type_vocab_size": 0, "relative_attention": true, "max_relative_positions": -1,
-            "position_buckets": 64, "norm_rel_ebd": "layer_norm", "share_att_key": true, "pos_att_type": ["p2c", "c2p"],
-            "position_biased_input": false, "pooler_hidden_size": width, "pooler_hidden_act": "gelu",
-        })),
+        "deberta" => bert(deberta),
+        "deberta-v2" => {
+            let more = json!({ "position_buckets": 64, "norm_rel_ebd": "layer_norm", "share_att_key": true });
+            bert(joined(deberta, more).into())
+        }
         "distilbert" => joined(
             json!({
                 "dim": width, "hidden_dim": inner, "n_layers": layers, "n_heads": heads, "max_position_embeddings": positions,
@@ -267,8 +272,8 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
             }),
             json!({}),
         ),
-        // Llama, and what differs from it in nothing that is chosen here.
-        _ => decoder(json!({})),
+        "llama" | "olmo2" => decoder(json!({})),
+        _ => unreachable!("`families` lists `{family}`, and every family has its sizes here"),
     }
 }
 

@@ -563,7 +563,7 @@ fn a_critic_with_a_frozen_trunk_learns_with_its_head_alone() {
             all.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.values.to_vec())
         };
         let mut compared = 0;
-        for tensor in start.iter().filter(|tensor| tensor.name.starts_with("model.")) {
+        for tensor in start.iter().filter(|tensor| tensor.name.starts_with("trunk.")) {
             if let Some(found) = values(&critic, &tensor.name) {
                 assert!(found == tensor.values.to_vec(), "{} has moved", tensor.name);
                 compared += 1;

@@ -337,7 +337,7 @@ fn files_are_written_where_nobody_loses_one() {
     let known = [
         ("gradus-cli", "process.rs", "File::create"),
         ("gradus-cli", "commands/chat/session.rs", "File::options("),
-        ("gradus-web", "training/start.rs", "fs::write("),
+        ("gradus-web", "training/start.rs", "atomic::write"),
         // Makes `gradus.sqlite` for its owner's eyes before SQLite opens it.
         ("gradus-web", "store/mod.rs", "OpenOptions"),
     ];

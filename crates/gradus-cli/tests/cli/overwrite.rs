@@ -24,8 +24,9 @@ fn refused(run: &Run, name: &str) {
 fn a_file_of_somebody_else_stays_until_overwriting_is_asked_for() {
     let test = prepared();
     let model = fixture_model("qwen3");
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["data", "convert", "rows.jsonl", "-o", "out.jsonl"], "out.jsonl"),
+        (&["data", "show", "rows.jsonl", "--report", "out.html"], "out.html"),
         (
             &["data", "split", "rows.jsonl", "--test-size", "1", "--train", "out.jsonl", "--test", "b.jsonl"],
             "out.jsonl",

@@ -509,9 +509,10 @@ impl Group {
             }
             false => {}
         }
+        // What is cut has not ended by itself: its ids count as chosen for the groups after this one.
         let out = |(beam, ended): (Beam, Option<StopReason>)| match ended {
+            None | Some(StopReason::Length) => (beam, ended),
             Some(reason) => (Beam { score: beam.score + WORST, ..beam }, Some(reason)),
-            None => (beam, None),
         };
         let mut running: Vec<(Beam, Option<StopReason>)> = grown.into_iter().map(out).collect();
         running.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));

@@ -241,13 +241,10 @@ impl Weighed {
     }
 }
 
-/// Precision, recall and F1 of two texts: the cosines of tokens with the token most like them on the other side, weighed. An
-/// empty text is like nothing.
+/// Precision, recall and F1 of two texts: the weighted means of each token's largest cosine with a token of the other text.
+/// Precision and recall are 0 where a text counts as empty. F1 is not: as in the tool, it comes from the values before that.
 fn compare(prediction: &Weighed, reference: &Weighed) -> [f64; 3] {
     let (n, m) = (prediction.weights.len(), reference.weights.len());
-    if n == EMPTY || m == EMPTY {
-        return [0.0; 3];
-    }
     let (mut best_n, mut best_m) = (vec![f32::NEG_INFINITY; n], vec![f32::NEG_INFINITY; m]);
     for (i, best) in best_n.iter_mut().enumerate() {
         for (j, other) in best_m.iter_mut().enumerate() {
@@ -262,7 +259,8 @@ fn compare(prediction: &Weighed, reference: &Weighed) -> [f64; 3] {
     };
     let (precision, recall) = (mean(&best_n, &prediction.weights), mean(&best_m, &reference.weights));
     let f1 = 2.0 * precision * recall / (precision + recall);
-    [precision, recall, if f1.is_nan() { 0.0 } else { f1 }]
+    let of_empty = |value: f64| if n == EMPTY || m == EMPTY { 0.0 } else { value };
+    [of_empty(precision), of_empty(recall), if f1.is_nan() { 0.0 } else { f1 }]
 }
 
 impl BertScoreOptions {

@@ -271,12 +271,13 @@ mod tests {
         assert!(crashed.message.contains("metric command `sh` ended before it answered (exit status: 3)"), "{crashed}");
         assert!(crashed.message.contains("out of paper"), "{crashed}");
         for line in ["good", "NaN", "true", "[1]", "{\"a\": \"b\"}"] {
-            let error = error(&format!("read -r l; echo 1; echo '{line}'; echo 1; cat > /dev/null"));
+            let error =
+                error(&format!("read -r l; echo 1; read -r l; echo '{line}'; read -r l; echo 1; cat > /dev/null"));
             assert!(error.row == 1 && error.message.contains("a number, null or an object of numbers"), "{error}");
         }
         let twice = error("while read -r l; do printf '1\\n2\\n'; done");
         assert!(twice.message.contains("printed more lines than it was given (one too many: `2`)"), "{twice}");
-        let slow = error("printf '1\\n2\\n'; cat > /dev/null");
+        let slow = error("read -r l; echo 1; read -r l; echo 2; cat > /dev/null");
         assert!(slow.row == 2 && slow.message.contains("did not answer within 2 s"), "{slow}");
         assert!(slow.hint.is_some_and(|hint| hint.contains("flush")));
     }

@@ -56,6 +56,8 @@ pub struct RunState {
     pub data: Option<DataPrint>,
     /// The models that a resumed run reads again, by their names: a hash of their files.
     pub models: BTreeMap<String, String>,
+    /// The warning that the user got when the run began to diverge.
+    pub divergence: Option<String>,
     /// Whether an undisturbed run writes none here: it was written on an interruption or a crash.
     pub unplanned: bool,
     /// Whether the step's evaluation was interrupted: a resumed run begins with it.
@@ -405,6 +407,7 @@ mod tests {
             pending: Map::new(),
             data: None,
             models: BTreeMap::new(),
+            divergence: None,
             unplanned: false,
             method: Map::from_iter([("beta".to_owned(), 2.into())]),
         };

@@ -45,7 +45,7 @@ pub(super) fn watch_loss(recorder: &mut Recorder<'_>, step: usize, settings: &Se
 }
 
 fn warn(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, what: &str, start: f64, now: f64) {
-    if recorder.divergence.is_some() {
+    if recorder.state.divergence.is_some() {
         return;
     }
     let message = format!(
@@ -54,7 +54,7 @@ fn warn(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, what: &st
         rate(settings.learning_rate)
     );
     recorder.tell(&Event::Warning(&message));
-    recorder.divergence = Some(message);
+    recorder.state.divergence = Some(message);
 }
 
 /// Says that no evaluation beat the start, and the likely cause; `None` when one did, or nothing was compared.

@@ -66,8 +66,6 @@ pub struct Recorder<'a> {
     description: String,
     /// Where the run goes on being recorded whose directory was deleted.
     rescue: Option<Claim>,
-    /// What the user was told when the run began to diverge; a resumed run tells again.
-    pub divergence: Option<String>,
 }
 
 impl<'a> Recorder<'a> {
@@ -133,7 +131,6 @@ impl<'a> Recorder<'a> {
             trackers: None,
             description: String::new(),
             rescue: None,
-            divergence: None,
         }
     }
 

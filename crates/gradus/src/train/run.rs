@@ -479,7 +479,7 @@ impl Job<'_> {
             "after": after,
             "last": last,
             "best": best,
-            "diverged": recorder.divergence,
+            "diverged": recorder.state.divergence,
             "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, samples),
         });
         let method = self.plan.method().method();

@@ -74,7 +74,8 @@ pub fn prefix(dir: &ModelDir) -> &'static str {
     }
 }
 
-/// The gradient of every parameter that is trained, by its name in memory; no other parameter may have one.
+/// The gradient of every parameter that is trained, by its name in memory; no other parameter may have one. It is 0 where the loss
+/// does not depend on the parameter.
 pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> BTreeMap<String, Vec<f32>> {
     let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
     model.visit(&mut collect);
@@ -96,9 +97,11 @@ impl ModuleVisitor for Collect<'_> {
     }
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let gradient = param.val().grad(self.gradients);
-        assert_eq!(gradient.is_some(), param.is_require_grad(), "{}", self.path.name());
-        if let Some(gradient) = gradient {
-            self.found.insert(self.path.name(), host(gradient));
+        if param.is_require_grad() {
+            let values = gradient.map_or_else(|| vec![0.0; param.val().shape().num_elements()], host);
+            self.found.insert(self.path.name(), values);
+        } else {
+            assert!(gradient.is_none(), "{}", self.path.name());
         }
     }
 }

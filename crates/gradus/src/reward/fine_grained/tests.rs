@@ -223,11 +223,11 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
         assert_eq!(judged.expect("judged").total, least[least.len() - 1]);
     }
     // The same worth, divided among sentences.
-    for (whole, spread) in both.iter().zip(score(&made, "spread: sentence")) {
+    for ((whole, spread), sentences) in both.iter().zip(score(&made, "spread: sentence")).zip([2, 1]) {
         let (whole, spread) = (whole.total().expect("scored"), spread.rewards_t().expect("scored"));
         let paid: Vec<f32> = spread.iter().copied().filter(|reward| *reward != 0.0).collect();
         assert!(
-            paid.len() > 1 && paid.iter().all(|part| (part - whole / paid.len() as f32).abs() < 1e-6),
+            paid.len() == sentences && paid.iter().all(|part| (part - whole / paid.len() as f32).abs() < 1e-6),
             "{spread:?}"
         );
         assert!((spread.iter().sum::<f32>() - whole).abs() < 1e-6);

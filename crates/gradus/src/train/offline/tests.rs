@@ -205,7 +205,10 @@ fn the_loss_falls_and_everything_is_recorded() {
     assert_eq!(rows[0].values.get("learning_rate"), Some(0.0), "the first update of a warm-up");
     assert_eq!(rows[3].values.get("epoch"), Some(1.0), "14 rows in batches of 4");
     let keys: Vec<&str> = rows[59].values.iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "tokens_per_s", "eval_loss"]);
+    assert_eq!(
+        keys,
+        ["loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "num_examples", "tokens_per_s", "eval_loss"]
+    );
     assert_eq!(run.dir().checkpoint_steps().unwrap(), [57, 60]);
     assert_eq!(load(&run.dir().best()).bits(), run.bits, "the only evaluation is the best");
 }
