@@ -69,7 +69,13 @@ impl Models for MetricModels {
         let around = tokenizer.encode("", true)?;
         // As `bert-score` has it: RoBERTa's words begin with a blank, the first of a text too.
         let before = if dir.model_type() == "roberta" { " " } else { "" };
-        Ok(Box::new(Encoding { model: States::Encoder(model), tokenizer, around, before, passes: self.passes }))
+        Ok(Box::new(Encoding {
+            model: States::Encoder(Box::new(model)),
+            tokenizer,
+            around,
+            before,
+            passes: self.passes,
+        }))
     }
 
     fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>> {
@@ -103,7 +109,7 @@ impl MetricModels {
             let message = format!("the encoder of a `{}` cannot be asked alone; that of a T5 can", dir.model_type());
             return Err(Error::model(&dir.path, message));
         }
-        let model = States::T5(T5Encoder::load_packed(dir, layer, self.weights, &self.device)?);
+        let model = States::T5(Box::new(T5Encoder::load_packed(dir, layer, self.weights, &self.device)?));
         let tokenizer = tokenizer(dir)?;
         // What ends a text weighs as much as any other token.
         let (around, before) = (Vec::new(), "");
@@ -183,8 +189,8 @@ impl LanguageModel for Language {
 
 /// What gives tokens their states.
 enum States {
-    Encoder(Encoder),
-    T5(T5Encoder),
+    Encoder(Box<Encoder>),
+    T5(Box<T5Encoder>),
 }
 
 impl States {

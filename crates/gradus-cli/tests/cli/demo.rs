@@ -1,4 +1,4 @@
-//! `gradus demo`, as far as it goes in a moment; `gradus/tests/demo.rs` makes whole runs.
+//! `gradus demo`, as far as it goes in a moment; `gradus/tests/it/demo.rs` makes whole runs.
 
 use crate::harness::CliTest;
 

@@ -293,7 +293,7 @@ fn rollouts_begin_and_end_as_the_generation_configuration_forces() {
         let train = ["grpo", "--model", "bart", "--data", "rows.jsonl", "--output-dir", run, "--group-size", "4"];
         let online = ["--reward-rule-length-target", "4", "--max-new-tokens", "3"];
         test.succeeds(&[&train[..], &online, &SHORT, more].concat());
-        let run = gradus::run::RunDir::open(&test.path().join(run)).expect("a run");
+        let run = gradus::run::RunDir::open(test.path().join(run)).expect("a run");
         let all = gradus::run::RolloutDb::open(&run).expect("rollouts").query(&Default::default()).expect("rows");
         assert_eq!(all.len(), 16);
         all.into_iter().map(|rollout| (rollout.completion, rollout.stop_reason)).collect::<Vec<_>>()

@@ -105,14 +105,14 @@ fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
     }
     assert_ne!(of(&rows[0]), of(rows.last().expect("a row")), "the policy has moved");
     // Logprobs of the tokens of every step; at first the policy is the reference.
-    let number = |row: usize, key: &str| rows[row][key].as_f64().unwrap_or_else(|| panic!("{key} in {}", rows[row]));
-    for row in 1..rows.len() {
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+    for row in &rows[1..] {
         let [mean, least] = ["logprobs/mean", "logprobs/min"].map(|key| number(row, key));
-        assert!(least <= mean && mean < 0.0 && number(row, "logprobs/std") >= 0.0, "{}", rows[row]);
+        assert!(least <= mean && mean < 0.0 && number(row, "logprobs/std") >= 0.0, "{row}");
     }
     for part in ["mean", "std"] {
-        let own = number(1, &format!("logprobs/{part}"));
-        assert!((own - number(1, &format!("logprobs/reference_{part}"))).abs() < 1e-4, "{}", rows[1]);
+        let own = number(&rows[1], &format!("logprobs/{part}"));
+        assert!((own - number(&rows[1], &format!("logprobs/reference_{part}"))).abs() < 1e-4, "{}", rows[1]);
     }
     // Nothing has a likelihood of a text alone that has an encoder; and nothing is evaluated where no model is named.
     test.write("run.yml", &format!("{}method: {{ sft: {{}} }}\noutput_dir: sft\n", config(&fixture_model("t5"))));

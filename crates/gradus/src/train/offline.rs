@@ -34,10 +34,13 @@ pub struct Offline<'a, O: Objective> {
     /// Everything else.
     pub settings: &'a Settings,
     /// Writes the model (without gradient) into a directory.
-    pub save: &'a dyn Fn(&O::Model, &Path, SaveFor) -> Result<()>,
+    pub save: Save<'a, O::Model>,
     /// What completions of held-out prompts are worth after so many steps, where that is asked for.
     pub complete: Option<Complete<'a, O::Model>>,
 }
+
+/// Writes a model (without gradient) into a directory.
+pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
 
 /// Completes held-out prompts after so many steps and epochs, records the completions and measures them.
 pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize), &dyn Progress) -> Result<Stats>;

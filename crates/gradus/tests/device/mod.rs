@@ -10,8 +10,7 @@ use std::process::Command;
 use burn::tensor::Device;
 use gradus::device::DeviceChoice;
 
-#[path = "../support/skip.rs"]
-pub mod skip;
+use crate::support::skipped;
 
 /// Another device's sums run in another order, and its exponentials and roots are those of its shader language: how many
 /// times farther off than the kernels it may be.
@@ -45,7 +44,7 @@ pub fn slack() -> f64 {
 pub fn has_kernels(what: &str) -> bool {
     let has = choice().has_kernels();
     if !has {
-        skip::skipped("kernels", what);
+        skipped("kernels", what);
     }
     has
 }

@@ -96,6 +96,6 @@ pub fn assert_gradient(case: &str, found: &[f32], expected: &[f64]) {
 /// Says which cases of a fixture gradus has no function for.
 pub fn name_skipped(what: &str, cases: &[String]) {
     if !cases.is_empty() {
-        crate::device::skip::skipped("function", &format!("{what}: not part of gradus: {}", cases.join(", ")));
+        crate::support::skipped("function", &format!("{what}: not part of gradus: {}", cases.join(", ")));
     }
 }

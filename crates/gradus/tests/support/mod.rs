@@ -1,7 +1,9 @@
 //! What several test programs share.
 
+#![allow(dead_code, unused_imports, reason = "no program needs all of it")]
+
 mod material;
-mod skip;
+pub mod skip;
 
 pub use material::material;
 pub use skip::skipped;

@@ -2,10 +2,9 @@
 //!
 //! The fixtures are written by `tools/parity/models.py`.
 
-mod device;
-
 use std::path::{Path, PathBuf};
 
+use crate::tensors::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 use burn::module::Module;
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
@@ -14,12 +13,8 @@ use gradus::model::{
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
-use support::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 
-#[path = "support/models.rs"]
-mod support;
-
-use device::{device, slack, without_kernels};
+use crate::device::{device, slack};
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
@@ -27,7 +22,7 @@ const LOGITS: f32 = 1e-4;
 const SAMPLER: f32 = 1e-5;
 
 fn fixtures() -> PathBuf {
-    support::fixtures().join("models")
+    crate::tensors::fixtures().join("models")
 }
 
 fn models(of_rewards: bool) -> Vec<PathBuf> {
@@ -90,7 +85,7 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
         let run = |batch: &Batch| {
             let logprobs_m = model.logprobs(batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            (host(logprobs_m), support::gradients(&model, &gradients))
+            (host(logprobs_m), crate::tensors::gradients(&model, &gradients))
         };
         let (alone, expected) = run(&model.batch(&Rows::Alone(sequences.clone())));
         let batch = model.batch(&Rows::Groups(vec![sequences[..3].to_vec(), sequences[3..].to_vec()]));
@@ -118,7 +113,7 @@ fn recomputed_blocks_give_the_same_bits() {
             model.trunk.set_recompute(recompute);
             let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            (host(logprobs_m), support::gradients(&model, &gradients))
+            (host(logprobs_m), crate::tensors::gradients(&model, &gradients))
         });
         assert_eq!(runs[0], runs[1], "{name}");
     }
@@ -193,7 +188,7 @@ fn dropout_falls_where_transformers_has_it() {
             let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
             assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
             let gradients = loss.backward();
-            let found = support::gradients(&model, &gradients);
+            let found = crate::tensors::gradients(&model, &gradients);
             let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
             let mut checked = 0;
             for (key, wanted) in wanted {
@@ -349,11 +344,6 @@ fn packed_prompts_give_what_left_padded_ones_give() {
     }
 }
 
-#[test]
-fn without_kernels_all_of_this_holds_too() {
-    without_kernels(10);
-}
-
 /// Puts a model of the fixtures together with weights of `torch_weights.py`.
 fn with_torch_weights(model: &Path, weights: &[&str]) -> tempfile::TempDir {
     let to = tempfile::tempdir().expect("a directory");
@@ -361,7 +351,7 @@ fn with_torch_weights(model: &Path, weights: &[&str]) -> tempfile::TempDir {
         std::fs::copy(model.join(name), to.path().join(name)).expect("copied");
     }
     for weights in weights {
-        let from = support::fixtures().join("torch_weights").join(weights);
+        let from = crate::tensors::fixtures().join("torch_weights").join(weights);
         let name = match weights.rsplit_once('/') {
             Some((_, name)) => name,
             None => "pytorch_model.bin",
@@ -380,7 +370,7 @@ fn pytorch_files_hold_what_safetensors_hold() {
         };
         gradus::model::named_tensors(&model).into_iter().map(tensor).collect()
     };
-    let (gpt2, t5) = (fixtures().join("gpt2"), support::fixtures().join("seq2seq/t5"));
+    let (gpt2, t5) = (fixtures().join("gpt2"), crate::tensors::fixtures().join("seq2seq/t5"));
     assert_eq!(bits(with_torch_weights(&gpt2, &["gpt2.bin"]).path()), bits(&gpt2), "an archive");
     let shards = ["00001", "00002"].map(|n| format!("t5/pytorch_model-{n}-of-00002.bin"));
     let files = [shards[0].as_str(), &shards[1], "t5/pytorch_model.bin.index.json"];

@@ -8,7 +8,7 @@ use gradus::data::{
 };
 use gradus::text::Tokenizer;
 
-use crate::Folder;
+use super::Folder;
 
 /// Words, of which every text ends with `</s>`: the = 3, a = 4, sun = 5, moon = 6; `</s>` = 1.
 fn tokenizer() -> Tokenizer {

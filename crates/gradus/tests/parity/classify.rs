@@ -4,8 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
-mod device;
-
 use std::path::{Path, PathBuf};
 
 use gradus::config::{Plan, RunConfig};
@@ -16,7 +14,7 @@ use gradus::text::Tokenizer;
 use gradus::train::observer::Silent;
 use serde_json::{Value, json};
 
-use device::{choice, device, slack};
+use crate::device::{choice, device, slack};
 
 /// Relative to the size of the number or 1, whichever is larger.
 const CURVE: f64 = 1e-3;

@@ -268,7 +268,7 @@ fn nobody_uses_what_stands_above_them() {
     let is_missing =
         |source: &&Source| !["lib.rs"].contains(&source.path.as_str()) && !listed.contains(source.module());
     let missing = files.iter().filter(is_missing);
-    wrong.extend(missing.map(|source| format!("{}: not in the table of tests/layering.rs", source.path)));
+    wrong.extend(missing.map(|source| format!("{}: not in the table of tests/it/layering.rs", source.path)));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 

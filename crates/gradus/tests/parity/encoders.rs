@@ -2,11 +2,10 @@
 //!
 //! The fixtures are written by `tools/parity/encoders.py`.
 
-mod device;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::tensors::{GRADIENTS, assert_close, host, tensors};
 use burn::module::Module;
 use burn::tensor::{Gradients, Tensor, TensorData};
 use gradus::model::{
@@ -16,18 +15,14 @@ use gradus::model::{
 use gradus::rng::{Purpose, Seed};
 use gradus::text::{Cut, Tokenizer};
 use serde_json::Value;
-use support::{GRADIENTS, assert_close, host, tensors};
 
-#[path = "support/models.rs"]
-mod support;
-
-use device::{device, slack, without_kernels};
+use crate::device::{device, slack};
 
 /// Logits: largest difference allowed, relative to the largest logit of the text (at least 1).
 const LOGITS: f32 = 1e-4;
 
 fn fixtures() -> PathBuf {
-    support::fixtures().join("encoders")
+    crate::tensors::fixtures().join("encoders")
 }
 
 /// A row of a fixture.
@@ -207,7 +202,7 @@ fn families_fill_in_what_a_configuration_lacks() {
 
 #[test]
 fn dropout_falls_where_transformers_has_it() {
-    let text = std::fs::read_to_string(support::fixtures().join("dropout/fixture.json")).expect("a fixture");
+    let text = std::fs::read_to_string(crate::tensors::fixtures().join("dropout/fixture.json")).expect("a fixture");
     let fixture: Value = serde_json::from_str(&text).expect("JSON");
     let key: u64 = fixture["key"].as_str().expect("a key").parse().expect("a number");
     let classifiers = fixture["classifiers"].as_array().expect("classifiers");
@@ -390,7 +385,7 @@ fn what_is_no_classifier_is_refused() {
     let error = CausalLm::load(&encoder, &device()).expect_err("an encoder");
     assert!(error.to_string().contains("model type `bert` is an encoder, which predicts no text"), "{error}");
     assert!(RewardModel::load(&encoder, &device()).is_err());
-    let language = ModelDir::open(&support::fixtures().join("models/gpt2")).expect("opens");
+    let language = ModelDir::open(&crate::tensors::fixtures().join("models/gpt2")).expect("opens");
     let error = Classifier::load(&language, &device()).expect_err("a language model");
     assert!(error.to_string().contains("model type `gpt2` is no encoder"), "{error}");
     assert!(encoder.is_classifier() && !language.is_classifier());
@@ -432,9 +427,4 @@ fn longformer_sees_what_lies_in_its_windows_and_its_global_tokens() {
     assert_eq!(reached(&[]), (19..26).collect::<Vec<_>>());
     assert_eq!(reached(&[0]), (0..26).collect::<Vec<_>>());
     assert!(slack() >= 1.0);
-}
-
-#[test]
-fn without_kernels_all_of_this_holds_too() {
-    without_kernels(9);
 }

@@ -2,14 +2,13 @@
 //!
 //! The fixtures are written by `tools/parity/adapters.py`.
 
-mod device;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::device::device;
+use crate::tensors::{assert_close, fixtures, host, prefix, tensors};
 use burn::module::Module;
 use burn::tensor::{Gradients, Tensor};
-use device::{device, without_kernels};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
@@ -18,10 +17,6 @@ use gradus::model::{
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
-use support::{assert_close, fixtures, host, prefix, tensors};
-
-#[path = "support/models.rs"]
-mod support;
 
 /// Values are compared relative to the largest, at least this.
 const SCALE: f32 = 1e-3;
@@ -68,7 +63,7 @@ fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTree
         let name = name.strip_prefix("trunk.").map_or(name.clone(), |rest| format!("{prefix}{rest}"));
         (format!("grad.base_model.model.{name}"), values)
     };
-    support::gradients(model, gradients).into_iter().map(rename).collect()
+    crate::tensors::gradients(model, gradients).into_iter().map(rename).collect()
 }
 
 fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>, scale: f32) {
@@ -158,7 +153,7 @@ fn classifiers_agree() {
         let model = model.train_adapter(WeightFormat::F32);
         let logits = model.logits(&model.batch(&texts));
         assert_close(&case.name, &host(logits.clone().inner()), &expected, 1e-5, 1.0);
-        let gradients = support::gradients(&model, &logits.sum().backward()).into_iter();
+        let gradients = crate::tensors::gradients(&model, &logits.sum().backward()).into_iter();
         let found = gradients.map(|(name, values)| {
             let name = name.replace(".lora.lora_a", ".lora_A.weight").replace(".lora.lora_b", ".lora_B.weight");
             let name = name.replace(".lora.magnitude", ".lora_magnitude_vector");
@@ -314,9 +309,4 @@ fn what_does_not_fit_is_named() {
     assert!(error.to_string().ends_with("no `adapter_config.json`: this is not an adapter"), "{error}");
     let error = ModelDir::open(&adapter).expect_err("its base is not there");
     assert!(error.to_string().contains("its base `gpt2` cannot be opened"), "{error}");
-}
-
-#[test]
-fn without_kernels_all_of_this_holds_too() {
-    without_kernels(7);
 }

@@ -7,8 +7,6 @@ mod formats;
 mod lints;
 mod material;
 mod places;
-#[path = "../support/mod.rs"]
-mod support;
 mod tokenizers;
 mod words;
 

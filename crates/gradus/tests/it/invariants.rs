@@ -1,8 +1,8 @@
 //! What must not change a training run, and what must not change at all: whole runs that have to agree.
 //!
 //! Every method trains a tiny model on a few rows, as a user would, from a written configuration to a run directory.
-//! Numbers of DESIGN.md, section 4: the sampler's logprobs are the trainer's (1), nothing depends on how a batch is laid
-//! out (5), and the same seed gives the same bits, interrupted or not (6).
+//! The sampler's log-probabilities are the trainer's, nothing depends on how a batch is laid out, and the same seed gives the same
+//! bits, interrupted or not.
 
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,6 @@
 //! Metrics of text against the tools they follow: sacreBLEU, rouge_score, py-rouge, NLTK, coco's scorers. The rows are sentences of
 //! our own, rows at the edges of what a metric expects, and rows of data sets, of which the fixture holds only numbers.
 
-#[path = "support/material.rs"]
-mod material;
-#[path = "support/skip.rs"]
-mod skip;
-
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +11,7 @@ use gradus::metric_models::MetricModels;
 use gradus::process::Interrupt;
 use serde_json::{Value, json};
 
-use material::material;
+use crate::support::material;
 
 /// Values of metrics agree within this, whatever their size: most lie between 0 and 1.
 const METRIC: f64 = 1e-6;

@@ -2,11 +2,10 @@
 //!
 //! The fixtures are written by `tools/parity/seq2seq.py`.
 
-mod device;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::tensors::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 use burn::module::Module;
 use gradus::generate::{
     BeamParams, Completion, EarlyStopping, Hooks, NoStopRule, SamplingParams, beam_search, generate,
@@ -18,12 +17,8 @@ use gradus::model::{
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};
-use support::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 
-#[path = "support/models.rs"]
-mod support;
-
-use device::{device, slack, without_kernels};
+use crate::device::{device, slack};
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
@@ -31,7 +26,7 @@ const LOGITS: f32 = 1e-4;
 const SAMPLER: f32 = 1e-5;
 
 fn fixtures() -> PathBuf {
-    support::fixtures().join("seq2seq")
+    crate::tensors::fixtures().join("seq2seq")
 }
 
 fn models() -> Vec<PathBuf> {
@@ -128,7 +123,7 @@ fn a_shared_source_gives_the_same_logprobs_and_gradients() {
         let run = |batch: &Batch| {
             let logprobs_m = model.logprobs(batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            (host(logprobs_m), support::gradients(&model, &gradients))
+            (host(logprobs_m), crate::tensors::gradients(&model, &gradients))
         };
         let alone = model.batch(&Rows::Alone((0..6).map(pair).collect()));
         let grouped = model.batch(&Rows::Groups(vec![(0..4).map(pair).collect(), (4..6).map(pair).collect()]));
@@ -155,7 +150,7 @@ fn recomputed_blocks_give_the_same_bits() {
             model.trunk.set_recompute(recompute);
             let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            (host(logprobs_m), support::gradients(&model, &gradients))
+            (host(logprobs_m), crate::tensors::gradients(&model, &gradients))
         });
         assert_eq!(runs[0], runs[1], "{}", case.name);
     }
@@ -163,7 +158,7 @@ fn recomputed_blocks_give_the_same_bits() {
 
 #[test]
 fn dropout_falls_where_transformers_has_it() {
-    let folder = support::fixtures().join("dropout");
+    let folder = crate::tensors::fixtures().join("dropout");
     let fixture = json_of(&folder.join("fixture.json"));
     let key = fixture["key"].as_str().expect("a key").parse().expect("a number");
     for case in fixture["across"].as_array().expect("cases") {
@@ -186,7 +181,7 @@ fn dropout_falls_where_transformers_has_it() {
             let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
             let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
             assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
-            let found = support::gradients(&model, &loss.backward());
+            let found = crate::tensors::gradients(&model, &loss.backward());
             let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
             let mut checked = 0;
             for (key, wanted) in wanted {
@@ -307,7 +302,7 @@ fn adapters_on_every_layer_learn_with_recomputed_blocks_too() {
             model.trunk.set_recompute(recompute);
             let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().sum().backward();
-            (host(logprobs_m), support::gradients(&model, &gradients))
+            (host(logprobs_m), crate::tensors::gradients(&model, &gradients))
         });
         assert_eq!(runs[0], runs[1], "{}", case.name);
         assert!(runs[0].1.keys().any(|name| name.contains("magnitude")), "{}", case.name);
@@ -326,7 +321,7 @@ fn coarser_formats_compute_with_what_they_hold() {
         let batch = model.batch(&Rows::Alone(case.pairs()));
         let exact = host(model.logits(&batch));
         let bf16 = far(&host(model.clone().with_compute(Precision::Bf16).logits(&batch)), &exact);
-        assert!(bf16 < 0.05 && (bf16 > 0.0 || !device::has_kernels("bf16")), "{name}: bf16 is off by {bf16}");
+        assert!(bf16 < 0.05 && (bf16 > 0.0 || !crate::device::has_kernels("bf16")), "{name}: bf16 is off by {bf16}");
         for format in [WeightFormat::INT8, WeightFormat::NF4] {
             let frozen = model.clone().into_frozen(format);
             let found = host(frozen.logits(&batch));
@@ -500,9 +495,4 @@ fn what_a_configuration_lacks_is_said() {
         let (message, _) = refuse(key, Some(value));
         assert!(message.contains(says), "{message}");
     }
-}
-
-#[test]
-fn without_kernels_all_of_this_holds_too() {
-    without_kernels(10);
 }

@@ -1,10 +1,5 @@
 //! Tasks: RL4LMs' data pools against samples that its own code made, and real files where they are at hand.
 
-#[path = "support/material.rs"]
-mod material;
-#[path = "support/skip.rs"]
-mod skip;
-
 use gradus::config::{Plan, RunConfig};
 use gradus::data::{Content, LoadOptions, Need, Row, RowData};
 use gradus::machine::Machine;
@@ -12,7 +7,7 @@ use gradus::process::Interrupt;
 use gradus::task::{DataConfig, Files, Split, TaskConfig, load};
 use serde_json::{Value, json};
 
-use material::material;
+use crate::support::material;
 
 fn fixture() -> Vec<Value> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/tasks/tasks.json");

@@ -1,0 +1,15 @@
+//! The library from outside: data, metrics, tasks, recipes, whole runs, and rules about the source itself.
+
+mod bad_models;
+mod compare;
+mod data;
+mod demo;
+mod invariants;
+mod layering;
+mod learning;
+mod metrics;
+mod recipes;
+mod records;
+#[path = "../support/mod.rs"]
+mod support;
+mod tasks;
