@@ -4,7 +4,6 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
-use crate::batches::MicroBatch;
 use crate::config::Plan;
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
@@ -15,12 +14,12 @@ use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::config::Learned;
 use crate::reward::{self, Interrupt, Reward, Score};
-use crate::rollout::Sampler;
+use crate::rng::Seed;
+use crate::rollout::{LocalEngine, Policy, Sampler};
 use crate::run::compare::{Comparison, Entry};
 use crate::run::report::reset_peak_memory;
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
-use crate::settings::Settings;
 use crate::train;
 use crate::train::observer::{Event, Observer};
 use crate::train::prepare::{Start, report, rows, tokenise_options};
@@ -94,7 +93,6 @@ struct Judge<'a> {
     params: SamplingParams,
     beams: Option<BeamParams>,
     stop: Vec<String>,
-    settings: Settings,
     device: Device,
     measuring: Measuring,
     has_reward: bool,
@@ -127,7 +125,7 @@ impl<'a> Judge<'a> {
                 .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
         }
         let evaluated = &plan.train().evaluation;
-        let models = MetricModels::new(device.clone(), passes(plan));
+        let models = MetricModels::new(device.clone(), plan.train().passes());
         let measuring =
             Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
         measuring.remarks().for_each(|remark| observer.event(&Event::Warning(&remark)));
@@ -142,29 +140,15 @@ impl<'a> Judge<'a> {
         let (params, beams) = plan.train().evaluation.to_evaluate(params);
         // Distances to the reference are those over all tokens at the temperature, whatever a method trains on.
         let params = SamplingParams { record: Record::Nothing, untempered: false, ..params };
-        let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
         let interrupt = observer.interrupt();
         let prompts = found.examples;
-        Ok(Self {
-            plan,
-            start,
-            reference,
-            prompts,
-            params,
-            beams,
-            stop,
-            settings,
-            device,
-            measuring,
-            has_reward,
-            interrupt,
-        })
+        Ok(Self { plan, start, reference, prompts, params, beams, stop, device, measuring, has_reward, interrupt })
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
         let sampler = Sampler {
             tokenizer: &self.start.model.tokenizer,
-            group_size: self.settings.evaluation.samples(),
+            group_size: self.plan.train().evaluation.samples(),
             params: self.params.clone(),
             beams: self.beams,
             stop: &self.stop,
@@ -175,21 +159,23 @@ impl<'a> Judge<'a> {
             prompts: &self.prompts,
             sampler: &sampler,
             reference: Some(&self.reference),
-            settings: &self.settings,
+            seed: Seed(self.plan.train().seed),
+            passes: self.plan.train().passes(),
             measuring: &self.measuring,
         };
         let mut reward = self.reward()?;
         // Matched for its life: a `map` would keep that of the box.
+        let (mut source, policy) = (LocalEngine::default(), Policy { model: policy.clone(), version: 0 });
         match &mut reward {
-            Some(reward) => evaluation.run(policy, Some(&mut **reward)),
-            None => evaluation.run(policy, None),
+            Some(reward) => evaluation.run(&mut source, &policy, Some(&mut **reward)),
+            None => evaluation.run(&mut source, &policy, None),
         }
     }
 
     /// A reward of its own for every policy: an external program may keep state.
     fn reward(&self) -> Result<Option<Box<dyn Reward>>> {
         let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else { return Ok(None) };
-        let passes = passes(self.plan);
+        let passes = self.plan.train().passes();
         let models = MetricModels::new(self.device.clone(), passes);
         let load = |learned: Learned<'_>| {
             reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
@@ -205,11 +191,6 @@ impl<'a> Judge<'a> {
             self.params.temperature
         )
     }
-}
-
-/// How large a forward pass of a model beside the policy may be.
-fn passes(plan: &Plan) -> MicroBatch {
-    MicroBatch { tokens: plan.train().micro_batch_tokens, rows: plan.train().micro_batch_size }
 }
 
 fn samples(found: &Evaluated, step: usize) -> Vec<Sample> {

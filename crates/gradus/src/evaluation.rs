@@ -10,9 +10,8 @@ use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
-use crate::rng::Purpose;
-use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
-use crate::settings::Settings;
+use crate::rng::{Purpose, Seed};
+use crate::rollout::{Policy, Prompt, RolloutSource, Rollouts, Sampler, StopReason};
 use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
 use crate::text::Tokenizer;
@@ -146,8 +145,10 @@ pub struct Evaluation<'a> {
     pub sampler: &'a Sampler<'a>,
     /// What the KL is measured against.
     pub reference: Option<&'a CausalLm>,
-    /// The seed, and how large a forward pass may be.
-    pub settings: &'a Settings,
+    /// The seed of the streams that completions draw from.
+    pub seed: Seed,
+    /// How large a forward pass may be.
+    pub passes: MicroBatch,
     /// What the completions are measured with beside the reward.
     pub measuring: &'a Measuring,
 }
@@ -168,13 +169,19 @@ pub struct Evaluated {
 }
 
 impl Evaluation<'_> {
-    /// Samples, scores where there is a reward, and measures.
+    /// Samples from `source`, scores where there is a reward, and measures.
     ///
     /// # Errors
     /// A reward or a metric that fails.
-    pub fn run(&self, policy: &CausalLm, reward: Option<&mut dyn Reward>) -> Result<Evaluated> {
-        let stream = |i: usize| self.settings.seed.stream(Purpose::Evaluation, 0, i as u64);
-        let rollouts = rollout::sample(policy, self.prompts.to_vec(), self.sampler, &stream)?;
+    pub fn run(
+        &self,
+        source: &mut dyn RolloutSource,
+        policy: &Policy,
+        reward: Option<&mut dyn Reward>,
+    ) -> Result<Evaluated> {
+        let stream = |i: usize| self.seed.stream(Purpose::Evaluation, 0, i as u64);
+        let rollouts = source.sample(policy.clone(), self.prompts.to_vec(), self.sampler, &stream)?;
+        let policy = &policy.model;
         let mut stats = Stats::default();
         let scores = match reward {
             Some(reward) => {
@@ -184,7 +191,7 @@ impl Evaluation<'_> {
             }
             None => rollouts.rollouts.iter().map(|_| Score::unscored()).collect(),
         };
-        let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: self.settings.passes };
+        let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: self.passes };
         let measures = self.measuring.measure(&rollouts, &reads)?;
         let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
@@ -193,7 +200,7 @@ impl Evaluation<'_> {
         let kls = self.reference.map(|reference| {
             // Greedy completions are measured at temperature 1, sampled ones at that of the logprobs which train.
             let temperature = self.sampler.params.logprob_temperature();
-            let passes = self.settings.passes;
+            let passes = self.passes;
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
             let pairs = policy.iter().zip(&reference);
             pairs.map(|(policy_t, reference_t)| kl::of_sequence(policy_t, reference_t)).collect::<Vec<f64>>()

@@ -54,5 +54,6 @@ mod test_support;
 pub mod text;
 pub mod toxicity;
 pub mod train;
+pub mod trainer;
 
 pub use error::{Error, Result};

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::generate::{BeamParams, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
-use crate::model::{CausalLm, Support};
+use crate::model::{CausalLm, Support, WeightFormat};
 use crate::progress::Progress;
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
@@ -167,13 +167,66 @@ pub struct Sampler<'a> {
     pub progress: &'a dyn Progress,
 }
 
-/// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw
-/// from `stream(p)`, and come with the best first.
-///
-/// # Errors
-/// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded; [`Error::Interrupted`] when
-/// the sampler's progress ends the sampling.
-pub fn sample(
+/// A policy to sample from.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// The weights, without gradient.
+    pub model: CausalLm,
+    /// Which weights these are: it grows with every change, so a source that keeps a copy knows when it is stale.
+    pub version: u64,
+}
+
+/// Who samples completions: the engine of this process ([`LocalEngine`]), or a server.
+pub trait RolloutSource {
+    /// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw
+    /// from `stream(p)`, and come with the best first. All handles to the weights of `policy` end here, so that the optimizer can
+    /// write where they lie.
+    ///
+    /// # Errors
+    /// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded; [`Error::Interrupted`] when
+    /// the sampler's progress ends the sampling.
+    fn sample(
+        &mut self,
+        policy: Policy,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts>;
+
+    /// Whether the log-probabilities of its completions are those of the policy, to the bit. Where they are not, training computes
+    /// them again.
+    fn is_exact(&self) -> bool;
+}
+
+/// Samples in this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LocalEngine {
+    /// Coarser weights to sample from, which is faster; none: those of the policy.
+    pub weights: Option<WeightFormat>,
+}
+
+impl RolloutSource for LocalEngine {
+    fn sample(
+        &mut self,
+        policy: Policy,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        let model = match self.weights {
+            Some(weights) => policy.model.into_frozen(weights),
+            None => policy.model,
+        };
+        sample(&model, prompts, sampler, stream)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.weights.is_none()
+    }
+}
+
+/// Samples from `policy`: [`RolloutSource::sample`].
+fn sample(
     policy: &CausalLm,
     prompts: Vec<Prompt>,
     sampler: &Sampler<'_>,

@@ -4,8 +4,37 @@ use serde_json::{Map, Value, json};
 
 use crate::run::Metrics;
 
-/// Under this name objectives count the tokens that went through the model; the loop turns it into `num_tokens`.
-pub const NEW_TOKENS: &str = "new_tokens";
+/// A mean that more values can still join.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mean {
+    /// The sum of the values.
+    pub sum: f64,
+    /// How many values there are.
+    pub count: usize,
+}
+
+impl Mean {
+    /// The mean of `values`.
+    pub fn of(values: &[f64]) -> Self {
+        Self { sum: values.iter().sum(), count: values.len() }
+    }
+
+    /// The sum over the count; NaN where there is no value.
+    pub fn value(self) -> f64 {
+        self.sum / self.count as f64
+    }
+}
+
+/// What one step of training did: an optimizer step over fixed examples, or one iteration of sampling and updates.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepReport {
+    /// Tokens that went through the model.
+    pub tokens: usize,
+    /// KL(policy ‖ reference) of completions in nats; `None` without a reference.
+    pub kl: Option<Mean>,
+    /// What is logged.
+    pub metrics: Stats,
+}
 
 /// How the values under one name are put together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,11 +105,11 @@ impl Stats {
         self.entries.iter().filter_map(named).collect()
     }
 
-    /// Everything but what was gathered under `name`.
-    #[must_use]
-    pub fn without(mut self, name: &str) -> Self {
+    /// Removes what was gathered under `name`; gives its number.
+    pub fn take(&mut self, name: &str) -> Option<f64> {
+        let found = self.value(name);
         self.entries.retain(|(entry, _)| entry != name);
-        self
+        found
     }
 
     /// Whether nothing was gathered.

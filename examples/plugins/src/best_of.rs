@@ -2,7 +2,7 @@
 
 use gradus::algorithm::grouped::Grouped;
 use gradus::algorithm::step::{Denominator, PolicyLoss, Surrogate};
-use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
 use gradus::data::{Need, TooLong};
 use gradus::generate::SamplingConfig;
 use gradus::learner::Learner;
@@ -10,7 +10,7 @@ use gradus::loss::surrogate::Level;
 use gradus::math::Reduction;
 use gradus::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared};
 use gradus::settings::{Settings, TrainConfig};
-use gradus::stats::Stats;
+use gradus::stats::StepReport;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -81,10 +81,6 @@ impl OnlineMethod for BestOf {
 }
 
 impl Algorithm for BestOf {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.iteration())
-    }
-
     fn needs_reference(&self) -> bool {
         false
     }
@@ -111,7 +107,7 @@ impl Algorithm for BestOf {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let loss = PolicyLoss {
             coefficient: 1.0,
             temperature: 1.0,

@@ -351,8 +351,8 @@ fn show_writes_a_report() {
     assert_eq!(json["profile"]["short"]["count"], 1);
     assert_eq!(json["profile"]["turns"]["2"], 3);
     let openings = json["profile"]["openings"].as_array().expect("a list");
-    let yes = openings.iter().find(|opening| opening["words"] == "Yes, I would").expect("two answers begin so");
-    assert_eq!((&yes["chosen"], &yes["rejected"]), (&1.into(), &1.into()));
+    let yes = openings.iter().find(|opening| opening["words"] == "Yes, I would").expect("three answers begin so");
+    assert_eq!((&yes["chosen"], &yes["rejected"]), (&2.into(), &1.into()));
     assert_eq!(json["profile"]["characters"][1]["part"], "chosen");
     let page = test.read("out/rows.html");
     for expected in

@@ -11,7 +11,7 @@ use super::actor::{Actor, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueLoss};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -20,7 +20,7 @@ use crate::loss::surrogate::Level;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::model::DropoutStream;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.a2c`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -226,10 +226,6 @@ impl A2c {
 }
 
 impl Algorithm for A2c {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn needs_reference(&self) -> bool {
         true
     }
@@ -244,10 +240,10 @@ impl Algorithm for A2c {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let (loss, scored, mut stats) = (self.loss(), experience.scored(), Stats::default());
         if scored.is_empty() {
-            return Ok(stats);
+            return Ok(StepReport::default());
         }
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
@@ -270,8 +266,8 @@ impl Algorithm for A2c {
         let tokens = seen.ratios.tokens as f64;
         stats.mean("entropy", seen.entropy, tokens);
         stats.mean("val/ratio", seen.ratios.ratio() * tokens, tokens);
-        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
-        Ok(stats)
+        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
+        Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 
     fn estimator(&self) -> Option<&Estimator> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::actor::Actor;
 use super::advantage::of_critic;
 use super::critic::Critic;
-use super::shaping::{KlPenalty, Penalties, add_scores, whiten_lists};
+use super::shaping::{KlPenalty, MeasuredKl, Penalties, add_scores, whiten_lists};
 use super::{Advantages, Experience};
 use crate::error::Result;
 use crate::learner::Trained;
@@ -21,7 +21,7 @@ use crate::math::{Divisor, Whiten};
 use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, TrainedParts, Trainer};
 use crate::model::HeadLayers;
 use crate::settings::Settings;
-use crate::stats::Stats;
+use crate::stats::{Mean, Stats};
 
 /// The KL penalty in the reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -261,7 +261,8 @@ impl Estimator {
         }
         let found = self.estimate(rewards, values, &experience.scored());
         stats.merge(&found.stats);
-        Advantages { stats, ..found }
+        let kl = kl.map(|MeasuredKl { sum, sequences, .. }| Mean { sum, count: sequences });
+        Advantages { kl, stats, ..found }
     }
 
     /// Advantages from penalised rewards and values. Rollouts that are not `scored` teach nothing: they enter neither

@@ -7,7 +7,7 @@ use crate::learner::Learner;
 use crate::loss::surrogate::Statistics;
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// How rollouts are gone over.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Grouped {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let all: Vec<usize> = (0..experience.rollouts.len()).collect();
         let entropy_coefficient = self.loss.entropy_coefficient;
         let steps = self.update_epochs * self.mini_batches;
@@ -92,8 +92,8 @@ impl Grouped {
             }
         }
         observe(&self.loss.surrogate, &ratios, &mut stats);
-        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &all).iter().sum::<usize>() as f64);
-        Ok(stats)
+        let tokens = lengths(&experience.rollouts, &all).iter().sum();
+        Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 }
 

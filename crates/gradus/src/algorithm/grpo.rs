@@ -11,7 +11,7 @@ use super::actor::Actor;
 use super::advantage::of_groups;
 use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
 use crate::data::{Need, TooLong};
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
@@ -21,7 +21,7 @@ use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared, Stay};
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::Stats;
+use crate::stats::StepReport;
 
 /// Zheng et al. 2025, section 5.1: clip ranges; completions of an iteration are gone over in four mini-batches.
 const GSPO: &str = "\
@@ -372,10 +372,6 @@ impl Grpo {
 }
 
 impl Algorithm for Grpo {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn resample_rounds(&self) -> usize {
         self.config.resample_rounds
     }
@@ -403,7 +399,7 @@ impl Algorithm for Grpo {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let config = &self.config;
         let grouped = Grouped {
             loss: self.loss(),

@@ -31,7 +31,7 @@ pub use estimator::{Estimator, KlLimit};
 pub use plugged::{Plugged, Unbound};
 
 use crate::error::Result;
-use crate::generate::{Masking, SamplingConfig};
+use crate::generate::Masking;
 use crate::learner::{Learner, Trained};
 use crate::math::kl;
 use crate::method::{Iteration, Method};
@@ -40,7 +40,7 @@ use crate::progress::Progress;
 use crate::rng::Purpose;
 use crate::rollout::{Rollout, Rollouts, StopReason};
 use crate::settings::Settings;
-use crate::stats::Stats;
+use crate::stats::{Mean, Stats, StepReport};
 
 /// A method that learns from what it samples, by its keys.
 pub trait OnlineMethod: Method {
@@ -66,42 +66,6 @@ pub struct Parts {
 
 /// Writes a policy (without gradient) into a directory.
 pub type SavePolicy<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
-
-/// How an algorithm wants its completions sampled.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampling {
-    /// Completions of each prompt.
-    pub group_size: usize,
-    /// Longest completion in tokens.
-    pub max_new_tokens: usize,
-    /// Temperature.
-    pub temperature: f32,
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// What else shapes the distribution, and which logprobs are trained on.
-    pub shape: SamplingConfig,
-    /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
-    pub among_supports: bool,
-}
-
-impl Sampling {
-    /// How the completions of an iteration are sampled.
-    pub fn of(iteration: &Iteration<'_>) -> Self {
-        Self {
-            group_size: iteration.group_size,
-            max_new_tokens: iteration.max_new_tokens,
-            temperature: iteration.temperature as f32,
-            stop: iteration.stop.to_vec(),
-            shape: iteration.sampling.clone(),
-            among_supports: iteration.among_supports,
-        }
-    }
-
-    /// The temperature of the logprobs that train.
-    pub fn trained_temperature(&self) -> f32 {
-        self.shape.trained_temperature(f64::from(self.temperature)) as f32
-    }
-}
 
 /// Scored rollouts: everything an algorithm learns from.
 #[derive(Debug, Clone)]
@@ -156,6 +120,8 @@ pub struct Advantages {
     pub returns: Vec<Vec<f32>>,
     /// What the critic said of the state before each token; empty without a critic.
     pub values: Vec<Vec<f32>>,
+    /// KL(policy ‖ reference) of completions in nats, by the estimator of the penalty, where it is part of the reward.
+    pub kl: Option<Mean>,
     /// What was measured on the way.
     pub stats: Stats,
 }
@@ -199,9 +165,6 @@ impl Update<'_> {
 
 /// One way of learning from rollouts.
 pub trait Algorithm {
-    /// How completions are sampled.
-    fn sampling(&self) -> Sampling;
-
     /// A mask of its own over what is drawn, in iterations or in an evaluation.
     fn masking(&self, _in_evaluation: bool) -> Option<Masking<'_>> {
         None
@@ -223,7 +186,7 @@ pub trait Algorithm {
     /// From rewards to advantages, on the host. `actor` carries no gradient.
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages;
 
-    /// One or several passes over the rollouts.
+    /// One or several passes over the rollouts. The report's KL is the caller's to fill in.
     ///
     /// # Errors
     /// What was not finite; the weights are those of the last good step.
@@ -233,7 +196,7 @@ pub trait Algorithm {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String>;
+    ) -> Result<StepReport, String>;
 
     /// What makes its advantages, where it has a critic.
     fn estimator(&self) -> Option<&Estimator> {

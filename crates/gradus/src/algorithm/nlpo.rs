@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::actor::Actor;
 use super::estimator::Estimator;
 use super::ppo::{Ppo, PpoConfig};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, SavePolicy, Update};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, SavePolicy, Update};
 use crate::data::Need;
 use crate::error::Result;
 use crate::files::atomic;
@@ -22,7 +22,7 @@ use crate::learner::Learner;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Role, Shared, Source};
 use crate::model::CausalLm;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::Stats;
+use crate::stats::StepReport;
 
 /// Keys of `method.nlpo`: those of `method.ppo`, and of the mask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -273,10 +273,6 @@ impl Nlpo {
 }
 
 impl Algorithm for Nlpo {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn masking(&self, in_evaluation: bool) -> Option<Masking<'_>> {
         let record = if in_evaluation { Record::Nothing } else { self.record() };
         let applies = !in_evaluation || self.config.mask_at_eval;
@@ -303,17 +299,17 @@ impl Algorithm for Nlpo {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
-        let mut stats = self.ppo.update(actor, experience, advantages, update)?;
+    ) -> Result<StepReport, String> {
+        let mut report = self.ppo.update(actor, experience, advantages, update)?;
         let supports = experience.rollouts.rollouts.iter().flat_map(|rollout| &rollout.supports);
         for support in supports {
-            stats.mean("mask/kept", support.len(actor.module().policy.vocab_size()) as f64, 1.0);
+            report.metrics.mean("mask/kept", support.len(actor.module().policy.vocab_size()) as f64, 1.0);
         }
         let follows = self.config.mask_update == MaskUpdate::Periodic && self.lagged.is_some();
         if follows && (update.iteration + 1).is_multiple_of(self.config.mask_update_iterations) {
             self.lagged = Some(actor.frozen().policy);
         }
-        Ok(stats)
+        Ok(report)
     }
 
     fn estimator(&self) -> Option<&Estimator> {

@@ -14,7 +14,7 @@ pub use super::estimator::{
 };
 use super::estimator::{Estimation, Estimator};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, mini_batches};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -24,7 +24,7 @@ use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared}
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -389,10 +389,6 @@ fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
 }
 
 impl Algorithm for Ppo {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn needs_reference(&self) -> bool {
         true
     }
@@ -407,7 +403,7 @@ impl Algorithm for Ppo {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let PpoConfig { policy_coefficient, value_coefficient, entropy_coefficient, mini_batches: count, .. } =
             self.config;
         let scored = experience.scored();
@@ -456,10 +452,10 @@ impl Algorithm for Ppo {
         }
         stats.last("lr", update.settings.learning_rate * update.multiplier);
         stats.mean("update_epochs", f64::from(passes), 1.0);
-        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
+        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
         let ended = experience.rollouts.rollouts.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
         stats.mean("val/num_eos_tokens", ended as f64, 1.0);
-        Ok(stats)
+        Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 
     fn estimator(&self) -> Option<&Estimator> {

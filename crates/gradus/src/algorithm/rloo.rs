@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::actor::Actor;
 use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
 use crate::data::{Need, TooLong};
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
@@ -18,7 +18,7 @@ use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSI
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
 use crate::rollout::Rollout;
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::Stats;
+use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.rloo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -220,10 +220,6 @@ fn normalise(found: &mut GroupAdvantages, rewards_b: &[Option<f32>], group_size:
 }
 
 impl Algorithm for Rloo {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn needs_reference(&self) -> bool {
         self.config.kl_coefficient != 0.0
     }
@@ -252,7 +248,7 @@ impl Algorithm for Rloo {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let config = &self.config;
         let grouped = Grouped {
             loss: self.loss(),

@@ -91,7 +91,6 @@ impl KlPenalty {
     /// Lets the controller choose the weight of the next iteration.
     pub fn adapt(&mut self, measured: MeasuredKl, stats: &mut Stats) {
         let MeasuredKl { sum, tokens, sequences } = measured;
-        stats.mean("objective/kl", sum, sequences as f64);
         stats.last("kl_coef", self.coefficient());
         let measured = match self.unit {
             KlUnit::Sequence => sum / sequences as f64,

@@ -206,8 +206,8 @@ fn ppo_drops_out_in_updates_alone() {
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
-        let stats = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
-        let ratio = stats.value("val/ratio").expect("one");
+        let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        let ratio = report.metrics.value("val/ratio").expect("one");
         (recorded, advantages.advantages, ratio, named_tensors(&learner.frozen().policy))
     };
     let (plain, dropped, again) = (update(false), update(true), update(true));
@@ -239,8 +239,8 @@ fn ratios_of_groups_are_to_logprobs_with_dropout() {
         let mut grpo = Grpo::new(&config);
         let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 0.0, settings: &settings, progress: &Unwatched };
-        let stats = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
-        let value = |name: &str| stats.value(name).expect("it is told");
+        let report = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        let value = |name: &str| report.metrics.value(name).expect("it is told");
         [value("clip_ratio/region_mean"), value("loss"), value("grad_norm")]
     };
     let (plain, dropped, again, twice) = (update(false, 1), update(true, 1), update(true, 1), update(true, 2));
@@ -271,8 +271,8 @@ fn the_policy_loss_has_a_weight() {
         // A loss that is not 0 where all ratios are 1.
         advantages.advantages[0].iter_mut().for_each(|advantage| *advantage += 0.5);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
-        let stats = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
-        ["loss/policy_avg", "loss", "grad_norm"].map(|name| stats.value(name).expect("it is told"))
+        let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        ["loss/policy_avg", "loss", "grad_norm"].map(|name| report.metrics.value(name).expect("it is told"))
     };
     let (one, half, none) = (moved(1.0), moved(0.5), moved(0.0));
     assert!(one[0] == half[0] && one[0] == one[1] && one[0] != 0.0, "{one:?} {half:?}");

@@ -15,7 +15,7 @@ use super::critic::Critic;
 use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, actor, mini_batches};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -26,7 +26,7 @@ use crate::loss::value;
 use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// Keys of `method.trpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -393,10 +393,6 @@ impl Trpo {
 }
 
 impl Algorithm for Trpo {
-    fn sampling(&self) -> Sampling {
-        Sampling::of(&self.config.iteration())
-    }
-
     fn needs_reference(&self) -> bool {
         true
     }
@@ -411,10 +407,10 @@ impl Algorithm for Trpo {
         experience: &Experience,
         advantages: &Advantages,
         update: Update<'_>,
-    ) -> Result<Stats, String> {
+    ) -> Result<StepReport, String> {
         let (scored, mut stats) = (experience.scored(), Stats::default());
         if scored.is_empty() {
-            return Ok(stats);
+            return Ok(StepReport::default());
         }
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
@@ -431,8 +427,8 @@ impl Algorithm for Trpo {
         stats.mean("trust_region/kl", step.taken.map_or(0.0, |found| found.kl), 1.0);
         stats.mean("trust_region/improvement", step.gained, 1.0);
         self.step_critic(batch, update, &mut stats)?;
-        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
-        Ok(stats)
+        let tokens = lengths(&experience.rollouts, &scored).iter().sum();
+        Ok(StepReport { tokens, metrics: stats, kl: None })
     }
 
     fn estimator(&self) -> Option<&Estimator> {

@@ -216,6 +216,8 @@ fn openings(answers: &[Vec<String>]) -> Vec<Opening> {
     for said in answers {
         for (side, answer) in said.iter().take(2).enumerate() {
             let words = answer.split_whitespace().take(OPENING).collect::<Vec<_>>().join(" ");
+            // The sentence may end here or go on.
+            let words = words.trim_end_matches([',', '.', ';', ':', '!', '?']).to_owned();
             if !words.is_empty() {
                 counts.entry(words).or_default()[side] += 1;
             }

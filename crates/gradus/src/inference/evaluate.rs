@@ -29,11 +29,9 @@ use crate::reports::{PairTexts, PairsReport};
 use crate::reward::config::{Learned, RewardConfig};
 use crate::reward::{self, Interrupt, Score};
 use crate::rng::Seed;
-use crate::rollout::Sampler;
+use crate::rollout::{LocalEngine, Policy, Sampler};
 use crate::run::Metrics;
-use crate::settings::Settings;
 use crate::settings::TrainConfig;
-use crate::stats::NEW_TOKENS;
 use crate::task::{self, DataConfig, PostProcess};
 
 /// What to measure.
@@ -224,7 +222,7 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let examples: Vec<_> = made.examples.iter().collect();
     let stats = Classify::default().evaluate(&model, &examples, PASSES, interrupt)?;
-    let metrics = stats.without(NEW_TOKENS).metrics("");
+    let metrics = stats.metrics("");
     check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
     Ok(Measured::new(made.examples.len(), remarks(said, &made), metrics))
 }
@@ -397,18 +395,18 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         progress: interrupt,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
-    let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
-    let settings = Settings::new(&config, 1, 0.0, "eval_reward");
     let evaluation = Evaluation {
         prompts: &made.examples,
         sampler: &sampler,
         reference: reference.as_ref(),
-        settings: &settings,
+        seed: options.seed,
+        passes: TrainConfig::default().passes(),
         measuring: &measuring,
     };
+    let (mut source, policy) = (LocalEngine::default(), Policy { model, version: 0 });
     let found = match reward {
-        Some(mut reward) => evaluation.run(&model, Some(&mut *reward))?,
-        None => evaluation.run(&model, None)?,
+        Some(mut reward) => evaluation.run(&mut source, &policy, Some(&mut *reward))?,
+        None => evaluation.run(&mut source, &policy, None)?,
     };
     let group = options.group_size.max(1);
     let values = values(&found.measures, Resampling { together: group, ..options.resampling });

@@ -14,7 +14,7 @@ use crate::model::{CausalLm, Precision, Room, WeightFormat};
 use crate::pretrained::TextFiles;
 use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
-use crate::rollout::{self, Prompt, Sampler};
+use crate::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Sampler};
 
 /// Prompts that are sampled together unless fewer are asked for; their completions are given out before the next are begun.
 const PROMPTS_AT_ONCE: usize = 64;
@@ -129,13 +129,14 @@ pub fn sample<E: From<Error>>(
         progress: &Unwatched,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
+    let policy = Policy { model, version: 0 };
     let total = prompts.len();
     let mut done = 0;
     progress(done, total);
     for chunk in prompts.chunks(options.at_once.unwrap_or(PROMPTS_AT_ONCE).max(1)) {
         let first = done * options.group_size;
         let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, (first + i) as u64);
-        let sampled = rollout::sample(&model, chunk.to_vec(), &sampler, &stream)?;
+        let sampled = LocalEngine::default().sample(policy.clone(), chunk.to_vec(), &sampler, &stream)?;
         for rollout in sampled.rollouts {
             let sum = rollout.logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
             check_finite("the log-probability of a token", sum)?;

@@ -31,6 +31,11 @@ pub struct Iteration<'a> {
 }
 
 impl Iteration<'_> {
+    /// The temperature of the log-probabilities that train.
+    pub fn trained_temperature(&self) -> f32 {
+        self.sampling.trained_temperature(self.temperature) as f32
+    }
+
     /// Notes what is wrong with the keys of `method`.
     pub fn rules(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
         let key = |name: &str| format!("method.{method}.{name}");

@@ -20,7 +20,7 @@ use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Row
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.classify`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
@@ -322,7 +322,6 @@ impl Objective for Classify {
     ) -> Option<Tensor<1>> {
         let (k, logits_mk) = (model.task().labels.len(), logits(model, examples, pass.dropout));
         let ([m, _], device) = (logits_mk.dims(), logits_mk.device());
-        stats.sum(NEW_TOKENS, examples.iter().map(|example| example.ids.len()).sum::<usize>() as f64);
         let targets_mk = || Tensor::from_data(TensorData::new(targets(examples, k), [m, k]), &device);
         let losses_m = match model.task().reading {
             Reading::OneOf => {

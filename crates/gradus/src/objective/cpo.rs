@@ -19,7 +19,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.cpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -210,7 +210,6 @@ impl Objective for Cpo {
 
     fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let batch = batch(model, pairs);
-        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
         if batch.targets().is_empty() {
             return None;
         }

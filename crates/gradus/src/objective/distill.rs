@@ -25,7 +25,7 @@ use crate::model::{CausalLm, ModelShape, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::rng::Purpose;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.distill`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -245,7 +245,6 @@ impl Objective for Distill {
     fn loss(&self, model: &CausalLm, examples: &[&DistillExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let rows = || Rows::Alone(examples.iter().map(|example| sequence(example)).collect());
         let batch = model.batch(&rows());
-        stats.sum(NEW_TOKENS, examples.iter().map(|example| self.tokens(example)).sum::<usize>() as f64);
         if batch.targets().is_empty() {
             return None;
         }

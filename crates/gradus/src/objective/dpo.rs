@@ -15,7 +15,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
 use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 mod keys;
 mod pass;
@@ -235,7 +235,6 @@ impl Objective for Dpo {
         stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
-        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
         Some(loss)
     }
 

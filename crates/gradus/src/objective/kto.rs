@@ -19,7 +19,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.kto`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -266,7 +266,6 @@ impl Objective for Kto {
             return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
         };
         let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));
-        stats.sum(NEW_TOKENS, examples.iter().map(|example| self.tokens(example)).sum::<usize>() as f64);
         if batch.targets().is_empty() {
             return None;
         }

@@ -19,7 +19,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.orpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -119,7 +119,6 @@ impl Objective for Orpo {
 
     fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
-        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
         if batch.targets().is_empty() {
             return None;
         }

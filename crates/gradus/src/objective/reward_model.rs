@@ -17,7 +17,7 @@ use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, S
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.reward`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -200,7 +200,6 @@ impl Objective for BradleyTerry {
     fn loss(&self, model: &Ranker, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let [chosen_p, rejected_p] = Self::rewards(model, pairs, pass.dropout);
         observe(&read(&chosen_p), &read(&rejected_p), stats);
-        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| self.tokens(pair)).sum::<usize>() as f64);
         let margins_p: Vec<f32> = pairs.iter().map(|pair| pair.margin.unwrap_or(0.0)).collect();
         let margins_p = Tensor::from_data(TensorData::new(margins_p, [pairs.len()]), &chosen_p.device());
         let mut losses_p = bradley_terry(chosen_p.clone(), rejected_p.clone(), Some(margins_p));

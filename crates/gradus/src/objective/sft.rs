@@ -14,7 +14,7 @@ use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
 
 /// Keys of `method.sft`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -180,7 +180,6 @@ impl Objective for Sft {
     fn loss(&self, model: &CausalLm, rows: &[&SftExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
         let batch = model.batch(&rows).dropping(pass.dropout);
-        stats.sum(NEW_TOKENS, batch.tokens() as f64);
         if batch.targets().is_empty() {
             return None;
         }

@@ -6,6 +6,7 @@ mod resolved;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::batches::MicroBatch;
 use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
@@ -235,6 +236,11 @@ pub enum OptimizerName {
 }
 
 impl TrainConfig {
+    /// How large a forward pass may be.
+    pub fn passes(&self) -> MicroBatch {
+        MicroBatch { tokens: self.micro_batch_tokens, rows: self.micro_batch_size }
+    }
+
     /// `column` as (name in the file, name here).
     ///
     /// # Errors

@@ -67,7 +67,7 @@ impl Settings {
             warmup: schedule::warmup_updates(config.warmup_steps, steps),
             optimizer: config.optimizer(),
             max_grad_norm: config.max_grad_norm,
-            passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
+            passes: config.passes(),
             try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
             trackers: Wanted { tensorboard: config.tensorboard, wandb: config.wandb },

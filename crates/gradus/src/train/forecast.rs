@@ -5,7 +5,7 @@ use super::examples;
 use super::models::task;
 use super::prepare::{Start, fetch_models};
 use crate::algorithm::OnlineMethod;
-use crate::batches::{MicroBatch, Order};
+use crate::batches::Order;
 use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
 use crate::generate::TrainedLogprobs;
@@ -107,7 +107,7 @@ pub(crate) fn with_rows(
         shared_at_first: 0,
         rows,
         steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
-        passes: MicroBatch { tokens: train.micro_batch_tokens, rows: train.micro_batch_size },
+        passes: train.passes(),
         tries_longest: train.try_longest,
         moments: train.optimizer().moments(),
         has_lagged: cast.lagged.is_some(),
@@ -296,6 +296,7 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batches::MicroBatch;
     use crate::model::{ModelDir, ModelShape, WeightFormat};
 
     fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {

@@ -8,6 +8,7 @@ use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
 use crate::learner::Learner;
+use crate::method::Iteration;
 use crate::model::{DropoutStream, Support};
 use crate::objective::{Objective, Pass, totals};
 use crate::observer::Event;
@@ -38,15 +39,14 @@ pub(super) fn offline<O: Objective>(
 /// Tries the longest pass over rollouts of `prompts`, every completion as long as it may become.
 pub(super) fn online(
     prompts: &[Prompt],
-    batch_size: usize,
-    passes: MicroBatch,
+    (batch_size, passes): (usize, MicroBatch),
+    iteration: &Iteration<'_>,
     algorithm: &dyn Algorithm,
     actor: &Learner<Actor>,
     recorder: &mut Recorder<'_>,
 ) {
     tell(recorder);
-    let sampling = algorithm.sampling();
-    let (group, new) = (sampling.group_size, sampling.max_new_tokens);
+    let (group, new) = (iteration.group_size, iteration.max_new_tokens);
     // Prompts that cannot be sampled from are refused by the sampler, with its own words.
     let room = actor.module().policy.room();
     let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && room.holds(prompt.ids.len(), new);
@@ -59,11 +59,11 @@ pub(super) fn online(
     let policy = &actor.module().policy;
     let rollouts = made_up(&candidates, &chosen, (group, new), policy.vocab_size());
     let mut batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
-    if sampling.among_supports {
+    if iteration.among_supports {
         let targets = batch.targets().len();
         batch = batch.among(vec![Support::All; targets]);
     }
-    let forward = actor.module().forward(&batch, sampling.trained_temperature());
+    let forward = actor.module().forward(&batch, iteration.trained_temperature());
     // As in an update: a critic on the policy's trunk goes back together with it; another has its pass afterwards, beside the
     // policy's gradients.
     let loss =

@@ -1,4 +1,4 @@
-//! Training: the two loops ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
+//! Training: the loop (`steps`), its two kinds of step ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
 
 mod asked;
 mod beginning;
@@ -20,6 +20,7 @@ pub mod recorder;
 mod rescue;
 pub mod rollout_log;
 mod run;
+mod steps;
 pub mod warnings;
 mod watched;
 

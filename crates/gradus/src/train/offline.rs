@@ -1,4 +1,4 @@
-//! The offline loop: supervised fine-tuning, reward models and DPO are this loop with another [`Objective`].
+//! Training on fixed examples: supervised fine-tuning, reward models and DPO differ in their [`Objective`] alone.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 use super::SaveFor;
 use super::diagnosis;
 use super::longest;
-use super::recorder::{Recorder, Seen, Verdict};
-use super::rescue;
+use super::recorder::{Recorder, Seen};
+use super::steps::{self, TrainingStep};
 use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::learner::Learner;
+use crate::learner::optimizer::Optimizer;
 use crate::model::DropoutStream;
 use crate::objective::{Moment, Objective, Pass, totals};
-use crate::observer::Event;
 use crate::progress::Progress;
 use crate::run::Metrics;
 use crate::settings::Settings;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// What the loop trains on, and how.
 pub struct Offline<'a, O: Objective> {
@@ -54,104 +54,80 @@ pub fn train<O: Objective>(
     learner: &mut Learner<O::Model>,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
-    rescue::guard(
-        learner,
-        recorder,
-        |learner, recorder| steps(task, learner, recorder),
-        |learner, recorder| {
-            let settled = recorder.is_settled(learner.version());
-            if settled {
-                save_checkpoint(task, learner, recorder, false)?;
-            }
-            Ok(settled)
-        },
-    )
+    steps::train(&mut OfflineTraining { task, learner }, recorder)
 }
 
-fn steps<O: Objective>(
-    task: &Offline<'_, O>,
-    learner: &mut Learner<O::Model>,
-    recorder: &mut Recorder<'_>,
-) -> Result<()> {
-    let settings = task.settings;
-    recorder.settle(learner.version())?;
-    recorder.tidy(settings)?;
-    if recorder.state.evaluation_due {
-        finish_step(task, learner, recorder)?;
-    }
-    if recorder.has_stopped(settings) {
-        return Ok(());
-    }
-    if settings.try_longest && recorder.state.step < settings.steps {
-        longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
-    }
-    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, learner, 0, &recorder.within(0))?;
-        recorder.baseline(&before, settings)?;
-    }
-    recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
-    for step in recorder.state.step..settings.steps {
-        // 1. Choose the examples.
-        recorder.begin();
-        let rows = task.order.batch(step);
-        let batch: Vec<&O::Example> = rows.iter().map(|&row| &task.examples[row]).collect();
+/// Training on fixed examples: a step is one optimizer step over a batch.
+struct OfflineTraining<'t, 'a, O: Objective> {
+    task: &'t Offline<'a, O>,
+    learner: &'t mut Learner<O::Model>,
+}
 
-        // 2. Forward and backward, pass by pass; 3. step.
+impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
+    fn settings(&self) -> &Settings {
+        self.task.settings
+    }
+
+    fn version(&self) -> u64 {
+        self.learner.version()
+    }
+
+    fn seen(&self, done: usize) -> Seen {
+        let order = &self.task.order;
+        Seen { epoch: done as f64 / order.steps_per_epoch() as f64, examples: order.rows_seen(done) }
+    }
+
+    fn has_held_out(&self) -> bool {
+        !self.task.held_out.is_empty()
+    }
+
+    fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
+        let Offline { objective, examples, order, settings, .. } = self.task;
+        longest::offline(*objective, examples, order.batch_size, settings.passes, self.learner, recorder);
+    }
+
+    fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
+        let Offline { objective, examples, order, settings, .. } = self.task;
+        let rows = order.batch(step);
+        let batch: Vec<&O::Example> = rows.iter().map(|&row| &examples[row]).collect();
         let learning_rate = settings.learning_rate * settings.multiplier(step);
-        let stats = optimise(task.objective, learner, &batch, learning_rate, settings, &recorder.within(step + 1));
-        let stats = stats.map_err(|halt| {
-            learner.discard();
+        let report = optimise(*objective, self.learner, &batch, learning_rate, settings, &recorder.within(step + 1));
+        report.map_err(|halt| {
+            self.learner.discard();
             match halt {
                 Halt::Interrupted => Error::Interrupted,
-                Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(task.objective, &rows, &batch)),
+                Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(*objective, &rows, &batch)),
             }
-        })?;
-        let done = step + 1;
-        (recorder.state.step, recorder.state.epoch) = (done, task.order.epoch(done));
-        recorder.gather(&stats);
+        })
+    }
 
-        // 4. Evaluate, record, and keep what is needed to go on from here.
-        if finish_step(task, learner, recorder)? == Verdict::Stop {
-            break;
+    fn evaluate(&mut self, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+        let Offline { objective, held_out, order, settings, complete, .. } = self.task;
+        let chosen = settings.evaluated(done, held_out.len());
+        let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &held_out[row]).collect();
+        let model = self.learner.frozen();
+        let mut stats = objective.evaluate(&model, &examples, settings.passes, progress)?;
+        if let Some(complete) = complete {
+            stats.merge(&complete(&model, (done, order.epoch(done)), progress)?);
         }
+        Ok(stats.metrics("eval_"))
     }
-    Ok(())
-}
 
-/// The end of a step, once the weights are updated: evaluate, log, compare with the best, write a checkpoint.
-///
-/// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
-fn finish_step<O: Objective>(
-    task: &Offline<'_, O>,
-    learner: &Learner<O::Model>,
-    recorder: &mut Recorder<'_>,
-) -> Result<Verdict> {
-    let (settings, done) = (task.settings, recorder.state.step);
-    let mut evaluation = None;
-    if settings.evaluates_after(done) && !task.held_out.is_empty() {
-        recorder.await_evaluation(learner.version());
-        evaluation = Some(evaluate(task, learner, done, &recorder.within(done))?);
-        recorder.evaluated();
+    fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {
+        diagnosis::watch_loss(recorder, done, self.task.settings);
     }
-    if settings.logs_after(done) {
-        let epoch = done as f64 / task.order.steps_per_epoch() as f64;
-        let seen = Seen { epoch, examples: task.order.rows_seen(done) };
-        recorder.log(done, settings, seen, evaluation.as_ref())?;
-        diagnosis::watch_loss(recorder, done, settings);
+
+    fn save(&self, directory: &Path) -> Result<()> {
+        (self.task.save)(&self.learner.frozen(), directory, SaveFor::Use)
     }
-    let verdict = match &evaluation {
-        Some(found) => {
-            recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path, SaveFor::Use))?
-        }
-        None => Verdict::GoOn,
-    };
-    recorder.settle(learner.version())?;
-    let planned = settings.saves_after(done) || verdict == Verdict::Stop;
-    let interrupted = done < settings.steps && recorder.should_stop();
-    if planned || interrupted {
-        save_checkpoint(task, learner, recorder, planned)?;
+
+    fn optimizers(&self) -> Vec<(&str, &Optimizer)> {
+        vec![("", self.learner.optimizer())]
     }
-    if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
+
+    fn save_checkpoint(&self, directory: &Path) -> Result<()> {
+        (self.task.save)(&self.learner.frozen(), directory, SaveFor::Resume)
+    }
 }
 
 /// What ends a step before its optimizer step.
@@ -181,7 +157,7 @@ pub fn optimise<O: Objective>(
     learning_rate: f64,
     settings: &Settings,
     progress: &dyn Progress,
-) -> Result<Stats, Halt> {
+) -> Result<StepReport, Halt> {
     let step = learner.optimizer().steps();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
     let at = Moment { seed: settings.seed, step };
@@ -208,39 +184,7 @@ pub fn optimise<O: Objective>(
     stats.mean("grad_norm", grad_norm, 1.0);
     stats.last("learning_rate", learning_rate);
     stats.merge(&measured);
-    Ok(stats)
-}
-
-/// Everything measured on the held-out examples (or on a sample of them) after `done` steps, under `eval_…`.
-///
-/// # Errors
-/// What the objective fails with.
-pub fn evaluate<O: Objective>(
-    task: &Offline<'_, O>,
-    learner: &Learner<O::Model>,
-    done: usize,
-    progress: &dyn Progress,
-) -> Result<Metrics> {
-    let chosen = task.settings.evaluated(done, task.held_out.len());
-    let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &task.held_out[row]).collect();
-    let model = learner.frozen();
-    let mut stats = task.objective.evaluate(&model, &examples, task.settings.passes, progress)?;
-    if let Some(complete) = task.complete {
-        stats.merge(&complete(&model, (done, task.order.epoch(done)), progress)?);
-    }
-    Ok(stats.without(NEW_TOKENS).metrics("eval_"))
-}
-
-fn save_checkpoint<O: Objective>(
-    task: &Offline<'_, O>,
-    learner: &Learner<O::Model>,
-    recorder: &mut Recorder<'_>,
-    planned: bool,
-) -> Result<()> {
-    let model = learner.frozen();
-    recorder.checkpoint(task.settings, planned, &[("", learner.optimizer())], |path| {
-        (task.save)(&model, path, SaveFor::Resume)
-    })
+    Ok(StepReport { tokens: lengths.iter().sum(), kl: None, metrics: stats })
 }
 
 fn describe<O: Objective>(objective: &O, rows: &[usize], batch: &[&O::Example]) -> Value {

@@ -1,4 +1,4 @@
-//! The online loop: PPO, NLPO, A2C, TRPO, GRPO and RLOO are this loop with another [`Algorithm`].
+//! Training on samples of the policy: PPO, NLPO, A2C, TRPO, GRPO and RLOO differ in their [`Algorithm`] alone.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,27 +8,29 @@ use serde_json::{Value, json};
 
 use super::SaveFor;
 use super::longest;
-use super::recorder::{Recorder, Seen, Verdict};
-use super::rescue;
+use super::recorder::{Recorder, Seen};
 use super::rollout_log::RolloutLog;
+use super::steps::{self, TrainingStep};
 use super::warnings::Shown;
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evaluation::{Evaluation, Measuring, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
+use crate::learner::optimizer::Optimizer;
 use crate::math::{Baseline, Scale, group_advantages};
+use crate::method::Iteration;
 use crate::model::CausalLm;
 use crate::observer::Event;
 use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
-use crate::rng::{Purpose, Stream};
-use crate::rollout::{self, Prompt, Rollouts, Sampler};
+use crate::rng::Purpose;
+use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
 use crate::run::Metrics;
 use crate::settings::Settings;
-use crate::stats::Stats;
+use crate::stats::{Mean, Stats, StepReport};
 use crate::text::Tokenizer;
 
 /// Before the names of the actor's parameters in a checkpoint.
@@ -44,6 +46,8 @@ pub struct Online<'a> {
     pub order: Order,
     /// Which it takes where they are drawn with replacement.
     pub weighted: Option<Weighted>,
+    /// How an iteration samples.
+    pub iteration: Iteration<'a>,
     /// Turns ids into text.
     pub tokenizer: &'a Tokenizer,
     /// Ids that end a completion.
@@ -61,28 +65,21 @@ pub struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
-    /// The passes over the prompts after `done` iterations.
-    fn epoch(&self, done: usize) -> f64 {
-        done as f64 / (self.prompts.len() as f64 / self.order.batch_size as f64)
-    }
-
-    /// The sampler that `algorithm` asks for.
+    /// The sampler of iterations, with the mask that `algorithm` asks for.
     fn sampler<'s>(
         &'s self,
         algorithm: &'s dyn Algorithm,
-        stop: &'s [String],
         in_evaluation: bool,
         progress: &'s dyn Progress,
     ) -> Sampler<'s> {
-        let wanted = algorithm.sampling();
+        let Iteration { group_size, max_new_tokens, temperature, stop, sampling, .. } = self.iteration;
         Sampler {
             tokenizer: self.tokenizer,
-            group_size: wanted.group_size,
-            params: wanted
-                .shape
+            group_size,
+            params: sampling
                 .apply(SamplingParams {
-                    temperature: wanted.temperature,
-                    max_new_tokens: wanted.max_new_tokens,
+                    temperature: temperature as f32,
+                    max_new_tokens,
                     stop_ids: self.stop_ids.to_vec(),
                     ..SamplingParams::default()
                 })
@@ -98,7 +95,7 @@ impl<'a> Online<'a> {
 /// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
 ///
 /// # Errors
-/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], a reward that failed, or what
+/// [`Error::Diverged`](crate::Error::Diverged) with the path of the offending batch, [`Error::Interrupted`](crate::Error::Interrupted), a reward that failed, or what
 /// writing fails with.
 pub fn train(
     task: &Online<'_>,
@@ -107,94 +104,66 @@ pub fn train(
     actor: &mut Learner<Actor>,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
-    let mut log = RolloutLog::open(recorder.run(), &recorder.state, task.settings.save_rollouts)?;
-    rescue::guard(
-        &mut (algorithm, actor, &mut log),
-        recorder,
-        |(algorithm, actor, log), recorder| steps(task, *algorithm, reward, actor, log, recorder),
-        |(algorithm, actor, log), recorder| {
-            let settled = recorder.is_settled(version(*algorithm, actor));
-            if settled {
-                save_checkpoint(task, *algorithm, actor, log, recorder, false)?;
-            }
-            Ok(settled)
-        },
-    )?;
-    log.finish()
+    let log = RolloutLog::open(recorder.run(), &recorder.state, task.settings.save_rollouts)?;
+    let source = Box::new(LocalEngine { weights: task.settings.sampling_weights });
+    let mut training = OnlineTraining { task, source, algorithm, reward, actor, log };
+    steps::train(&mut training, recorder)?;
+    training.log.finish()
 }
 
-/// That of all learners together: each only grows, so an equal sum means that none has changed.
-fn version(algorithm: &dyn Algorithm, actor: &Learner<Actor>) -> u64 {
-    actor.version() + algorithm.learners().iter().map(|(_, trained)| trained.version).sum::<u64>()
+/// Training on samples of the policy: a step is one iteration of sampling, scoring and updates.
+struct OnlineTraining<'t, 'a> {
+    task: &'t Online<'a>,
+    source: Box<dyn RolloutSource>,
+    algorithm: &'t mut dyn Algorithm,
+    reward: &'t mut dyn Reward,
+    actor: &'t mut Learner<Actor>,
+    log: RolloutLog,
 }
 
-fn steps(
-    task: &Online<'_>,
-    algorithm: &mut dyn Algorithm,
-    reward: &mut dyn Reward,
-    actor: &mut Learner<Actor>,
-    log: &mut RolloutLog,
-    recorder: &mut Recorder<'_>,
-) -> Result<()> {
-    let settings = task.settings;
-    recorder.settle(version(algorithm, actor))?;
-    recorder.tidy(settings)?;
-    let stop = algorithm.sampling().stop;
-    if recorder.state.evaluation_due {
-        finish_step(task, algorithm, reward, actor, log, recorder)?;
-    }
-    if recorder.has_stopped(settings) || algorithm.kl_limit().is_some_and(|limit| is_too_far(recorder, limit)) {
-        return Ok(());
-    }
-    if settings.try_longest && recorder.state.step < settings.steps {
-        longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
-    }
-    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, log, (0, 0), &recorder.within(0))?;
-        recorder.baseline(&before, settings)?;
-    }
-    recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
-    for iteration in recorder.state.step..settings.steps {
-        recorder.begin();
-        let mut clock = Instant::now();
-        let mut lap = |stats: &mut Stats, phase: &str| {
-            // Timings are metrics only: nothing that is computed depends on them.
-            stats.mean(&format!("time/{phase}_s"), clock.elapsed().as_secs_f64(), 1.0);
-            clock = Instant::now();
-        };
-        let mut measured = Stats::default();
-
-        // 1. Sample.
+impl OnlineTraining<'_, '_> {
+    /// Samples and scores the completions of one iteration.
+    fn sample(
+        &mut self,
+        iteration: usize,
+        progress: &dyn Progress,
+        measured: &mut Measured,
+    ) -> Result<(Rollouts, Vec<Score>)> {
+        let Self { task, source, algorithm, reward, actor, .. } = self;
         let rows = match &task.weighted {
             Some(weighted) => weighted.batch(iteration),
             None => task.order.full_batch(iteration),
         };
-        let within = recorder.within(iteration + 1);
-        let sampler = task.sampler(algorithm, &stop, false, &within);
-        let round = Round { task, sampler: &sampler, iteration, size: rows.len() * sampler.group_size };
-        let mut rollouts = round.sample(0, &rows, actor.frozen().policy, &mut measured)?;
-        lap(&mut measured, "sampling");
+        let sampler = task.sampler(*algorithm, false, progress);
+        let size = rows.len() * sampler.group_size;
+        let mut round = Round { task, source: &mut **source, sampler: &sampler, iteration, size };
+        let mut rollouts = round.sample(0, &rows, actor, &mut measured.stats)?;
+        measured.lap("sampling");
 
-        // 2. Score, per token; what teaches nothing may give way to other prompts.
-        within.advance("scored", 0, rollouts.len())?;
-        let mut scores = reward::apply(reward, &rollouts)?;
+        progress.advance("scored", 0, rollouts.len())?;
+        let mut scores = reward::apply(*reward, &rollouts)?;
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
         }
-        if algorithm.resample_rounds() > 0 {
-            let rounds = algorithm.resample_rounds();
-            round.replace(rounds, rows, actor, reward, (&mut rollouts, &mut scores), &mut measured)?;
+        // What teaches nothing may give way to other prompts.
+        let rounds = algorithm.resample_rounds();
+        if rounds > 0 {
+            round.replace(rounds, rows, actor, *reward, (&mut rollouts, &mut scores), &mut measured.stats)?;
         }
-        observe_rewards(&reward.name(), &scores, &mut measured);
-        observe_rollouts(&rollouts, &mut measured);
-        lap(&mut measured, "reward");
+        observe_rewards(&reward.name(), &scores, &mut measured.stats);
+        observe_rollouts(&rollouts, &mut measured.stats);
+        measured.lap("reward");
+        Ok((rollouts, scores))
+    }
 
-        // 3. Ask the reference; 4. advantages, on the host.
+    /// The rollouts with their rewards and the log-probabilities of the reference.
+    fn experience(&self, rollouts: Rollouts, scores: &[Score], progress: &dyn Progress) -> Result<Experience> {
+        let (task, algorithm) = (self.task, &*self.algorithm);
         let reference = match (algorithm.needs_reference(), task.reference) {
             (true, Some(model)) => {
-                within.advance("compared with the reference", 0, rollouts.len())?;
+                progress.advance("compared with the reference", 0, rollouts.len())?;
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
-                Some(of(model, &rollouts, algorithm.sampling().trained_temperature(), settings.passes))
+                Some(of(model, &rollouts, task.iteration.trained_temperature(), task.settings.passes))
             }
             _ => None,
         };
@@ -202,106 +171,153 @@ fn steps(
             score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
-        let experience = Experience { rollouts, rewards, reference };
-        observe_logprobs(&experience.rollouts, experience.reference.as_deref(), &mut measured);
-        let kls = experience.kls(algorithm.has_raw_kl());
-        within.advance("given advantages", 0, experience.rollouts.len())?;
-        let mut advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
-        // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
-        if let Some(kls) = kls.as_ref().filter(|_| advantages.stats.value("objective/kl").is_none()) {
-            advantages.stats.mean("objective/kl", kls.iter().sum(), kls.len() as f64);
-        }
-        lap(&mut measured, "advantages");
+        Ok(Experience { rollouts, rewards, reference })
+    }
+}
 
-        // 5. Update: several passes over the rollouts.
+/// What an iteration measures, and how long its phases take.
+struct Measured {
+    stats: Stats,
+    since: Instant,
+}
+
+impl Measured {
+    /// Ends a phase. Timings are metrics only: nothing that is computed depends on them.
+    fn lap(&mut self, phase: &str) {
+        self.stats.mean(&format!("time/{phase}_s"), self.since.elapsed().as_secs_f64(), 1.0);
+        self.since = Instant::now();
+    }
+}
+
+impl TrainingStep for OnlineTraining<'_, '_> {
+    fn settings(&self) -> &Settings {
+        self.task.settings
+    }
+
+    /// That of all learners together: each only grows, so an equal sum means that none has changed.
+    fn version(&self) -> u64 {
+        self.actor.version() + self.algorithm.learners().iter().map(|(_, trained)| trained.version).sum::<u64>()
+    }
+
+    fn seen(&self, done: usize) -> Seen {
+        let Online { prompts, order, .. } = self.task;
+        let epoch = done as f64 / (prompts.len() as f64 / order.batch_size as f64);
+        Seen { epoch, examples: done * order.batch_size }
+    }
+
+    fn has_held_out(&self) -> bool {
+        !self.task.held_out.is_empty()
+    }
+
+    fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
+        let Online { prompts, order, settings, iteration, .. } = self.task;
+        let at_once = (order.batch_size, settings.passes);
+        longest::online(prompts, at_once, iteration, self.algorithm, self.actor, recorder);
+    }
+
+    fn step(&mut self, iteration: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
+        let (task, settings, done) = (self.task, self.task.settings, iteration + 1);
+        let mut measured = Measured { stats: Stats::default(), since: Instant::now() };
+        let within = recorder.within(done);
+
+        // 1. Sample and score, per token.
+        let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
+
+        // 2. Compare with the reference; advantages, on the host.
+        let experience = self.experience(rollouts, &scores, &within)?;
+        observe_logprobs(&experience.rollouts, experience.reference.as_deref(), &mut measured.stats);
+        let kls = experience.kls(self.algorithm.has_raw_kl());
+        within.advance("given advantages", 0, experience.rollouts.len())?;
+        let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
+        // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
+        let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
+        if let Some(Mean { sum, count }) = kl {
+            advantages.stats.mean("objective/kl", sum, count as f64);
+        }
+        measured.lap("advantages");
+
+        // 3. Update: several passes over the rollouts.
         let multiplier = settings.multiplier(iteration);
         let update = Update { iteration, multiplier, settings, progress: &within };
-        let updated = match algorithm.update(actor, &experience, &advantages, update) {
-            Ok(updated) => updated,
-            Err(what) => return Err(recorder.diverged(iteration + 1, what, describe(&experience))),
-        };
-        lap(&mut measured, "update");
+        let updated = self.algorithm.update(self.actor, &experience, &advantages, update);
+        let updated = updated.map_err(|what| recorder.diverged(done, what, describe(&experience)))?;
+        measured.lap("update");
 
-        // 6. Record what was trained on, and look at it.
-        let done = iteration + 1;
+        // 4. Record what was trained on, and look at it.
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
-        recorder.unless_gone(log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref()))?;
-        for warning in recorder.unless_gone(log.watch(done, Shown::of(&experience, &scores, kls.as_deref())))? {
+        let logged = self.log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref());
+        recorder.unless_gone(logged)?;
+        let warnings = self.log.watch(done, Shown::of(&experience, &scores, kls.as_deref()));
+        for warning in recorder.unless_gone(warnings)? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
         }
-        lap(&mut measured, "record");
-        let mut stats = updated;
-        stats.last("learning_rate", settings.learning_rate * multiplier);
-        stats.merge(&advantages.stats);
-        stats.merge(&measured);
-        (recorder.state.step, recorder.state.epoch) = (done, task.epoch(done) as usize);
-        recorder.state.kl_coefficient = algorithm.kl_coefficient();
-        let kl = advantages.stats.value("objective/kl");
-        let is_above = algorithm.kl_limit().is_some_and(|limit| kl.is_some_and(|kl| kl > limit.above));
-        recorder.state.above_kl_limit += usize::from(is_above);
-        recorder.gather(&stats);
+        measured.lap("record");
+        let mut metrics = updated.metrics;
+        metrics.last("learning_rate", settings.learning_rate * multiplier);
+        metrics.merge(&advantages.stats);
+        metrics.merge(&measured.stats);
+        recorder.state.kl_coefficient = self.algorithm.kl_coefficient();
+        let is_above = |limit: KlLimit| kl.is_some_and(|kl| kl.value() > limit.above);
+        recorder.state.above_kl_limit += usize::from(self.algorithm.kl_limit().is_some_and(is_above));
+        Ok(StepReport { tokens: updated.tokens, kl, metrics })
+    }
 
-        // 7. Evaluate, log, and keep what is needed to go on from here.
-        if finish_step(task, algorithm, reward, actor, log, recorder)? == Verdict::Stop {
-            break;
+    /// Samples a completion of every held-out prompt, always from the same streams, and measures it.
+    fn evaluate(&mut self, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+        let (task, settings) = (self.task, self.task.settings);
+        let sampler = task.sampler(self.algorithm, true, progress);
+        let (params, beams) = settings.evaluation.to_evaluate(sampler.params);
+        let sampler = Sampler { group_size: settings.evaluation.samples(), params, beams, ..sampler };
+        let chosen = settings.evaluated(done, task.held_out.len());
+        let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
+        let (reference, measuring, &Settings { seed, passes, .. }) = (task.reference, task.measuring, settings);
+        let evaluation = Evaluation { prompts: &prompts, sampler: &sampler, reference, seed, passes, measuring };
+        let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
+        if done == 0 {
+            reward::check_judges(&self.reward.name(), &found.scores)?;
         }
+        self.log.evaluation((done, self.seen(done).epoch as usize), &found)?;
+        Ok(found.stats.metrics("eval_"))
     }
-    Ok(())
-}
 
-fn is_too_far(recorder: &Recorder<'_>, limit: KlLimit) -> bool {
-    recorder.state.above_kl_limit >= limit.after
-}
+    fn end(&self, recorder: &Recorder<'_>) -> Option<String> {
+        let KlLimit { above, after } = self.algorithm.kl_limit()?;
+        let is_too_far = recorder.state.above_kl_limit >= after;
+        is_too_far.then(|| format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}"))
+    }
 
-/// The end of a step, once the weights are updated: evaluate, log, compare with the best, write a checkpoint.
-///
-/// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
-fn finish_step(
-    task: &Online<'_>,
-    algorithm: &dyn Algorithm,
-    reward: &mut dyn Reward,
-    actor: &Learner<Actor>,
-    log: &mut RolloutLog,
-    recorder: &mut Recorder<'_>,
-) -> Result<Verdict> {
-    let (settings, done) = (task.settings, recorder.state.step);
-    let epoch = task.epoch(done);
-    let version = version(algorithm, actor);
-    let mut evaluation = None;
-    if settings.evaluates_after(done) && !task.held_out.is_empty() {
-        recorder.await_evaluation(version);
-        let place = (done, epoch as usize);
-        let found = evaluate(task, algorithm, reward, actor, log, place, &recorder.within(done));
-        evaluation = Some(recorder.unless_gone(found)?);
-        recorder.evaluated();
+    fn save(&self, directory: &Path) -> Result<()> {
+        (self.task.save)(&self.actor.frozen().policy, directory, SaveFor::Use)
     }
-    if settings.logs_after(done) {
-        let seen = Seen { epoch, examples: done * task.order.batch_size };
-        recorder.log(done, settings, seen, evaluation.as_ref())?;
-    }
-    let mut verdict = match &evaluation {
-        Some(found) => {
-            recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path, SaveFor::Use))?
+
+    fn prepare_checkpoint(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+        // A checkpoint stands on everything that was recorded before it; of a directory that was deleted nothing is left.
+        if !recorder.is_rescued() {
+            self.log.flush()?;
         }
-        None => Verdict::GoOn,
-    };
-    if let Some(KlLimit { above, after }) = algorithm.kl_limit().filter(|&limit| is_too_far(recorder, limit)) {
-        let message = format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}");
-        recorder.tell(&Event::Message(&message));
-        verdict = Verdict::Stop;
+        recorder.state.method.extend(self.algorithm.state());
+        recorder.state.method.extend(self.log.state());
+        Ok(())
     }
-    recorder.settle(version)?;
-    let planned = settings.saves_after(done) || verdict == Verdict::Stop;
-    let interrupted = done < settings.steps && recorder.should_stop();
-    if planned || interrupted {
-        save_checkpoint(task, algorithm, actor, log, recorder, planned)?;
+
+    fn optimizers(&self) -> Vec<(&str, &Optimizer)> {
+        let own = self.algorithm.learners().into_iter().map(|(prefix, trained)| (prefix, trained.optimizer));
+        [(ACTOR_PREFIX, self.actor.optimizer())].into_iter().chain(own).collect()
     }
-    if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
+
+    fn save_checkpoint(&self, directory: &Path) -> Result<()> {
+        let frozen = self.actor.frozen();
+        let save = |policy: &CausalLm, path: &Path| (self.task.save)(policy, path, SaveFor::Resume);
+        save(&frozen.policy, directory)?;
+        self.algorithm.save(&frozen, directory)?;
+        self.algorithm.save_state(directory, &save)
+    }
 }
 
 /// The rounds of sampling of one iteration.
 struct Round<'a, 's> {
     task: &'a Online<'a>,
+    source: &'a mut dyn RolloutSource,
     sampler: &'a Sampler<'s>,
     iteration: usize,
     /// Completions of a whole round: each round has random streams of its own.
@@ -309,19 +325,38 @@ struct Round<'a, 's> {
 }
 
 impl Round<'_, '_> {
-    /// Completions of the prompts in `rows`.
-    fn sample(&self, round: usize, rows: &[usize], policy: CausalLm, measured: &mut Stats) -> Result<Rollouts> {
+    /// Completions of the prompts in `rows`. Where the source's log-probabilities are not those of the policy, they are computed
+    /// again: training starts from them.
+    fn sample(
+        &mut self,
+        round: usize,
+        rows: &[usize],
+        actor: &Learner<Actor>,
+        measured: &mut Stats,
+    ) -> Result<Rollouts> {
         let settings = self.task.settings;
         let prompts = rows.iter().map(|&row| self.task.prompts[row].clone()).collect();
-        let index = |i: usize| (round * self.size + i) as u64;
-        let stream = |i: usize| settings.seed.stream(Purpose::Rollout, self.iteration as u64, index(i));
-        sample(settings, policy, prompts, self.sampler, &stream, measured)
+        let first = round * self.size;
+        let stream = |i: usize| settings.seed.stream(Purpose::Rollout, self.iteration as u64, (first + i) as u64);
+        let mut rollouts = self.source.sample(policy(actor), prompts, self.sampler, &stream)?;
+        if self.source.is_exact() {
+            return Ok(rollouts);
+        }
+        let temperature = self.sampler.params.logprob_temperature();
+        let own = logprobs(&actor.frozen().policy, &rollouts, temperature, settings.passes);
+        for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
+            let errors_t: Vec<f32> =
+                rollout.counted_logprobs().iter().zip(&own_t).map(|(found, own)| (found - own).abs()).collect();
+            measured.mean_of("sampling/logprob_error", &errors_t);
+            rollout.replace_logprobs(&own_t);
+        }
+        Ok(rollouts)
     }
 
     /// Puts groups of prompts that the iteration has not had (`rows` are those it has) in the place of groups whose rewards
     /// are all alike, in so many rounds. Which prompts they are follows from the seed and the iteration.
     fn replace(
-        &self,
+        &mut self,
         rounds: usize,
         mut rows: Vec<usize>,
         actor: &Learner<Actor>,
@@ -340,7 +375,7 @@ impl Round<'_, '_> {
             if others.is_empty() {
                 break;
             }
-            let again = self.sample(round, &others, actor.frozen().policy, measured)?;
+            let again = self.sample(round, &others, actor, measured)?;
             let found = reward::apply(reward, &again)?;
             replaced += others.len();
             rows.extend(others);
@@ -360,83 +395,9 @@ impl Round<'_, '_> {
     }
 }
 
-/// Samples from `policy`, or faster from a copy of it with coarser weights. The copy's logprobs are then not those that
-/// training starts from, so they are computed again. The policy's own handles to its weights end here: the optimiser
-/// can write where they lie.
-fn sample(
-    settings: &Settings,
-    policy: CausalLm,
-    prompts: Vec<Prompt>,
-    sampler: &Sampler<'_>,
-    stream: &dyn Fn(usize) -> Stream,
-    measured: &mut Stats,
-) -> Result<Rollouts> {
-    let Some(weights) = settings.sampling_weights else { return rollout::sample(&policy, prompts, sampler, stream) };
-    let mut rollouts = rollout::sample(&policy.clone().into_frozen(weights), prompts, sampler, stream)?;
-    let own = logprobs(&policy, &rollouts, sampler.params.logprob_temperature(), settings.passes);
-    for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
-        let errors_t: Vec<f32> =
-            rollout.counted_logprobs().iter().zip(&own_t).map(|(coarse, own)| (coarse - own).abs()).collect();
-        measured.mean_of("sampling/logprob_error", &errors_t);
-        rollout.replace_logprobs(&own_t);
-    }
-    Ok(rollouts)
-}
-
-/// Samples a completion of every held-out prompt, always from the same streams, and measures it under `eval_…`.
-fn evaluate(
-    task: &Online<'_>,
-    algorithm: &dyn Algorithm,
-    reward: &mut dyn Reward,
-    actor: &Learner<Actor>,
-    log: &mut RolloutLog,
-    done: (usize, usize),
-    progress: &dyn Progress,
-) -> Result<Metrics> {
-    let stop = algorithm.sampling().stop;
-    let sampler = task.sampler(algorithm, &stop, true, progress);
-    let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
-    let sampler = Sampler { group_size: task.settings.evaluation.samples(), params, beams, ..sampler };
-    let chosen = task.settings.evaluated(done.0, task.held_out.len());
-    let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
-    let evaluation = Evaluation {
-        prompts: &prompts,
-        sampler: &sampler,
-        reference: task.reference,
-        settings: task.settings,
-        measuring: task.measuring,
-    };
-    let found = evaluation.run(&actor.frozen().policy, Some(reward))?;
-    if done.0 == 0 {
-        reward::check_judges(&reward.name(), &found.scores)?;
-    }
-    log.evaluation(done, &found)?;
-    Ok(found.stats.metrics("eval_"))
-}
-
-fn save_checkpoint(
-    task: &Online<'_>,
-    algorithm: &dyn Algorithm,
-    actor: &Learner<Actor>,
-    log: &mut RolloutLog,
-    recorder: &mut Recorder<'_>,
-    planned: bool,
-) -> Result<()> {
-    // A checkpoint stands on everything that was recorded before it; of a directory that was deleted nothing is left.
-    if !recorder.is_rescued() {
-        log.flush()?;
-    }
-    recorder.state.method.extend(algorithm.state());
-    recorder.state.method.extend(log.state());
-    let frozen = actor.frozen();
-    let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
-    optimizers.extend(algorithm.learners().into_iter().map(|(prefix, trained)| (prefix, trained.optimizer)));
-    recorder.checkpoint(task.settings, planned, &optimizers, |path| {
-        let save = |policy: &CausalLm, path: &Path| (task.save)(policy, path, SaveFor::Resume);
-        save(&frozen.policy, path)?;
-        algorithm.save(&frozen, path)?;
-        algorithm.save_state(path, &save)
-    })
+/// The weights to sample from.
+fn policy(actor: &Learner<Actor>) -> Policy {
+    Policy { model: actor.frozen().policy, version: actor.version() }
 }
 
 /// The rollouts of a step that diverged.

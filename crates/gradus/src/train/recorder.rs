@@ -23,7 +23,7 @@ use crate::run::{
     Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState,
 };
 use crate::settings::Settings;
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::{Stats, StepReport};
 
 /// Whether training goes on after an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Recorder<'a> {
     pub state: RunState,
     history: TrainerState,
     pending: Stats,
+    /// Tokens that went through the model in the same time.
+    pending_tokens: u64,
     /// Timings are metrics only: nothing that is computed depends on them.
     since_begin: Instant,
     busy_s: f64,
@@ -122,6 +124,7 @@ impl<'a> Recorder<'a> {
             state,
             history,
             pending,
+            pending_tokens: 0,
             since_begin: now,
             busy_s: 0.0,
             started: now,
@@ -139,6 +142,9 @@ impl<'a> Recorder<'a> {
         let stats = pending.get("stats").and_then(Value::as_object);
         let broken = || Error::input("`pending` in the checkpoint's `run_state.json` is not what this version writes");
         self.pending = stats.map_or(Some(Stats::default()), Stats::from_json).ok_or_else(broken)?;
+        // Earlier versions counted the tokens among the measurements.
+        let (counted, before) = (pending.get("tokens").and_then(Value::as_u64), self.pending.take("new_tokens"));
+        self.pending_tokens = counted.unwrap_or(before.unwrap_or(0.0) as u64);
         self.busy_s = pending.get("busy_s").and_then(Value::as_f64).unwrap_or(0.0);
         Ok(())
     }
@@ -297,11 +303,12 @@ impl<'a> Recorder<'a> {
     }
 
     /// Takes in what a step measured, at its end.
-    pub fn gather(&mut self, stats: &Stats) {
+    pub fn gather(&mut self, report: &StepReport) {
         self.settled = None;
         self.busy_s += self.since_begin.elapsed().as_secs_f64();
-        self.state.tokens += stats.value(NEW_TOKENS).unwrap_or(0.0) as u64;
-        self.pending.merge(stats);
+        self.state.tokens += report.tokens as u64;
+        self.pending_tokens += report.tokens as u64;
+        self.pending.merge(&report.metrics);
     }
 
     /// Appends what was gathered since the last row, and `evaluation` beside it.
@@ -311,13 +318,11 @@ impl<'a> Recorder<'a> {
     pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, evaluation: Option<&Metrics>) -> Result<()> {
         let Seen { epoch, examples } = seen;
         let mut metrics = Metrics::new();
-        for (name, value) in self.pending.metrics("").iter().filter(|(name, _)| *name != NEW_TOKENS) {
-            metrics.set(name, value);
-        }
+        metrics.extend("", &self.pending.metrics(""));
         metrics.set("epoch", epoch);
         metrics.set("num_tokens", self.state.tokens as f64);
         metrics.set("num_examples", examples as f64);
-        metrics.set("tokens_per_s", self.pending.value(NEW_TOKENS).unwrap_or(0.0) / self.busy_s.max(1e-9));
+        metrics.set("tokens_per_s", self.pending_tokens as f64 / self.busy_s.max(1e-9));
         if let Some(evaluation) = evaluation {
             metrics.extend("", evaluation);
         }
@@ -328,7 +333,7 @@ impl<'a> Recorder<'a> {
         self.history.epoch = epoch;
         self.observer.event(&Event::Step { step: done, total: settings.steps, metrics: &metrics });
         self.pending = Stats::default();
-        self.busy_s = 0.0;
+        (self.pending_tokens, self.busy_s) = (0, 0.0);
         Ok(())
     }
 
@@ -438,6 +443,7 @@ impl<'a> Recorder<'a> {
             true => Map::new(),
             false => Map::from_iter([
                 ("busy_s".to_owned(), json!(self.busy_s)),
+                ("tokens".to_owned(), json!(self.pending_tokens)),
                 ("stats".to_owned(), Value::Object(self.pending.to_json())),
             ]),
         };

@@ -45,7 +45,7 @@ use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
 use crate::progress::Progress;
 use crate::rng::Purpose;
-use crate::rollout::{Prompt, Sampler};
+use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
@@ -346,6 +346,7 @@ impl Job<'_> {
             held_out: &held_out,
             order,
             weighted: weighted(self.plan.train().priority_scale, order, &train)?,
+            iteration: method.iteration(),
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
             forced_ids: self.start.model.dir.forced_ids(),
@@ -403,7 +404,9 @@ impl Job<'_> {
         let group_size = settings.evaluation.samples();
         let sampler = Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None, progress };
         let policy = policy.clone().into_frozen(self.plan.train().compute.into());
-        Evaluation { prompts, sampler: &sampler, reference: None, settings, measuring }.run(&policy, None)
+        let &Settings { seed, passes, .. } = settings;
+        let evaluation = Evaluation { prompts, sampler: &sampler, reference: None, seed, passes, measuring };
+        evaluation.run(&mut LocalEngine::default(), &Policy { model: policy, version: 0 }, None)
     }
 
     /// The most tokens that an encoder is trained to read: those who use it cut there too.
@@ -424,7 +427,7 @@ impl Job<'_> {
     }
 
     fn passes(&self) -> MicroBatch {
-        MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size }
+        self.plan.train().passes()
     }
 
     fn order(&self, purpose: Purpose, rows: usize) -> Order {

@@ -72,7 +72,6 @@ const PARTS: &[(&str, &[&str])] = &[
             "process",
             "reward",
             "rollout",
-            "settings",
             "stats",
             "task",
             "text",
@@ -105,6 +104,7 @@ const PARTS: &[(&str, &[&str])] = &[
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("create", &["device", "model", "suggest", "text"]),
+    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "text"]),
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),

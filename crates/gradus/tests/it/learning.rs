@@ -22,6 +22,7 @@ use gradus::config::{Plan, RunConfig};
 use gradus::learner::Learner;
 use gradus::learner::optimizer::Optimizer;
 use gradus::machine::Machine;
+use gradus::method::Iteration;
 use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
@@ -85,7 +86,7 @@ fn prompts() -> Vec<Prompt> {
 }
 
 /// Mean rewards of the first and the last iterations.
-fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -> (f64, f64) {
+fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -> (f64, f64) {
     let directory = tempfile::tempdir().unwrap();
     let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
     let tokenizer = Tokenizer::from_dir(&model("qwen3").path).unwrap();
@@ -103,7 +104,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
         purpose: Purpose::PromptOrder,
         shuffle: true,
         rows: 8,
-        batch_size: 16 / algorithm.sampling().group_size,
+        batch_size: 16 / iteration.group_size,
     };
     let dir = model("qwen3");
     let save = |policy: &CausalLm, path: &Path, _: SaveFor| save_causal(policy, &dir, path);
@@ -114,6 +115,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
         held_out: &prompts[8..],
         order,
         weighted: None,
+        iteration,
         tokenizer: &tokenizer,
         stop_ids: &[2],
         forced_ids: [None, None],
@@ -169,7 +171,8 @@ fn grpo_learns() {
             loss_type,
             ..GrpoConfig::default()
         };
-        let (before, after) = learn(&mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        let (before, after) =
+            learn(config.iteration(), &mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.9, "seed {seed}: from {before} to {after}");
     }
 }
@@ -188,7 +191,8 @@ fn relatives_of_grpo_learn() {
             loss_type,
             ..GrpoConfig::default()
         };
-        let (before, after) = learn(&mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        let (before, after) =
+            learn(config.iteration(), &mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.9, "{loss_type:?}: from {before} to {after}");
     }
 }
@@ -204,7 +208,8 @@ fn rloo_learns() {
             normalize_advantages: seed == 2,
             ..RlooConfig::default()
         };
-        let (before, after) = learn(&mut Rloo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        let (before, after) =
+            learn(config.iteration(), &mut Rloo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
 }
@@ -225,7 +230,7 @@ fn bf16_learns_what_f32_learns() {
     let rewards = |compute: Precision| {
         let config = GrpoConfig { max_new_tokens: 8, mini_batches: 2, ..GrpoConfig::default() };
         let actor = || Actor { policy: policy().with_compute(compute), value_head: None };
-        SEEDS.map(|seed| learn(&mut Grpo::new(&config), actor(), seed, 40).1).to_vec()
+        SEEDS.map(|seed| learn(config.iteration(), &mut Grpo::new(&config), actor(), seed, 40).1).to_vec()
     };
     let (single, half) = (rewards(Precision::F32), rewards(Precision::Bf16));
     assert!(half.iter().all(|reward| *reward > 0.9), "grpo: {half:?}");
@@ -261,8 +266,9 @@ fn ppo_learns_with_a_critic_on_the_policys_trunk() {
     for seed in SEEDS {
         let policy = policy();
         let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &device()));
-        let mut algorithm = Ppo::new(&ppo_config(CriticTrunk::Shared), Critic::Shared, None);
-        let (before, after) = learn(&mut algorithm, Actor { policy, value_head }, seed, 40);
+        let config = ppo_config(CriticTrunk::Shared);
+        let mut algorithm = Ppo::new(&config, Critic::Shared, None);
+        let (before, after) = learn(config.iteration(), &mut algorithm, Actor { policy, value_head }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
 }
@@ -280,8 +286,9 @@ fn ppo_learns_with_a_critic_of_its_own() {
             source: model("qwen3"),
             pad_id: 0,
         };
-        let mut algorithm = Ppo::new(&ppo_config(CriticTrunk::Separate), Critic::Separate(Box::new(critic)), None);
-        let (before, after) = learn(&mut algorithm, Actor { policy, value_head: None }, seed, 40);
+        let config = ppo_config(CriticTrunk::Separate);
+        let mut algorithm = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
+        let (before, after) = learn(config.iteration(), &mut algorithm, Actor { policy, value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
 }
@@ -319,7 +326,7 @@ fn nlpo_learns() {
             top_p: 0.95,
             ..NlpoConfig::default()
         };
-        let (before, after) = learn(&mut Nlpo::new(&config, parts), actor, seed, 40);
+        let (before, after) = learn(config.iteration(), &mut Nlpo::new(&config, parts), actor, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
 }
@@ -330,7 +337,7 @@ fn a2c_learns() {
         let (actor, parts) = parts();
         let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
         let config = A2cConfig { max_new_tokens: 8, whiten_advantages: true, kl, ..A2cConfig::default() };
-        let (before, after) = learn(&mut *config.algorithm(parts), actor, seed, 60);
+        let (before, after) = learn(config.iteration(), &mut *config.algorithm(parts), actor, seed, 60);
         assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
     }
 }
@@ -341,7 +348,7 @@ fn trpo_learns() {
         let (actor, parts) = parts();
         let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
         let config = TrpoConfig { max_new_tokens: 8, target_kl: 0.1, critic_updates: 3, kl, ..TrpoConfig::default() };
-        let (before, after) = learn(&mut *config.algorithm(parts), actor, seed, 40);
+        let (before, after) = learn(config.iteration(), &mut *config.algorithm(parts), actor, seed, 40);
         assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
     }
 }

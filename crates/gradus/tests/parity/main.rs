@@ -23,6 +23,7 @@ mod seq2seq;
 mod support;
 mod tensors;
 mod trackers;
+mod trainer;
 mod trajectories;
 
 #[test]

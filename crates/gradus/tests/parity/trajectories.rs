@@ -344,7 +344,7 @@ fn grpo(run: &str) {
         _ => vec!["clip_ratio/low_mean", "clip_ratio/region_mean"],
     };
     names.extend((config.kl_coefficient != 0.0).then_some("kl"));
-    grouped(run, &mut Grpo::new(&config), &names);
+    grouped(run, config.temperature as f32, &mut Grpo::new(&config), &names);
 }
 
 fn rloo(run: &str) {
@@ -362,14 +362,18 @@ fn rloo(run: &str) {
         mask_truncated_completions: given["mask_truncated_completions"].as_bool().unwrap_or(false),
         ..RlooConfig::default()
     };
-    grouped(run, &mut Rloo::new(&config), &["kl", "clip_ratio/low_mean", "clip_ratio/region_mean"]);
+    grouped(
+        run,
+        config.temperature as f32,
+        &mut Rloo::new(&config),
+        &["kl", "clip_ratio/low_mean", "clip_ratio/region_mean"],
+    );
 }
 
 /// Recorded groups of completions, each gone over as often as the run says.
-fn grouped(run: &str, algorithm: &mut dyn Algorithm, names: &[&str]) {
+fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[&str]) {
     let fixture = read(run);
     let given = &fixture["hyper_parameters"];
-    let temperature = algorithm.sampling().temperature;
     let repeats = given["num_iterations"].as_u64().unwrap_or(1) as usize;
     // TRL's schedule moves with every update, so each update is a call of its own here.
     let settings = settings(10, given["learning_rate"].as_f64().unwrap(), 1.0);
@@ -395,12 +399,12 @@ fn grouped(run: &str, algorithm: &mut dyn Algorithm, names: &[&str]) {
             settings: &settings,
             progress: &Unwatched,
         };
-        let stats = algorithm.update(&mut learner, experience, advantages, at).unwrap();
+        let report = algorithm.update(&mut learner, experience, advantages, at).unwrap();
         for name in ["loss", "grad_norm", "entropy"].iter().chain(names) {
             let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64();
             // What was measured when completions were scored is logged once.
             let Some(expected) = expected else { continue };
-            let found = stats.value(name).or_else(|| advantages.stats.value(name)).unwrap();
+            let found = report.metrics.value(name).or_else(|| advantages.stats.value(name)).unwrap();
             close(&format!("{run}, step {}, {name}", update + 1), found, expected);
         }
     }
@@ -483,7 +487,11 @@ fn ppo(run: &str) {
         if let Some(expected) = fixture["iterations"].get(iteration) {
             let metrics = expected["metrics"].as_object().unwrap();
             for (name, value) in metrics {
-                close(&format!("{run}, {name}"), advantages.stats.value(name).unwrap(), value.as_f64().unwrap());
+                let found = match name.as_str() {
+                    "objective/kl" => advantages.kl.unwrap().value(),
+                    name => advantages.stats.value(name).unwrap(),
+                };
+                close(&format!("{run}, {name}"), found, value.as_f64().unwrap());
             }
             for (key, found) in [
                 ("advantages", &advantages.advantages),
@@ -500,7 +508,7 @@ fn ppo(run: &str) {
         }
         let at =
             Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings, progress: &Unwatched };
-        let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
+        let report = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps: Vec<&Value> =
             fixture["steps"].as_array().unwrap().iter().filter(|step| step["iteration"] == iteration).collect();
         let mean = |of: &dyn Fn(&Value) -> f64| steps.iter().map(|step| of(step)).sum::<f64>() / steps.len() as f64;
@@ -513,7 +521,7 @@ fn ppo(run: &str) {
         ];
         for (ours, theirs) in names {
             let expected = mean(&|step| step.get(theirs).unwrap_or(&step["metrics"][theirs]).as_f64().unwrap());
-            close(&format!("{run}, iteration {iteration}, {ours}"), stats.value(ours).unwrap(), expected);
+            close(&format!("{run}, iteration {iteration}, {ours}"), report.metrics.value(ours).unwrap(), expected);
         }
         // Means over the tokens of the whole update; without counts all steps have as many.
         let tokens = |step: &Value| step["tokens"].as_f64().unwrap_or(1.0);
@@ -521,7 +529,7 @@ fn ppo(run: &str) {
         for name in measured {
             let sum: f64 = steps.iter().map(|step| step["metrics"][name].as_f64().unwrap() * tokens(step)).sum();
             let expected = sum / steps.iter().map(|step| tokens(step)).sum::<f64>();
-            close(&format!("{run}, iteration {iteration}, {name}"), stats.value(name).unwrap(), expected);
+            close(&format!("{run}, iteration {iteration}, {name}"), report.metrics.value(name).unwrap(), expected);
         }
     }
     weights(run, &named_tensors(&learner.frozen().policy), &fixture["final_policy"]);
@@ -622,7 +630,7 @@ fn recorded_with(run: &str, keys: &Value) {
     };
     for (iteration, expected) in fixture["iterations"].as_array().unwrap().iter().enumerate() {
         let rows: Vec<Value> = rows.iter().filter(|row| row["iteration"] == iteration).cloned().collect();
-        let temperature = algorithm.sampling().trained_temperature();
+        let temperature = method.iteration().expect("it samples").trained_temperature();
         let mut rollouts = rollouts(&rows, &learner.frozen().policy, 1, temperature, &settings);
         if let Some(masking) = algorithm.masking(false) {
             mask(&mut rollouts, masking, &learner.frozen().policy, &settings);
@@ -641,7 +649,7 @@ fn recorded_with(run: &str, keys: &Value) {
         }
         let at =
             Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings, progress: &Unwatched };
-        let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
+        let report = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps = expected["steps"].as_array().unwrap();
         // The loop's value loss is not halved.
         let of_value = if run.starts_with("ppo_fine_grained") { 1.0 } else { 0.5 };
@@ -654,7 +662,7 @@ fn recorded_with(run: &str, keys: &Value) {
         ] {
             let values: Vec<f64> = steps.iter().filter_map(|step| step[theirs].as_f64()).collect();
             let expected = factor * values.iter().sum::<f64>() / values.len() as f64;
-            near(&format!("iteration {iteration}, {ours}"), stats.value(ours).unwrap(), expected);
+            near(&format!("iteration {iteration}, {ours}"), report.metrics.value(ours).unwrap(), expected);
         }
     }
     weights(run, &named_tensors(&learner.frozen().policy), &fixture["final_policy"]);

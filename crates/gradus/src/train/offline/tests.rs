@@ -10,10 +10,10 @@ use super::SaveFor;
 use super::*;
 use crate::learner::optimizer::Optimizer;
 use crate::objective::Pass;
+use crate::observer::Event;
 use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, MetricsRow, NamedTensor, RunDir, read_metrics, tensors};
 use crate::settings::TrainConfig;
-use crate::stats::NEW_TOKENS;
 use crate::train::observer::Silent;
 use crate::train::recorder::restore_optimizer;
 
@@ -90,7 +90,7 @@ impl Objective for SquaredError {
         1
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, _stats: &mut Stats) -> Option<Tensor<1>> {
         let n = points.len();
         let device = model.weight.val().device();
         let x: Vec<f32> = points.iter().flat_map(|point| point.x).collect();
@@ -98,7 +98,6 @@ impl Objective for SquaredError {
         let x = Tensor::<2>::from_data(TensorData::new(x, [n, 2]), &device);
         let y = Tensor::<1>::from_data(TensorData::new(y, [n]), &device);
         let predicted = (x * model.weight.val()).sum_dim(1).squeeze_dim::<1>(1) + model.bias.val();
-        stats.sum(NEW_TOKENS, points.iter().map(|point| self.tokens(point)).sum::<usize>() as f64);
         Some((predicted - y).square().sum() / pass.totals.examples as f64)
     }
 
