@@ -2,7 +2,7 @@
 
 use gradus::algorithm::grouped::Grouped;
 use gradus::algorithm::step::{Denominator, PolicyLoss, Surrogate};
-use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
+use gradus::algorithm::{Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use gradus::data::{Need, TooLong};
 use gradus::generate::SamplingConfig;
 use gradus::learner::Learner;
@@ -74,7 +74,7 @@ impl OnlineMethod for BestOf {
         }
     }
 
-    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+    fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
         // It has no state: everything it needs comes with the rollouts.
         Box::new(self.clone())
     }

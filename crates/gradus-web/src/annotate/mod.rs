@@ -14,7 +14,7 @@ pub mod task;
 pub mod terminal;
 mod train;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -26,6 +26,7 @@ use axum::{Extension, Form, Router};
 use gradus::files::output::OutputFile;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use siphasher::sip::SipHasher13;
 
 use self::answer::{Answer, pairs};
 use crate::app::App;
@@ -160,11 +161,26 @@ async fn show(
     Ok(page.framed(&session).into_response())
 }
 
-/// Whether the pair is shown the other way round: by chance, and always the same for one person.
-fn is_turned(person: &str, number: usize, pair: usize) -> bool {
-    let mut hasher = DefaultHasher::new();
-    (person, number, pair).hash(&mut hasher);
-    hasher.finish() % 2 == 1
+/// SipHash-1-3 with the key 0. It decides on which side an answer stands and which number a person has in an export, so it must be the
+/// same in every build; the hasher of the standard library does not promise that.
+fn stable_hash(write: impl FnOnce(&mut SipHasher13)) -> u64 {
+    let mut hasher = SipHasher13::new();
+    write(&mut hasher);
+    hasher.finish()
+}
+
+/// Ends a text in a hash, so that `ab` and `c` differ from `a` and `bc`.
+const END: u8 = 0xff;
+
+/// Whether the pair is shown with its sides swapped: at random, and always the same for one person.
+fn is_swapped(person: &str, number: usize, pair: usize) -> bool {
+    let hash = stable_hash(|hasher| {
+        hasher.write(person.as_bytes());
+        hasher.write_u8(END);
+        hasher.write_u64(number as u64);
+        hasher.write_u64(pair as u64);
+    });
+    hash % 2 == 1
 }
 
 fn in_words(project: &Project, task: &task::Task, answer: &Answer) -> Value {
@@ -186,7 +202,7 @@ fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State) -
 /// What a task asks of someone, for the page's script.
 fn asked(project: &Project, person: &Person, number: usize, task: &task::Task, answer: &Answer) -> Response {
     let turned: Vec<bool> =
-        (0..pairs(task.answers.len()).len()).map(|pair| is_turned(&person.name, number, pair)).collect();
+        (0..pairs(task.answers.len()).len()).map(|pair| is_swapped(&person.name, number, pair)).collect();
     let all = json!({
         "labels": project.labels,
         "answers": task.answers,
@@ -278,4 +294,17 @@ async fn download(
         std::fs::read(&passing.0).map_err(|error| gradus::Error::io(&passing.0, error))
     });
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], bytes.await??).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of earlier versions, which projects with annotations depend on.
+    #[test]
+    fn sides_stay_where_they_were() {
+        let sides: String =
+            (0..32).map(|i| if is_swapped(["ada", "grace"][i % 2], i / 2, i % 3) { '1' } else { '0' }).collect();
+        assert_eq!(sides, "10110011111001011111011001100111");
+    }
 }

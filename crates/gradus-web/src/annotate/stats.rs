@@ -6,7 +6,7 @@ use gradus::Result;
 use serde::Serialize;
 
 use super::answer::{Rank, pair_name, pairs};
-use super::is_turned;
+use super::is_swapped;
 use super::task::Task;
 use crate::agreement::{Defined, Level, Span, alpha, bradley_terry, cohen, fleiss, raw, span_f1};
 use crate::store::Store;
@@ -127,7 +127,7 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
         models_undefined,
         left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
             // Whether the first of the pair stood on the left.
-            first != is_turned(&said.person, said.task, pair)
+            first != is_swapped(&said.person, said.task, pair)
         }),
         longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
             let (one, other) = pairs(task.answers.len())[pair];

@@ -11,7 +11,7 @@ use super::actor::{Actor, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueLoss};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -175,8 +175,8 @@ impl OnlineMethod for A2cConfig {
         }
     }
 
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
-        Box::new(A2c::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        Box::new(A2c::new(self, inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
     }
 }
 

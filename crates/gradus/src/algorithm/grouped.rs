@@ -110,7 +110,7 @@ fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
                 stats.max("clip_ratio/high_max", high);
             }
         }
-        Surrogate::Capped(_) => stats.mean("cispo_clip_ratio", ratios.high_fraction() * count, count),
-        Surrogate::Soft(..) | Surrogate::Weighted(_) | Surrogate::PolicyGradient => {}
+        Surrogate::Cispo(_) => stats.mean("cispo_clip_ratio", ratios.high_fraction() * count, count),
+        Surrogate::Sapo(..) | Surrogate::Vespo(_) | Surrogate::PolicyGradient => {}
     }
 }

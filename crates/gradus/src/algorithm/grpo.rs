@@ -11,7 +11,7 @@ use super::actor::Actor;
 use super::advantage::of_groups;
 use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
@@ -316,7 +316,7 @@ impl OnlineMethod for GrpoConfig {
         }
     }
 
-    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+    fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
         Box::new(Grpo::new(self))
     }
 }
@@ -342,9 +342,9 @@ impl Grpo {
             coefficient: 1.0,
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: match config.loss_type {
-                GrpoLossType::Cispo => Surrogate::Capped(high),
-                GrpoLossType::Sapo => Surrogate::Soft(config.sapo_temperature_pos, config.sapo_temperature_neg),
-                GrpoLossType::Vespo => Surrogate::Weighted(Gamma {
+                GrpoLossType::Cispo => Surrogate::Cispo(high),
+                GrpoLossType::Sapo => Surrogate::Sapo(config.sapo_temperature_pos, config.sapo_temperature_neg),
+                GrpoLossType::Vespo => Surrogate::Vespo(Gamma {
                     k: [config.vespo_k_pos, config.vespo_k_neg],
                     lambda: [config.vespo_lambda_pos, config.vespo_lambda_neg],
                 }),

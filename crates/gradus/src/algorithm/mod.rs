@@ -48,12 +48,12 @@ pub trait OnlineMethod: Method {
     fn iteration(&self) -> Iteration<'_>;
 
     /// The algorithm, with what its cast asks for.
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm>;
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm>;
 }
 
 /// What an algorithm is made of beside its keys.
 #[derive(Debug, Default)]
-pub struct Parts {
+pub struct AlgorithmInputs {
     /// The critic that the cast asks for.
     pub critic: Option<Critic>,
     /// The lagged copy of the policy that the cast asks for.

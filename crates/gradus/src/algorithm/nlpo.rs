@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::actor::Actor;
 use super::estimator::Estimator;
 use super::ppo::{Ppo, PpoConfig};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, SavePolicy, Update};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, SavePolicy, Update};
 use crate::data::Need;
 use crate::error::Result;
 use crate::files::atomic;
@@ -219,8 +219,8 @@ impl OnlineMethod for NlpoConfig {
         Iteration { among_supports: self.renormalise && self.masks(), ..self.ppo.iteration() }
     }
 
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
-        Box::new(Nlpo::new(self, parts))
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        Box::new(Nlpo::new(self, inputs))
     }
 }
 
@@ -245,21 +245,21 @@ pub struct Nlpo {
 }
 
 impl Nlpo {
-    /// The algorithm that `config` asks for, of the parts of its cast.
+    /// The algorithm that `config` asks for, with the models of its cast.
     ///
     /// # Panics
     /// When there is no critic.
-    pub fn new(config: &NlpoConfig, parts: Parts) -> Self {
+    pub fn new(config: &NlpoConfig, inputs: AlgorithmInputs) -> Self {
         let estimation = super::estimator::Estimation { raw_kl: true, ..config.ppo.estimation() };
-        let critic = parts.critic.expect("its cast has a critic");
+        let critic = inputs.critic.expect("its cast has a critic");
         let mask = LikeliestMask {
             kept: config.kept(),
             at_least: config.min_tokens_to_keep,
-            always: if config.keep_special_tokens { parts.special_ids } else { Vec::new() },
+            always: if config.keep_special_tokens { inputs.special_ids } else { Vec::new() },
             temperature: config.ppo.temperature as f32,
         };
-        let ppo = Ppo::with(&config.ppo, estimation, critic, parts.kl_coefficient);
-        Self { config: config.clone(), ppo, mask, lagged: parts.lagged }
+        let ppo = Ppo::with(&config.ppo, estimation, critic, inputs.kl_coefficient);
+        Self { config: config.clone(), ppo, mask, lagged: inputs.lagged }
     }
 
     /// Which ids of each token are recorded in training.

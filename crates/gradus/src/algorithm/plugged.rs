@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::{Algorithm, OnlineMethod, Parts};
+use super::{Algorithm, AlgorithmInputs, OnlineMethod};
 use crate::data::{Need, TooLong};
 use crate::generate::SamplingConfig;
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared};
@@ -71,8 +71,8 @@ impl OnlineMethod for Plugged {
         self.0.iteration()
     }
 
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
-        self.0.algorithm(parts)
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        self.0.algorithm(inputs)
     }
 }
 
@@ -121,7 +121,7 @@ impl OnlineMethod for Unbound {
         }
     }
 
-    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+    fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
         unreachable!("a plan has what makes its plug-ins")
     }
 }

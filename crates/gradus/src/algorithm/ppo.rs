@@ -14,7 +14,7 @@ pub use super::estimator::{
 };
 use super::estimator::{Estimation, Estimator};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, mini_batches};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -311,8 +311,8 @@ impl OnlineMethod for PpoConfig {
         }
     }
 
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
-        Box::new(Ppo::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        Box::new(Ppo::new(self, inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::actor::Actor;
 use super::grouped::Grouped;
 use super::step::{Denominator, PolicyLoss, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
 use crate::data::{Need, TooLong};
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
@@ -153,7 +153,7 @@ impl OnlineMethod for RlooConfig {
         }
     }
 
-    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+    fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
         Box::new(Rloo::new(self))
     }
 }

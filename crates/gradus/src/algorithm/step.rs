@@ -54,12 +54,12 @@ pub struct PolicyLoss {
 pub enum Surrogate {
     /// Those times the clipped ratio to the policy that sampled.
     Clipped(Clip),
-    /// Those times the logprob, times the ratio without gradient where it is not above this (CISPO).
-    Capped(f64),
-    /// Those times a smooth gate of the ratio, with a temperature where they are positive and one where not (SAPO).
-    Soft(f64, f64),
-    /// Those times the logprob, times a weight of the sequence's whole ratio (VESPO).
-    Weighted(Gamma),
+    /// CISPO: those times the logprob, times the ratio without gradient, capped at this.
+    Cispo(f64),
+    /// SAPO: those times a smooth gate of the ratio; the temperatures where they are positive and where not.
+    Sapo(f64, f64),
+    /// VESPO: those times the logprob, times a weight of the sequence's whole ratio.
+    Vespo(Gamma),
     /// Those times the logprob.
     PolicyGradient,
 }
@@ -69,8 +69,8 @@ impl Surrogate {
     fn clip(&self) -> Clip {
         match *self {
             Self::Clipped(clip) => clip,
-            Self::Capped(cap) => Clip { low: 1.0, high: cap - 1.0, delta: None },
-            Self::Soft(..) | Self::Weighted(_) | Self::PolicyGradient => {
+            Self::Cispo(cap) => Clip { low: 1.0, high: cap - 1.0, delta: None },
+            Self::Sapo(..) | Self::Vespo(_) | Self::PolicyGradient => {
                 Clip { low: 1.0, high: f64::INFINITY, delta: None }
             }
         }
@@ -95,9 +95,9 @@ impl Tokens<'_> {
         let advantages_m = constant(self.advantages.to_vec(), &device);
         let losses_m = match surrogate {
             Surrogate::Clipped(clip) => clipped_surrogate(log_ratios_m(), advantages_m, clip),
-            Surrogate::Capped(cap) => cispo::cispo(logprobs_m(), log_ratios_m(), advantages_m, *cap),
-            Surrogate::Soft(positive, negative) => sapo::sapo(log_ratios_m(), advantages_m, *positive, *negative),
-            Surrogate::Weighted(gamma) => {
+            Surrogate::Cispo(cap) => cispo::cispo(logprobs_m(), log_ratios_m(), advantages_m, *cap),
+            Surrogate::Sapo(positive, negative) => sapo::sapo(log_ratios_m(), advantages_m, *positive, *negative),
+            Surrogate::Vespo(gamma) => {
                 let logprobs = read(&self.logprobs_m);
                 let log_ratios: Vec<f32> = logprobs.iter().zip(self.old).map(|(new, old)| new - old).collect();
                 let weights_b = gamma.weights(&log_ratios, self.advantages, self.counts_b);

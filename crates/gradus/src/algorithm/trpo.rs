@@ -15,7 +15,7 @@ use super::critic::Critic;
 use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
 use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor, mini_batches};
+use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
@@ -202,8 +202,8 @@ impl OnlineMethod for TrpoConfig {
         }
     }
 
-    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
-        Box::new(Trpo::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        Box::new(Trpo::new(self, inputs.critic.expect("its cast has a critic"), inputs.kl_coefficient))
     }
 }
 

@@ -282,7 +282,7 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
     let mut means = Means::default();
     for pass in PASSES.split(&lengths) {
         let pairs: Vec<&PreferenceExample> = made.examples[pass].iter().collect();
-        let [policy, reference] = [model, &reference].map(|model| dpo.ask(model, &pairs));
+        let [policy, reference] = [model, &reference].map(|model| dpo.score_with_reference(model, &pairs));
         for (own, others) in policy.as_chunks::<2>().0.iter().zip(reference.as_chunks::<2>().0) {
             let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
             [chosen, rejected].into_iter().try_for_each(|reward| check_finite("an implicit reward", reward))?;

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Moment, Objective, OfflineMethod, Pass};
+use super::{Objective, OfflineMethod, Pass, StepId};
 use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
@@ -193,7 +193,7 @@ impl Distill {
         &self,
         model: &CausalLm,
         examples: &[&DistillExample],
-        at: Moment,
+        at: StepId,
     ) -> Result<Vec<DistillExample>, String> {
         let prompts: Vec<&[u32]> = examples.iter().map(|example| &example.ids[..example.prompt_len]).collect();
         let Some(params) = examples.first().map(|example| &*example.params) else { return Ok(Vec::new()) };
@@ -220,11 +220,11 @@ impl Objective for Distill {
         sequence(example).targets()
     }
 
-    fn renewed(
+    fn regenerate(
         &self,
         model: &CausalLm,
         examples: &[&DistillExample],
-        at: Moment,
+        at: StepId,
         stats: &mut Stats,
     ) -> Result<Option<Vec<DistillExample>>, String> {
         let draw: f64 = at.seed.stream(Purpose::OnPolicy, at.step, 0).random();

@@ -84,16 +84,16 @@ impl OfflineMethod for DpoConfig {
     }
 
     /// The summed logprobs of both completions, unless they are to be live.
-    fn asked(&self) -> usize {
+    fn reference_width(&self) -> usize {
         if self.is_live() { 0 } else { 2 }
     }
 
-    fn ask(&self, reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<f32> {
+    fn score_with_reference(&self, reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<f32> {
         sums_of_pairs(reference, pairs, self.ld_alpha).concat()
     }
 
-    fn learnt(&self, pair: PreferenceExample, said: &[f32]) -> DpoPair {
-        DpoPair { reference: said.try_into().ok(), ..pair.into() }
+    fn with_reference(&self, pair: PreferenceExample, logprobs: &[f32]) -> DpoPair {
+        DpoPair { reference: logprobs.try_into().ok(), ..pair.into() }
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Dpo {
@@ -190,7 +190,7 @@ impl Objective for Dpo {
     }
 
     /// For losses that sort: a pass without gradient, to know the order of the step.
-    fn acquainted(&self, model: &CausalLm, examples: &[&DpoPair], passes: MicroBatch) -> Option<Vec<DpoPair>> {
+    fn with_batch_context(&self, model: &CausalLm, examples: &[&DpoPair], passes: MicroBatch) -> Option<Vec<DpoPair>> {
         let lengths: Vec<usize> = examples.iter().map(|example| self.tokens(example)).collect();
         let passes = passes.split(&lengths);
         if !self.config.sorts() || passes.len() < 2 {

@@ -150,16 +150,16 @@ impl OfflineMethod for KtoConfig {
     }
 
     /// The summed logprobs of the completion, unless every step asks.
-    fn asked(&self) -> usize {
+    fn reference_width(&self) -> usize {
         if self.has_reference_point() { 0 } else { 1 }
     }
 
-    fn ask(&self, reference: &CausalLm, examples: &[&UnpairedExample]) -> Vec<f32> {
+    fn score_with_reference(&self, reference: &CausalLm, examples: &[&UnpairedExample]) -> Vec<f32> {
         logprob_sums(reference, &Rows::Alone(examples.iter().map(|example| sequence(example)).collect()))
     }
 
-    fn learnt(&self, example: UnpairedExample, said: &[f32]) -> KtoExample {
-        KtoExample { known: said.first().map(|&sum| (sum, 0.0)), ..example.into() }
+    fn with_reference(&self, example: UnpairedExample, logprobs: &[f32]) -> KtoExample {
+        KtoExample { known: logprobs.first().map(|&sum| (sum, 0.0)), ..example.into() }
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Kto {
@@ -230,7 +230,12 @@ impl Objective for Kto {
 
     /// Passes without gradient over the prompts of the step, each with the completion before its own (the first with the
     /// last) as in TRL: their log-ratios are the step's point of reference.
-    fn acquainted(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
+    fn with_batch_context(
+        &self,
+        model: &CausalLm,
+        examples: &[&KtoExample],
+        passes: MicroBatch,
+    ) -> Option<Vec<KtoExample>> {
         let reference = self.reference.as_ref()?;
         // Nothing is kept for a backward pass.
         let policy = if model.trunk.embedding().is_autodiff() { model.valid() } else { model.clone() };
@@ -262,7 +267,8 @@ impl Objective for Kto {
         let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
             // These are all that there is of a step.
             let whole = MicroBatch { tokens: usize::MAX, rows: None };
-            let completed = self.acquainted(model, examples, whole).expect("it is known unless a reference is kept");
+            let completed =
+                self.with_batch_context(model, examples, whole).expect("it is known unless a reference is kept");
             return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
         };
         let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));

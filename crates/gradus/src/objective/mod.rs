@@ -30,7 +30,7 @@ use crate::stats::Stats;
 /// A method that learns from fixed examples, by its keys.
 pub trait OfflineMethod: Method {
     /// What its rows become, which is what its objective learns from or becomes it.
-    type Example: Into<Learnt<Self>>;
+    type Example: Into<TrainingExample<Self>>;
     /// What it minimises.
     type Objective: Objective<Model: Trainable>;
 
@@ -51,19 +51,19 @@ pub trait OfflineMethod: Method {
     /// One example as it is handed over to the model.
     fn rows(example: &Self::Example) -> Rows<'_>;
 
-    /// How many numbers the reference is asked for of every example, once and before the first step. Default: it is not asked.
-    fn asked(&self) -> usize {
+    /// How many numbers the reference computes for every example, once and before the first step. Default: none.
+    fn reference_width(&self) -> usize {
         0
     }
 
-    /// What `reference` says of examples that pass through it together: [`asked`](Self::asked) numbers of each, one example
-    /// after the other.
-    fn ask(&self, _reference: &CausalLm, _examples: &[&Self::Example]) -> Vec<f32> {
+    /// Scores examples that pass through `reference` together: [`reference_width`](Self::reference_width) numbers of each, one
+    /// example after the other.
+    fn score_with_reference(&self, _reference: &CausalLm, _examples: &[&Self::Example]) -> Vec<f32> {
         Vec::new()
     }
 
-    /// What is learnt from: an example with what the reference said of it, which is nothing where it was not asked.
-    fn learnt(&self, example: Self::Example, _said: &[f32]) -> Learnt<Self> {
+    /// The example with the numbers of the reference, which are none where it computes none.
+    fn with_reference(&self, example: Self::Example, _numbers: &[f32]) -> TrainingExample<Self> {
         example.into()
     }
 
@@ -72,7 +72,7 @@ pub trait OfflineMethod: Method {
 }
 
 /// What the objective of a method learns from.
-pub type Learnt<M> = <<M as OfflineMethod>::Objective as Objective>::Example;
+pub type TrainingExample<M> = <<M as OfflineMethod>::Objective as Objective>::Example;
 
 /// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.
@@ -88,7 +88,7 @@ pub struct Totals {
 
 /// Which training step it is: what draws at random draws from a stream of the two.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
+pub struct StepId {
     /// The seed of the run.
     pub seed: Seed,
     /// Optimiser steps before this one.
@@ -128,11 +128,11 @@ pub trait Objective {
     ///
     /// # Errors
     /// What keeps them from being made.
-    fn renewed(
+    fn regenerate(
         &self,
         _model: &Self::Model,
         _examples: &[&Self::Example],
-        _at: Moment,
+        _at: StepId,
         _stats: &mut Stats,
     ) -> Result<Option<Vec<Self::Example>>, String> {
         Ok(None)
@@ -140,7 +140,7 @@ pub trait Objective {
 
     /// The examples of a step, each with what its loss must know of the others, where that takes a look at all of them
     /// before the first pass. `None`, which is usual: a pass needs nothing but the totals.
-    fn acquainted(
+    fn with_batch_context(
         &self,
         _model: &Self::Model,
         _examples: &[&Self::Example],
@@ -214,8 +214,8 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     progress: &dyn Progress,
 ) -> Result<Stats> {
     let step = Pass { totals: totals(objective, examples), dropout: None };
-    let acquainted: Option<Vec<O::Example>> = objective.acquainted(model, examples, passes);
-    let examples = acquainted.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
+    let with_context: Option<Vec<O::Example>> = objective.with_batch_context(model, examples, passes);
+    let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut loss) = (Stats::default(), 0.0);
     let mut measured = Stats::default();

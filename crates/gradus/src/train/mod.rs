@@ -1,6 +1,5 @@
 //! Training: the loop (`steps`), its two kinds of step ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
 
-mod asked;
 mod beginning;
 pub(crate) mod cast;
 mod claimed;
@@ -17,6 +16,7 @@ pub mod offline;
 pub mod online;
 pub(crate) mod prepare;
 pub mod recorder;
+mod reference_logprobs;
 mod rescue;
 pub mod rollout_log;
 mod run;

@@ -15,7 +15,7 @@ use crate::host::read;
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::model::DropoutStream;
-use crate::objective::{Moment, Objective, Pass, totals};
+use crate::objective::{Objective, Pass, StepId, totals};
 use crate::progress::Progress;
 use crate::run::Metrics;
 use crate::settings::Settings;
@@ -160,12 +160,12 @@ pub fn optimise<O: Objective>(
 ) -> Result<StepReport, Halt> {
     let step = learner.optimizer().steps();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
-    let at = Moment { seed: settings.seed, step };
-    let renewed = objective.renewed(learner.module(), batch, at, &mut measured)?;
-    let batch: Vec<&O::Example> = renewed.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
+    let at = StepId { seed: settings.seed, step };
+    let regenerated = objective.regenerate(learner.module(), batch, at, &mut measured)?;
+    let batch: Vec<&O::Example> = regenerated.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
     let totals = totals(objective, &batch);
-    let acquainted = objective.acquainted(learner.module(), &batch, settings.passes);
-    let batch: Vec<&O::Example> = acquainted.as_ref().map_or(batch, |batch| batch.iter().collect());
+    let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes);
+    let batch: Vec<&O::Example> = with_context.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
         progress.advance("accumulated", pass.start, batch.len()).map_err(|_| Halt::Interrupted)?;

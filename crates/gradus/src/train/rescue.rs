@@ -9,7 +9,7 @@ use crate::observer::Event;
 
 /// Runs `steps` on what is being trained. On an error or a panic, `save` writes a checkpoint if the weights are those of
 /// the last complete step, and says whether they were; then the error or the panic goes on.
-pub(super) fn guard<'o, S>(
+pub(super) fn checkpoint_on_failure<'o, S>(
     trained: &mut S,
     recorder: &mut Recorder<'o>,
     steps: impl FnOnce(&mut S, &mut Recorder<'o>) -> Result<()>,

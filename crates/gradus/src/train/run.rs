@@ -8,7 +8,6 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::SaveFor;
-use super::asked::{self, Asked};
 use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
@@ -23,10 +22,11 @@ use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
+use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::RolloutLog;
 use super::watched::Watched;
 use crate::algorithm::actor::Actor;
-use crate::algorithm::{OnlineMethod, Parts};
+use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{MicroBatch, Order, Weighted};
 use crate::config::{Effect, Plan, Visitor};
 use crate::device::DeviceChoice;
@@ -220,22 +220,24 @@ impl Job<'_> {
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
-        let about = self.asked_about(method, [&train, &held_out]);
+        let about = self.reference_question(method, [&train, &held_out]);
         // A run that is to be replaced takes its answers with it.
         let goes_on = self.checkpoint.is_some();
-        let kept = about.as_ref().filter(|_| goes_on).and_then(|about| Asked::read(self.directory, about));
+        let kept = about.as_ref().filter(|_| goes_on).and_then(|about| ReferenceLogprobs::read(self.directory, about));
         let reference = match (model.language(), &kept) {
             (Some(policy), None) => self.models().reference(policy)?,
             _ => None,
         };
         let is_new = kept.is_none();
-        let asked = match (kept, &reference) {
+        let logprobs = match (kept, &reference) {
             (Some(kept), _) => kept,
-            (None, Some(reference)) => Asked::ask(method, reference, [&train, &held_out], self.passes(), observer),
-            (None, None) => Asked::default(),
+            (None, Some(reference)) => {
+                ReferenceLogprobs::compute(method, reference, [&train, &held_out], self.passes(), observer)
+            }
+            (None, None) => ReferenceLogprobs::default(),
         };
-        let train = asked::learnt(method, train, &asked.train);
-        let held_out = asked::learnt(method, held_out, &asked.held_out);
+        let train = reference_logprobs::attach(method, train, &logprobs.train);
+        let held_out = reference_logprobs::attach(method, held_out, &logprobs.held_out);
         let objective = method.objective(reference);
 
         let order = self.order(Purpose::DataOrder, train.len());
@@ -260,7 +262,7 @@ impl Job<'_> {
         };
         let mut recorder = self.recorder(observer)?;
         apart.write(self.directory)?;
-        about.filter(|_| is_new).map_or(Ok(()), |about| asked.write(self.directory, &about))?;
+        about.filter(|_| is_new).map_or(Ok(()), |about| logprobs.write(self.directory, &about))?;
         // Evaluations that complete prompts keep what they sampled, as those of online methods do.
         let log = match prompts.is_empty() {
             true => None,
@@ -320,7 +322,7 @@ impl Job<'_> {
         let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
         let lagged = self.models().lagged(&policy)?;
         let special_ids = self.start.model.tokenizer.special_ids();
-        let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
+        let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
         let measuring = self.measuring(observer)?;
 
@@ -363,9 +365,9 @@ impl Job<'_> {
         self.finish(&mut recorder, &settings)
     }
 
-    /// The print of everything that the answers of a reference follow from; none where it is not asked before training.
-    fn asked_about<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Option<String> {
-        if method.asked() == 0 {
+    /// A hash of everything that the log-probabilities of the reference follow from; `None` where none are computed before training.
+    fn reference_question<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Option<String> {
+        if method.reference_width() == 0 {
             return None;
         }
         let keys = serde_json::to_string(self.plan.method()).expect("keys are JSON");

@@ -80,7 +80,7 @@ pub(super) trait TrainingStep {
 /// Those of [`TrainingStep`], or what writing fails with. A run that fails between two steps leaves a checkpoint.
 pub(super) fn train<T: TrainingStep>(training: &mut T, recorder: &mut Recorder<'_>) -> Result<()> {
     let steps = |training: &mut T, recorder: &mut Recorder<'_>| steps(training, recorder);
-    rescue::guard(training, recorder, steps, |training, recorder| {
+    rescue::checkpoint_on_failure(training, recorder, steps, |training, recorder| {
         let settled = recorder.is_settled(training.version());
         if settled {
             checkpoint(training, recorder, false)?;

@@ -16,7 +16,7 @@ use gradus::algorithm::nlpo::{Nlpo, NlpoConfig};
 use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::trpo::TrpoConfig;
-use gradus::algorithm::{Actor, Algorithm, OnlineMethod, Parts};
+use gradus::algorithm::{Actor, Algorithm, AlgorithmInputs, OnlineMethod};
 use gradus::batches::Order;
 use gradus::config::{Plan, RunConfig};
 use gradus::learner::Learner;
@@ -305,9 +305,9 @@ fn own_critic(policy: &CausalLm) -> Critic {
 }
 
 /// What every method with a critic is made of.
-fn parts() -> (Actor, Parts) {
+fn parts() -> (Actor, AlgorithmInputs) {
     let policy = policy();
-    let parts = Parts {
+    let parts = AlgorithmInputs {
         critic: Some(own_critic(&policy)),
         lagged: Some(policy.valid()),
         special_ids: vec![2],

@@ -15,7 +15,7 @@ use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
-use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor};
+use gradus::algorithm::{Actor, Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update, actor};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
 use gradus::learner::Learner;
@@ -574,7 +574,7 @@ impl<'m> Visitor<'m> for WithCritic<'_> {
         };
         let critic = Some(Critic::Separate(Box::new(critic)));
         let lagged = Some(load(self.policy).valid());
-        method.algorithm(Parts { critic, lagged, special_ids: vec![2], kl_coefficient: None })
+        method.algorithm(AlgorithmInputs { critic, lagged, special_ids: vec![2], kl_coefficient: None })
     }
 }
 

@@ -2,7 +2,7 @@
 //! (<https://docs.argilla.io/latest/how_to_guides/import_export/>).
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 
 use serde_json::{Map, Value, json};
 
@@ -10,6 +10,7 @@ use super::{Imported, beside, missing, parts, put, read_missing, shown, span, ta
 use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::task::Task;
+use crate::annotate::{END, stable_hash};
 use crate::store::projects::{Annotation, Project};
 
 /// Before a user's number in the metadata, which has the name.
@@ -18,9 +19,11 @@ const PERSON: &str = "person-";
 /// A number of the form that users have, made of the name.
 fn user(name: &str) -> String {
     let half = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        (salt, name).hash(&mut hasher);
-        hasher.finish()
+        stable_hash(|hasher| {
+            hasher.write_u8(salt);
+            hasher.write(name.as_bytes());
+            hasher.write_u8(END);
+        })
     };
     let digits = format!("{:016x}{:016x}", half(0), half(1));
     // A random UUID, by its version and variant.

@@ -1,4 +1,4 @@
-//! What the reference says of the examples before the first step, kept beside the run: one that goes on does not ask again.
+//! Log-probabilities of the reference, computed before the first step and kept beside the run: a resumed run reads them again.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,25 +10,25 @@ use crate::batches::MicroBatch;
 use crate::error::Result;
 use crate::files::{NamedTensor, atomic, write_safetensors};
 use crate::model::CausalLm;
-use crate::objective::{Learnt, OfflineMethod};
+use crate::objective::{OfflineMethod, TrainingExample};
 use crate::observer::{Event, Observer};
 use crate::run::RunDir;
 
-/// The key of the file's metadata: the prints of what was asked and of what was answered.
+/// The key of the file's metadata: hashes of the question and of the numbers.
 const PRINTS: &str = "prints";
 
-/// The answers, as many numbers an example as its method asks for, one example after the other.
+/// The numbers of all examples, [`OfflineMethod::reference_width`] of each, one example after the other.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct ReferenceLogprobs {
     /// Of the examples to train on.
     pub train: Vec<f32>,
     /// Of those held out.
     pub held_out: Vec<f32>,
 }
 
-impl Asked {
-    /// Asks `reference` about the examples to train on and those held out; the observer is told how many are done.
-    pub fn ask<M: OfflineMethod>(
+impl ReferenceLogprobs {
+    /// Has `reference` score the examples to train on and those held out; the observer is told how many are done.
+    pub fn compute<M: OfflineMethod>(
         method: &M,
         reference: &CausalLm,
         parts: [&[M::Example]; 2],
@@ -36,28 +36,28 @@ impl Asked {
         observer: &mut dyn Observer,
     ) -> Self {
         let mut done = 0;
-        if method.asked() > 0 {
+        if method.reference_width() > 0 {
             let total = Some(parts.iter().map(|part| part.len()).sum());
             observer.event(&Event::Phase { name: "reference", total, done });
         }
         let [train, held_out] = parts.map(|examples| {
-            if method.asked() == 0 {
+            if method.reference_width() == 0 {
                 return Vec::new();
             }
             let lengths: Vec<usize> = examples.iter().map(|example| M::rows(example).tokens()).collect();
-            let mut said = Vec::with_capacity(method.asked() * examples.len());
+            let mut found = Vec::with_capacity(method.reference_width() * examples.len());
             for pass in passes.split(&lengths) {
                 done += pass.len();
-                said.extend(method.ask(reference, &examples[pass].iter().collect::<Vec<_>>()));
+                found.extend(method.score_with_reference(reference, &examples[pass].iter().collect::<Vec<_>>()));
                 observer.event(&Event::Progress { done });
             }
-            said
+            found
         });
         Self { train, held_out }
     }
 
-    /// What the run in `directory` was answered before, where it asked the same: `question` is the print of what is asked. A file
-    /// that is broken, or about something else, is none.
+    /// What the run in `directory` has kept for the same examples, reference and method, whose hash is `question`. `None` for a file that is
+    /// broken or about something else.
     pub fn read(directory: &RunDir, question: &str) -> Option<Self> {
         let bytes = fs::read(directory.reference()).ok()?;
         let (_, header) = SafeTensors::read_metadata(&bytes).ok()?;
@@ -66,11 +66,11 @@ impl Asked {
             let bytes = file.tensor(name).ok()?.data().as_chunks().0;
             Some(bytes.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect::<Vec<_>>())
         };
-        let asked = Self { train: numbers("train")?, held_out: numbers("held_out")? };
-        (header.metadata().as_ref()?.get(PRINTS)? == &asked.prints(question)).then_some(asked)
+        let kept = Self { train: numbers("train")?, held_out: numbers("held_out")? };
+        (header.metadata().as_ref()?.get(PRINTS)? == &kept.prints(question)).then_some(kept)
     }
 
-    /// Keeps the answers in `directory`.
+    /// Keeps the numbers in `directory`.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -89,10 +89,14 @@ impl Asked {
     }
 }
 
-/// Examples with what was said of them.
-pub(super) fn learnt<M: OfflineMethod>(method: &M, examples: Vec<M::Example>, said: &[f32]) -> Vec<Learnt<M>> {
-    let count = method.asked().min(said.len());
-    let of = |(i, example)| method.learnt(example, &said[i * count..(i + 1) * count]);
+/// Examples with the numbers of the reference.
+pub(super) fn attach<M: OfflineMethod>(
+    method: &M,
+    examples: Vec<M::Example>,
+    numbers: &[f32],
+) -> Vec<TrainingExample<M>> {
+    let count = method.reference_width().min(numbers.len());
+    let of = |(i, example)| method.with_reference(example, &numbers[i * count..(i + 1) * count]);
     examples.into_iter().enumerate().map(of).collect()
 }
 
@@ -102,22 +106,22 @@ mod tests {
     use crate::run::Existing;
 
     #[test]
-    fn answers_come_back_to_the_bit_for_the_same_question_and_never_when_changed() {
+    fn what_was_kept_is_read_again_for_the_same_question_and_never_when_changed() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let run = RunDir::create(directory.path().join("dpo"), Existing::Refuse).expect("created");
-        assert_eq!(Asked::read(&run, "q"), None);
-        let asked = Asked { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0] };
-        asked.write(&run, "q").expect("written");
-        let found = Asked::read(&run, "q").expect("kept");
-        assert_eq!(found.prints(""), asked.prints(""));
+        assert_eq!(ReferenceLogprobs::read(&run, "q"), None);
+        let kept = ReferenceLogprobs { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0] };
+        kept.write(&run, "q").expect("written");
+        let found = ReferenceLogprobs::read(&run, "q").expect("kept");
+        assert_eq!(found.prints(""), kept.prints(""));
         assert!(found.held_out[0].is_sign_negative());
-        assert_eq!(Asked::read(&run, "another"), None);
+        assert_eq!(ReferenceLogprobs::read(&run, "another"), None);
         let mut bytes = fs::read(run.reference()).expect("there");
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         fs::write(run.reference(), &bytes).expect("changed");
-        assert_eq!(Asked::read(&run, "q"), None);
+        assert_eq!(ReferenceLogprobs::read(&run, "q"), None);
         fs::write(run.reference(), &bytes[..last - 6]).expect("cut off");
-        assert_eq!(Asked::read(&run, "q"), None);
+        assert_eq!(ReferenceLogprobs::read(&run, "q"), None);
     }
 }
