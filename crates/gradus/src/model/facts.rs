@@ -285,6 +285,7 @@ pub(super) fn check(
     tell(&directory.join("generation_config.json"), &found)
 }
 
+#[deny(clippy::wildcard_enum_match_arm)]
 fn of_family(family: Family) -> &'static [&'static [Key]] {
     match family {
         Family::Gpt2 => &[GPT2],
@@ -292,7 +293,13 @@ fn of_family(family: Family) -> &'static [&'static [Key]] {
         Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &[BART],
         Family::Gemma2 => &[DECODER, ONE_ROPE, GEMMA],
         Family::Gemma3 => &[DECODER, TWO_ROPES, GEMMA],
-        _ => &[DECODER, ONE_ROPE],
+        Family::Llama
+        | Family::Mistral
+        | Family::Qwen2
+        | Family::Qwen3
+        | Family::SmolLm3
+        | Family::Phi3
+        | Family::Olmo2 => &[DECODER, ONE_ROPE],
     }
 }
 
@@ -379,7 +386,15 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
         }
     };
     match family {
-        family if family.is_decoder() => {
+        Family::Llama
+        | Family::Mistral
+        | Family::Qwen2
+        | Family::Qwen3
+        | Family::Gemma2
+        | Family::Gemma3
+        | Family::SmolLm3
+        | Family::Phi3
+        | Family::Olmo2 => {
             let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
             let kv_heads = count("num_key_value_heads").unwrap_or(heads);
             multiple(("num_attention_heads", heads), ("num_key_value_heads", kv_heads), problems);
@@ -405,7 +420,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
                 multiple(("d_model", width), (key, count(key).unwrap_or(1)), problems);
             }
         }
-        _ => {}
+        Family::T5 | Family::Mt5 => {}
     }
 }
 

@@ -116,7 +116,15 @@ impl ModelShape {
             family @ (Family::Bart | Family::Blenderbot | Family::BlenderbotSmall) => {
                 Self::bart(&read_config(dir)?, family.bart_kind())
             }
-            family => Self::decoder(dir, family)?,
+            family @ (Family::Llama
+            | Family::Mistral
+            | Family::Qwen2
+            | Family::Qwen3
+            | Family::Gemma2
+            | Family::Gemma3
+            | Family::SmolLm3
+            | Family::Phi3
+            | Family::Olmo2) => Self::decoder(dir, family)?,
         };
         Ok(Self { quantised: dir.quantisation(), ..shape })
     }

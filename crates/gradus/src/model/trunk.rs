@@ -145,11 +145,6 @@ impl Family {
         }
     }
 
-    /// Whether it is Llama or its kin: a [`Decoder`].
-    pub(super) fn is_decoder(self) -> bool {
-        self != Self::Gpt2 && !self.has_encoder()
-    }
-
     /// Whether it is one of Gemma's.
     pub(super) fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma2 | Self::Gemma3)
@@ -209,6 +204,7 @@ pub(crate) fn read_config<C: DeserializeOwned>(dir: &ModelDir) -> Result<C> {
 
 impl Trunk {
     /// The trunk that `dir` describes, with tensors from the builder.
+    #[deny(clippy::wildcard_enum_match_arm)]
     pub(crate) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = Family::of(dir)?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
@@ -238,7 +234,15 @@ impl Trunk {
                 config.check().map_err(refuse)?;
                 Self::Bart(BartModel::build(b, config, family.bart_kind(), dir.decoder_start()?))
             }
-            _ => {
+            Family::Llama
+            | Family::Mistral
+            | Family::Qwen2
+            | Family::Qwen3
+            | Family::Gemma2
+            | Family::Gemma3
+            | Family::SmolLm3
+            | Family::Phi3
+            | Family::Olmo2 => {
                 let (config, anatomy) = Anatomy::of(family, &dir.config).map_err(refuse)?;
                 Self::Decoder(Decoder::build(b, config, anatomy))
             }

@@ -56,7 +56,14 @@ impl Architecture {
             Family::Qwen3 => Self::decoder("qwen3", family, &dir.config, tied).map_err(refuse),
             Family::Gemma2 => Self::decoder("gemma2", family, &dir.config, tied).map_err(refuse),
             Family::Gemma3 => Self::decoder("gemma3", family, &dir.config, tied).map_err(refuse),
-            _ => {
+            Family::SmolLm3
+            | Family::Phi3
+            | Family::Olmo2
+            | Family::T5
+            | Family::Mt5
+            | Family::Bart
+            | Family::Blenderbot
+            | Family::BlenderbotSmall => {
                 let name = family.name();
                 Err(refuse(format!("`{name}` cannot be written as GGUF (possible: {KNOWN})")))
             }

@@ -69,13 +69,21 @@ impl LoraConfig {
 }
 
 /// The layers of attention in the blocks of a family.
+#[deny(clippy::wildcard_enum_match_arm)]
 fn of_decoder(family: Family) -> &'static [&'static str] {
     match family {
         Family::Gpt2 => &["c_attn", "attn.c_proj"],
         Family::Phi3 => &["qkv_proj", "o_proj"],
         Family::T5 | Family::Mt5 => &["q", "k", "v", "o"],
         Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
-        _ => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        Family::Llama
+        | Family::Mistral
+        | Family::Qwen2
+        | Family::Qwen3
+        | Family::Gemma2
+        | Family::Gemma3
+        | Family::SmolLm3
+        | Family::Olmo2 => &["q_proj", "k_proj", "v_proj", "o_proj"],
     }
 }
 

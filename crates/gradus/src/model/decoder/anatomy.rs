@@ -120,19 +120,53 @@ impl Anatomy {
             norms: match family {
                 Family::Gemma2 | Family::Gemma3 => Norms::Around,
                 Family::Olmo2 => Norms::After,
-                _ => Norms::Before,
+                Family::Llama
+                | Family::Mistral
+                | Family::Qwen2
+                | Family::Qwen3
+                | Family::SmolLm3
+                | Family::Phi3
+                | Family::Gpt2
+                | Family::T5
+                | Family::Mt5
+                | Family::Bart
+                | Family::Blenderbot
+                | Family::BlenderbotSmall => Norms::Before,
             },
             norm_offset: if is_gemma { 1.0 } else { 0.0 },
             qk_norm: match family {
                 Family::Qwen3 | Family::Gemma3 => Some(QkNorm::Heads),
                 Family::Olmo2 => Some(QkNorm::Whole),
-                _ => None,
+                Family::Llama
+                | Family::Mistral
+                | Family::Qwen2
+                | Family::Gemma2
+                | Family::SmolLm3
+                | Family::Phi3
+                | Family::Gpt2
+                | Family::T5
+                | Family::Mt5
+                | Family::Bart
+                | Family::Blenderbot
+                | Family::BlenderbotSmall => None,
             },
             attention_biases: match family {
                 // Whatever the configuration says.
                 Family::Qwen2 => [true, false],
                 Family::Phi3 => [false; 2],
-                _ => [config.attention_bias; 2],
+                Family::Llama
+                | Family::Mistral
+                | Family::Qwen3
+                | Family::Gemma2
+                | Family::Gemma3
+                | Family::SmolLm3
+                | Family::Olmo2
+                | Family::Gpt2
+                | Family::T5
+                | Family::Mt5
+                | Family::Bart
+                | Family::Blenderbot
+                | Family::BlenderbotSmall => [config.attention_bias; 2],
             },
             fused: family == Family::Phi3,
             gate: Gate::named(&config.hidden_act)?,

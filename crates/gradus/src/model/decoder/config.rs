@@ -108,6 +108,7 @@ fn one() -> usize {
 }
 
 /// What `transformers` takes for keys that are absent, where families differ.
+#[deny(clippy::wildcard_enum_match_arm)]
 fn defaults(family: Family) -> &'static str {
     match family {
         Family::Mistral => r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
@@ -133,7 +134,13 @@ fn defaults(family: Family) -> &'static str {
             r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#
         }
         Family::Olmo2 => r#"{"rms_norm_eps": 1e-5}"#,
-        _ => "{}",
+        Family::Llama
+        | Family::Gpt2
+        | Family::T5
+        | Family::Mt5
+        | Family::Bart
+        | Family::Blenderbot
+        | Family::BlenderbotSmall => "{}",
     }
 }
 

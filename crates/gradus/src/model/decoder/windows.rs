@@ -28,13 +28,21 @@ pub(crate) enum Rule {
 }
 
 impl Windows {
+    #[deny(clippy::wildcard_enum_match_arm)]
     pub(crate) fn of(family: Family) -> Self {
         match family {
             Family::Mistral | Family::Phi3 => Self::Everywhere,
             Family::Qwen2 | Family::Qwen3 => Self::ByLayer(Rule::Last),
             Family::SmolLm3 => Self::ByLayer(Rule::Unturned),
             Family::Gemma2 | Family::Gemma3 => Self::ByLayer(Rule::Pattern),
-            _ => Self::Never,
+            Family::Llama
+            | Family::Olmo2
+            | Family::Gpt2
+            | Family::T5
+            | Family::Mt5
+            | Family::Bart
+            | Family::Blenderbot
+            | Family::BlenderbotSmall => Self::Never,
         }
     }
 }
