@@ -189,7 +189,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     if let Some(response) = enter(guard, &parts.uri) {
         return Err(Refusal::Known(Box::new(response)));
     }
-    // Who says that much is not listened to at all; who says nothing and sends it is cut off.
+    // A request that declares too large a body is refused; one that does not declare it is cut off.
     let said = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if said.is_some_and(|said| said > BODY_BYTES as u64) {
         return Err(Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE));

@@ -158,7 +158,7 @@ impl Default for GrpoConfig {
     }
 }
 
-/// What has an importance ratio of its own.
+/// The unit that has an importance ratio: a token or a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportanceSamplingLevel {

@@ -76,7 +76,7 @@ impl OnlineMethod for Plugged {
     }
 }
 
-/// What stands for a method of which nobody says what makes it: rules refuse it before anything else is asked of it.
+/// Placeholder for an unregistered method; the rules of the configuration reject it.
 pub struct Unbound;
 
 static SAMPLING: LazyLock<SamplingConfig> = LazyLock::new(SamplingConfig::default);

@@ -35,9 +35,9 @@ pub struct PolicyLoss {
     pub surrogate: Surrogate,
     /// The weight of the surrogate in the loss.
     pub coefficient: f64,
-    /// What has an importance ratio of its own.
+    /// The unit that has an importance ratio: a token or a sequence.
     pub level: Level,
-    /// Who divides by what.
+    /// What the sum of the tokens' losses is divided by.
     pub denominator: Denominator,
     /// The weight of a KL term in the loss, and its form; it needs the reference's logprobs.
     pub kl: Option<(f64, KlCorrection)>,

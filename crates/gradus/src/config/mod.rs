@@ -78,7 +78,7 @@ pub struct RunConfig {
     /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
     #[serde(default)]
     pub adapter: Option<String>,
-    /// Set what another system sets, below everything that is written; `gradus config explain preset` shows it.
+    /// Use the defaults of another system; keys that are written win. `gradus config explain preset` shows them.
     #[serde(default)]
     pub preset: Option<Preset>,
     /// Train a new low-rank adapter beside the frozen model instead of the model itself.

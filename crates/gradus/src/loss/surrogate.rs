@@ -27,7 +27,7 @@ impl Clip {
     }
 }
 
-/// What has an importance ratio of its own.
+/// The unit that has an importance ratio: a token or a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Each token (PPO, GRPO).

@@ -1,4 +1,4 @@
-//! Who divides by what: the weight of each counted token in the loss of one optimiser step.
+//! The weight of each counted token in the loss of one optimizer step.
 //!
 //! The weights are made once for the whole step, before its first micro-batch, so that any split into micro-batches
 //! gives the same gradient: the loss of a micro-batch is `Σ weight · token loss`, and micro-batches are summed.

@@ -17,7 +17,7 @@ pub struct Cast<R = Role> {
     pub reference: Option<R>,
     /// A frozen copy of the policy as it was some iterations ago.
     pub lagged: Option<R>,
-    /// Say what completions are worth.
+    /// Score completions.
     pub rewards: Vec<R>,
     /// Are asked by metrics, of evaluations and as rewards.
     pub metrics: Vec<R>,

@@ -68,7 +68,7 @@ pub struct TrainConfig {
     pub prompt_truncation: Side,
     /// Rows that are left out of training and evaluation: ties, equal answers, short answers. Default: none.
     pub filter: RowFilter,
-    /// Leave bad rows out instead of ending the run: their number is said, and `skipped_rows.jsonl` in the run directory lists them
+    /// Leave bad rows out instead of ending the run: gradus reports how many, and `skipped_rows.jsonl` in the run directory lists each
     /// with what is wrong. Default false.
     pub skip_bad_rows: bool,
     /// Use at most this many training rows.

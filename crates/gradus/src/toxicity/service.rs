@@ -72,7 +72,7 @@ impl Service {
         Ok(Self { config, key, agent, next, interrupt })
     }
 
-    /// Waits until `end`, or for the user's wish to stop.
+    /// Waits until `end`, or until the user interrupts.
     fn wait(&self, end: Instant) -> std::result::Result<(), ScoringError> {
         loop {
             if self.interrupt.is_raised() {

@@ -134,7 +134,7 @@ impl Pass {
         Linear::forward_each(layers, x_nd.clone(), self.dropping.stream)
     }
 
-    /// What the tokens that go on attend to in whole texts, behind those tokens' states: all of `x_nd`, or where `first` the first
+    /// Keys and values of all tokens, after the states of the tokens that continue to the next layer: all of `x_nd`, or where `first` the first
     /// of each text.
     pub fn attend(
         self,
