@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::SaveFor;
 use super::diagnosis;
 use super::longest;
-use super::recorder::{Recorder, Seen, Verdict};
+use super::recorder::{Measured, Recorder, Seen, Verdict};
 use super::rescue;
+use super::{EvalSplit, SaveFor};
 use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::host::read;
@@ -29,6 +29,10 @@ pub struct Offline<'a, O: Objective> {
     pub examples: &'a [O::Example],
     /// Held-out examples; empty turns evaluation off.
     pub held_out: &'a [O::Example],
+    /// Test examples, measured before the first step and after the last.
+    pub test: &'a [O::Example],
+    /// Whether there is a test: there may be prompts without examples, where test rows are published without their answers.
+    pub has_test: bool,
     /// Which examples a step takes.
     pub order: Order,
     /// Everything else.
@@ -42,8 +46,8 @@ pub struct Offline<'a, O: Objective> {
 /// Writes a model (without gradient) into a directory.
 pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
 
-/// Completes held-out prompts after so many steps and epochs, records the completions and measures them.
-pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize), &dyn Progress) -> Result<Stats>;
+/// Completes the prompts of a split after so many steps and epochs, records the completions and measures them.
+pub type Complete<'a, M> = &'a dyn Fn(&M, EvalSplit, (usize, usize), &dyn Progress) -> Result<Stats>;
 
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
@@ -85,8 +89,14 @@ fn steps<O: Objective>(
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
     }
-    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, learner, 0, &recorder.within(0))?;
+    if recorder.state.step == 0 {
+        let mut before = Measured::default();
+        if settings.eval_steps >= 0 && !task.held_out.is_empty() {
+            before.held_out = Some(evaluate(task, EvalSplit::HeldOut, learner, 0, &recorder.within(0))?);
+        }
+        if task.has_test {
+            before.test = Some(evaluate(task, EvalSplit::Test, learner, 0, &recorder.within(0))?);
+        }
         recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -127,24 +137,26 @@ fn finish_step<O: Objective>(
     recorder: &mut Recorder<'_>,
 ) -> Result<Verdict> {
     let (settings, done) = (task.settings, recorder.state.step);
-    let mut evaluation = None;
+    let mut measured = Measured::default();
     if settings.evaluates_after(done) && !task.held_out.is_empty() {
         recorder.await_evaluation(learner.version());
-        evaluation = Some(evaluate(task, learner, done, &recorder.within(done))?);
+        measured.held_out = Some(evaluate(task, EvalSplit::HeldOut, learner, done, &recorder.within(done))?);
+    }
+    if task.has_test && recorder.ends(done, settings, measured.held_out.as_ref())? {
+        recorder.await_evaluation(learner.version());
+        measured.test = Some(evaluate(task, EvalSplit::Test, learner, done, &recorder.within(done))?);
+    }
+    if !measured.is_empty() {
         recorder.evaluated();
     }
-    if settings.logs_after(done) {
+    if settings.logs_after(done) || !measured.is_empty() {
         let epoch = done as f64 / task.order.steps_per_epoch() as f64;
         let seen = Seen { epoch, examples: task.order.rows_seen(done) };
-        recorder.log(done, settings, seen, evaluation.as_ref())?;
+        recorder.log(done, settings, seen, &measured)?;
         diagnosis::watch_loss(recorder, done, settings);
     }
-    let verdict = match &evaluation {
-        Some(found) => {
-            recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path, SaveFor::Use))?
-        }
-        None => Verdict::GoOn,
-    };
+    let save = |path: &Path| (task.save)(&learner.frozen(), path, SaveFor::Use);
+    let verdict = recorder.judge(done, settings, &measured, save)?;
     recorder.settle(learner.version())?;
     let planned = settings.saves_after(done) || verdict == Verdict::Stop;
     let interrupted = done < settings.steps && recorder.should_stop();
@@ -211,24 +223,34 @@ pub fn optimise<O: Objective>(
     Ok(stats)
 }
 
-/// Everything measured on the held-out examples (or on a sample of them) after `done` steps, under `eval_…`.
+/// Everything measured after `done` steps on the held-out examples (or on a sample of them), under `eval_…`, or on the test
+/// examples, under `test_…`.
 ///
 /// # Errors
 /// What the objective fails with.
 pub fn evaluate<O: Objective>(
     task: &Offline<'_, O>,
+    split: EvalSplit,
     learner: &Learner<O::Model>,
     done: usize,
     progress: &dyn Progress,
 ) -> Result<Metrics> {
-    let chosen = task.settings.evaluated(done, task.held_out.len());
-    let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &task.held_out[row]).collect();
+    let examples: Vec<&O::Example> = match split {
+        EvalSplit::Test => task.test.iter().collect(),
+        EvalSplit::HeldOut => {
+            let chosen = task.settings.evaluated(done, task.held_out.len());
+            chosen.into_iter().map(|row| &task.held_out[row]).collect()
+        }
+    };
     let model = learner.frozen();
-    let mut stats = task.objective.evaluate(&model, &examples, task.settings.passes, progress)?;
+    let mut stats = match examples.is_empty() {
+        true => Stats::default(),
+        false => task.objective.evaluate(&model, &examples, task.settings.passes, progress)?,
+    };
     if let Some(complete) = task.complete {
-        stats.merge(&complete(&model, (done, task.order.epoch(done)), progress)?);
+        stats.merge(&complete(&model, split, (done, task.order.epoch(done)), progress)?);
     }
-    Ok(stats.without(NEW_TOKENS).metrics("eval_"))
+    Ok(stats.without(NEW_TOKENS).metrics(split.prefix()))
 }
 
 fn save_checkpoint<O: Objective>(

@@ -6,12 +6,12 @@ use std::time::Instant;
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
-use super::SaveFor;
 use super::longest;
-use super::recorder::{Recorder, Seen, Verdict};
+use super::recorder::{Measured, Recorder, Seen, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::warnings::Shown;
+use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
@@ -40,6 +40,8 @@ pub struct Online<'a> {
     pub prompts: &'a [Prompt],
     /// Held-out prompts; empty turns evaluation off.
     pub held_out: &'a [Prompt],
+    /// Test prompts, completed before the first iteration and after the last.
+    pub test: &'a [Prompt],
     /// Which prompts an iteration takes.
     pub order: Order,
     /// Which it takes where they are drawn with replacement.
@@ -149,9 +151,13 @@ fn steps(
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
     }
-    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, log, (0, 0), &recorder.within(0))?;
-        recorder.baseline(&before, settings)?;
+    if recorder.state.step == 0 {
+        let mut measure =
+            |split| evaluate(task, split, algorithm, reward, actor, log, (0, 0), &recorder.within(0)).map(Some);
+        let evaluates = settings.eval_steps >= 0 && !task.held_out.is_empty();
+        let held_out = if evaluates { measure(EvalSplit::HeldOut)? } else { None };
+        let test = if task.test.is_empty() { None } else { measure(EvalSplit::Test)? };
+        recorder.baseline(&Measured { held_out, test }, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for iteration in recorder.state.step..settings.steps {
@@ -267,25 +273,31 @@ fn finish_step(
     let (settings, done) = (task.settings, recorder.state.step);
     let epoch = task.epoch(done);
     let version = version(algorithm, actor);
-    let mut evaluation = None;
-    if settings.evaluates_after(done) && !task.held_out.is_empty() {
+    let too_far = algorithm.kl_limit().filter(|&limit| is_too_far(recorder, limit));
+    let mut measured = Measured::default();
+    let mut measure = |split, recorder: &mut Recorder<'_>| {
         recorder.await_evaluation(version);
         let place = (done, epoch as usize);
-        let found = evaluate(task, algorithm, reward, actor, log, place, &recorder.within(done));
-        evaluation = Some(recorder.unless_gone(found)?);
+        let found = evaluate(task, split, algorithm, reward, actor, log, place, &recorder.within(done));
+        recorder.unless_gone(found).map(Some)
+    };
+    if settings.evaluates_after(done) && !task.held_out.is_empty() {
+        measured.held_out = measure(EvalSplit::HeldOut, recorder)?;
+    }
+    let ends = too_far.is_some() || recorder.ends(done, settings, measured.held_out.as_ref())?;
+    if ends && !task.test.is_empty() {
+        measured.test = measure(EvalSplit::Test, recorder)?;
+    }
+    if !measured.is_empty() {
         recorder.evaluated();
     }
-    if settings.logs_after(done) {
+    if settings.logs_after(done) || !measured.is_empty() {
         let seen = Seen { epoch, examples: done * task.order.batch_size };
-        recorder.log(done, settings, seen, evaluation.as_ref())?;
+        recorder.log(done, settings, seen, &measured)?;
     }
-    let mut verdict = match &evaluation {
-        Some(found) => {
-            recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path, SaveFor::Use))?
-        }
-        None => Verdict::GoOn,
-    };
-    if let Some(KlLimit { above, after }) = algorithm.kl_limit().filter(|&limit| is_too_far(recorder, limit)) {
+    let save = |path: &Path| (task.save)(&actor.frozen().policy, path, SaveFor::Use);
+    let mut verdict = recorder.judge(done, settings, &measured, save)?;
+    if let Some(KlLimit { above, after }) = too_far {
         let message = format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}");
         recorder.tell(&Event::Message(&message));
         verdict = Verdict::Stop;
@@ -383,9 +395,12 @@ fn sample(
     Ok(rollouts)
 }
 
-/// Samples a completion of every held-out prompt, always from the same streams, and measures it under `eval_…`.
+/// Samples a completion of every held-out prompt, always from the same streams, and measures it under `eval_…`; or of every test
+/// prompt, under `test_…`.
+#[expect(clippy::too_many_arguments, reason = "what an evaluation needs of the loop")]
 fn evaluate(
     task: &Online<'_>,
+    split: EvalSplit,
     algorithm: &dyn Algorithm,
     reward: &mut dyn Reward,
     actor: &Learner<Actor>,
@@ -397,8 +412,13 @@ fn evaluate(
     let sampler = task.sampler(algorithm, &stop, true, progress);
     let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
     let sampler = Sampler { group_size: task.settings.evaluation.samples(), params, beams, ..sampler };
-    let chosen = task.settings.evaluated(done.0, task.held_out.len());
-    let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
+    let prompts: Vec<Prompt> = match split {
+        EvalSplit::Test => task.test.to_vec(),
+        EvalSplit::HeldOut => {
+            let chosen = task.settings.evaluated(done.0, task.held_out.len());
+            chosen.into_iter().map(|row| task.held_out[row].clone()).collect()
+        }
+    };
     let evaluation = Evaluation {
         prompts: &prompts,
         sampler: &sampler,
@@ -410,8 +430,8 @@ fn evaluate(
     if done.0 == 0 {
         reward::check_judges(&reward.name(), &found.scores)?;
     }
-    log.evaluation(done, &found)?;
-    Ok(found.stats.metrics("eval_"))
+    log.evaluation(split, done, &found)?;
+    Ok(found.stats.metrics(split.prefix()))
 }
 
 fn save_checkpoint(

@@ -112,6 +112,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
     let task = Online {
         prompts: &prompts[..8],
         held_out: &prompts[8..],
+        test: &[],
         order,
         weighted: None,
         tokenizer: &tokenizer,
