@@ -9,13 +9,18 @@ The wandb package writes its log in Go; the blocks are framed here again, from t
 
 import importlib.metadata as metadata
 import json
+import os
 import pathlib
 import struct
+import tempfile
 import zlib
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from wandb.proto import wandb_internal_pb2 as pb
+
+import wandb as package
+from tracker_files import records
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/gradus/tests/fixtures/parity/trackers"
 STARTED = 1_700_000_000
@@ -23,8 +28,41 @@ STARTED = 1_700_000_000
 ROWS = [
     {"step": 1, "seconds": 0.5, "values": {"loss": 2.0, "rewards/chosen": -0.25, "learning_rate": 0.0}},
     {"step": 2, "seconds": 1.25, "values": {"loss": float("nan"), "grad_norm": float("inf"), "eval_reward": -1.5}},
+    # Its table is made by the package.
     {"step": 300, "seconds": 4096.125, "values": {"loss": 0.125, "ärger": 1024.5}},
 ]
+
+
+COLUMNS = ["row", "prompt", "completion", "reward", "bleu"]
+DATA = [[1, 'Say "<b>é</b>"', "tea\n", 1.5, None], [2, "", "\u4e2d \\ /", -0.25, 3.0]]
+
+
+def table():
+    """What the package writes for a table: the content of its file, and what the history says of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WANDB_SILENT"] = "true"
+        run = package.init(mode="offline", project="gradus", dir=folder)
+        run.log({"eval_predictions": package.Table(columns=COLUMNS, data=DATA)}, step=300)
+        run.finish()
+        (log,) = pathlib.Path(folder).glob("wandb/offline-run-*/run-*.wandb")
+        said, sent = {}, []
+        for record in records(log):
+            if record.WhichOneof("record_type") == "history":
+                for item in record.history.item:
+                    if item.nested_key[0] == "eval_predictions":
+                        said[item.nested_key[1]] = json.loads(item.value_json)
+            if record.WhichOneof("record_type") == "files":
+                sent += [(file.path, file.policy, file.type) for file in record.files.files]
+        if not said:
+            return table()  # so short a run may end before the package has written its history
+        assert (said["path"], 0, 0) in sent, sent
+        content = (log.parent / "files" / said["path"]).read_text()
+        # The package also makes an artifact of it, under names that are drawn at random.
+        said = {key: value for key, value in said.items() if not key.endswith("artifact_path")}
+        # The number is that of the package's own count of rows; here it is the step.
+        assert said["path"] == f"media/table/eval_predictions_0_{said['sha256'][:20]}.table.json", said
+        said["path"] = said["path"].replace("_0_", "_300_")
+        return content, said
 
 
 def tensorboard(path):
@@ -65,7 +103,7 @@ class Log:
                 return
 
 
-def wandb(config):
+def wandb(config, said):
     """The whole log, and where its second record ends."""
     log = Log()
     header = pb.Record()
@@ -84,9 +122,19 @@ def wandb(config):
         items["_timestamp"] = json.dumps(STARTED + row["seconds"])
         items["_runtime"], items["_step"] = json.dumps(row["seconds"]), json.dumps(row["step"])
         summary, history = pb.Record(), pb.Record()
-        for key, value in items.items():
-            summary.summary.update.add(nested_key=[key], value_json=value)
-            history.history.item.add(nested_key=[key], value_json=value)
+        nested = said if row["step"] == 300 else {}
+        if nested:
+            files = pb.Record()
+            files.files.files.add(path=said["path"])
+            log.append(files)
+        items = [([key], value) for key, value in items.items()]
+        # Before the last three, which every row has. The package has them in any order.
+        for key in ("_type", "sha256", "size", "path", "ncols", "nrows", "log_mode"):
+            if nested:
+                items.insert(-3, (["eval_predictions", key], json.dumps(nested[key])))
+        for key, value in items:
+            summary.summary.update.add(nested_key=key, value_json=value)
+            history.history.item.add(nested_key=key, value_json=value)
         history.history.step.num = row["step"]
         log.append(summary)
         log.append(history)
@@ -100,12 +148,14 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     tensorboard(OUT / "events.tfevents")
     # A record over several blocks, whose end leaves room for three bytes in the last of them.
+    content, said = table()
+    assert len(said) == 7, said
     config = {"method": {"grpo": {"group_size": 2}}, "model": "gpt2", "long": "x" * 70_000}
-    room = Log.BLOCK - wandb(config)[1] % Log.BLOCK
+    room = Log.BLOCK - wandb(config, said)[1] % Log.BLOCK
     config["long"] += "x" * (room - 3)
-    content, end = wandb(config)
+    log, end = wandb(config, said)
     assert Log.BLOCK - end % Log.BLOCK == 3, end
-    (OUT / "run.wandb").write_bytes(content)
+    (OUT / "run.wandb").write_bytes(log)
     named = lambda value: value if abs(value) < float("inf") else json.dumps(value)
     fixture = {
         "meta": {
@@ -116,6 +166,7 @@ def main():
         "id": "abcd1234",
         "name": "happy",
         "config": {**config, "long": len(config["long"])},
+        "table": {"columns": COLUMNS, "data": DATA, "content": content},
         "rows": [{**row, "values": {key: named(value) for key, value in row["values"].items()}} for row in ROWS],
     }
     (OUT / "fixture.json").write_text(json.dumps(fixture, indent=1, ensure_ascii=False) + "\n")

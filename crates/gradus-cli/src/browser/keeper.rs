@@ -196,7 +196,8 @@ fn page(entry: &Entry, of: (String, super::state::View)) -> Page {
             limit: Some(RECORDS),
             ..Query::default()
         };
-        Ok(Page { table, step, records: database.query(&query)?, steps, ..Page::default() })
+        let has_tests = !database.steps(Table::Test)?.is_empty();
+        Ok(Page { table, has_tests, step, records: database.query(&query)?, steps, ..Page::default() })
     };
     match read() {
         Ok(found) => Page { of: page.of, ..found },

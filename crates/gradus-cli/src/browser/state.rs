@@ -92,6 +92,8 @@ pub struct Page {
     pub of: (String, View),
     /// Which table it came to.
     pub table: Table,
+    /// Whether there are completions of test prompts.
+    pub has_tests: bool,
     /// The steps of the table.
     pub steps: Vec<usize>,
     /// Which step it came to.

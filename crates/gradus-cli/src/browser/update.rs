@@ -126,7 +126,11 @@ impl Browser {
             (Tab::Samples, KeyCode::Char(']')) => self.next_step(1),
             (Tab::Samples, KeyCode::Char('[')) => self.next_step(-1),
             (Tab::Samples, KeyCode::Char('e')) => {
-                self.view.table = Some(if self.page.table == Table::Eval { Table::Train } else { Table::Eval });
+                self.view.table = Some(match self.page.table {
+                    Table::Train => Table::Eval,
+                    Table::Eval if self.page.has_tests => Table::Test,
+                    Table::Eval | Table::Test => Table::Train,
+                });
                 (self.view.step, self.view.index, self.scroll) = (None, 0, 0);
             }
             (Tab::Samples, KeyCode::Char('o')) => {

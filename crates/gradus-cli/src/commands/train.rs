@@ -59,7 +59,7 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     gradus::machine::use_threads(plan.train().threads)?;
     let config = plan.config();
     fetch(&config.model, out)?;
-    [Some(&config.data), config.held_out().as_ref()]
+    [Some(&config.data), config.held_out().as_ref(), config.test().as_ref()]
         .into_iter()
         .flatten()
         .try_for_each(|data| fetch_rows(data, out))?;

@@ -1,6 +1,6 @@
 //! Tasks from command to command: shown, trained on, evaluated with metrics.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
 
@@ -160,4 +160,94 @@ fn evaluations_of_training_measure_completions() {
     let run =
         test.run(&["sft", "--model", &model, "--task", TASK, "--data", "pairs", "--evaluation-metrics", "[roug]"]);
     assert!(run.code == 2 && run.stderr.contains("did you mean `rouge`?"), "{run:?}");
+}
+
+/// A run with rows to train on, held-out rows and test rows.
+fn with_test_rows(method: &str, more: &str) -> String {
+    let model = fixture_model("t5");
+    format!(
+        "model: {model}\ndata: {{ task: {TASK}, from: pairs }}\neval_data: {{ from: pairs, split: train }}\ntest_data: {{}}\n\
+         train: {{ max_steps: 3, batch_size: 4, eval_steps: 2, save_steps: 1, learning_rate: 0.01, {more}\n\
+         evaluation: {{ metrics: [ter], max_new_tokens: 4, temperature: 0 }} }}\n{method}\n"
+    )
+}
+
+#[test]
+fn the_test_split_is_measured_before_and_after_training() {
+    let test = pairs();
+    for language in ["de", "en"] {
+        let file = |split: &str| test.path().join(format!("pairs/{split}.{language}"));
+        std::fs::copy(file("val"), file("test")).expect("a test split");
+    }
+    for (name, method) in [
+        ("sft", "method: { sft: {} }"),
+        ("grpo", "method: { grpo: { max_new_tokens: 6, group_size: 2 } }\nreward: { metric: { chrf: {} } }"),
+    ] {
+        test.write("run.yml", &format!("{}output_dir: {name}\n", with_test_rows(method, "")));
+        test.succeeds(&["train", "run.yml", "--quiet"]);
+        let rows = logged(&test, name);
+        let steps = |key: &str| -> Vec<u64> {
+            rows.iter().filter(|row| row[key].is_number()).filter_map(|row| row["step"].as_u64()).collect()
+        };
+        assert_eq!((steps("test_ter"), steps("eval_ter")), (vec![0, 3], vec![0, 2, 3]), "{name}: {rows:?}");
+        let own = if name == "sft" { "test_loss" } else { "test_reward" };
+        assert_eq!(steps(own), [0, 3], "{name}: {rows:?}");
+        let results = json(&test.read(&format!("{name}/results.json")));
+        assert!(results["before"]["test_ter"].is_number() && results["after"]["test_ter"].is_number(), "{results}");
+        assert!(results["last"]["test_ter"].is_null(), "{results}");
+        let report = test.read(&format!("{name}/report.html"));
+        assert!(report.contains("test_<wbr>ter"), "{report}");
+        // Their completions are kept apart from those of other evaluations.
+        let kept = test.succeeds(&["runs", "rollouts", name, "--runs-dir", ".", "--test", "--json"]);
+        let kept: Vec<u64> = kept.lines().filter_map(|line| json(line)["step"].as_u64()).collect();
+        let each = kept.len() / 2;
+        assert!(each > 0 && kept == [vec![0; each], vec![3; each]].concat(), "{kept:?}");
+
+        // A run that was stopped and goes on measures the start no second time, and the end once.
+        let whole = test.read(&format!("{name}/metrics.jsonl"));
+        for step in ["1", "2", "3"] {
+            let resume = ["runs", "resume", name, "--runs-dir", ".", "--resume-from", step, "--quiet"];
+            test.succeeds(&resume);
+            let now = logged(&test, name);
+            let numbers = |rows: &[Value]| -> Vec<Value> {
+                let of = |row: &Value| json!({ "step": row["step"], "ter": row["test_ter"], "own": row[own] });
+                rows.iter().map(of).collect()
+            };
+            assert_eq!(numbers(&now), numbers(&rows), "{name} from {step}: {whole}");
+            let after = json(&test.read(&format!("{name}/results.json")));
+            assert_eq!((&after["before"], &after["after"]), (&results["before"], &results["after"]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_early_stop_measures_the_test_split_and_nothing_else_needs_held_out_rows() {
+    let test = pairs();
+    test.write("test.jsonl", "{\"prompt\": \"A green shirt.\", \"completion\": \"Ein Hemd.\"}\n");
+    let config = |more: &str, output: &str| {
+        with_test_rows("method: { sft: {} }", more).replace("test_data: {}", "test_data: test.jsonl") + output
+    };
+    // Nothing improves from the second evaluation on: a learning rate of 0.
+    let early = "early_stopping_patience: 1";
+    test.write("run.yml", &config(early, "output_dir: early\n").replace("learning_rate: 0.01", "learning_rate: 1e-30"));
+    test.succeeds(&["train", "run.yml", "--quiet"]);
+    let steps: Vec<Value> = logged(&test, "early")
+        .iter()
+        .filter(|row| row["test_loss"].is_number())
+        .map(|row| row["step"].clone())
+        .collect();
+    assert_eq!(steps, [json!(0), json!(2)], "{}", test.read("early/metrics.jsonl"));
+
+    test.write(
+        "run.yml",
+        &config("eval_fraction: 0", "output_dir: alone\n").replace("eval_steps: 2", "eval_steps: -1"),
+    );
+    test.succeeds(&["train", "run.yml", "--quiet"]);
+    let results = json(&test.read("alone/results.json"));
+    assert!(results["before"]["test_loss"].is_number() && results["after"]["test_loss"].is_number(), "{results}");
+    assert!(results["before"]["eval_loss"].is_null() && results["best"].is_null(), "{results}");
+
+    test.write("test.jsonl", "{\"prompt\": \"Another.\", \"completion\": \"Anders.\"}\n");
+    let run = test.run(&["runs", "resume", "alone", "--runs-dir", ".", "--resume-from", "1", "--quiet"]);
+    assert!(run.code == 1 && run.stderr.contains("the 1 test rows hold something else"), "{run:?}");
 }

@@ -41,7 +41,7 @@ pub async fn show(
         _ => Sort::Step,
     };
     let query = Query {
-        table: if first(&asked, "table") == Some("evaluations") { Table::Eval } else { Table::Train },
+        table: tokens::table(&asked),
         first_step: number("step"),
         last_step: number("step"),
         text: first(&asked, "text").map(str::to_owned),
@@ -78,9 +78,9 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
         let chosen = if chosen { html![" selected"] } else { Html::new() };
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
     };
-    let tables = [("training", "Training", Table::Train), ("evaluations", "Evaluations", Table::Eval)];
+    let tables = [("Training", Table::Train), ("Evaluations", Table::Eval), ("Test", Table::Test)];
     let tables: Vec<Html> =
-        tables.iter().map(|(value, words, table)| option(value, words, *table == query.table)).collect();
+        tables.iter().map(|&(words, table)| option(tokens::word(table), words, table == query.table)).collect();
     let step = |step: &usize| option(&step.to_string(), &step.to_string(), query.first_step == Some(*step));
     let sorts = [("step", "As sampled"), ("reward", "Reward"), ("kl", "KL"), ("length", "Length")];
     let sorted = first(asked, "sort").unwrap_or("step");

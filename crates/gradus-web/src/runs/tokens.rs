@@ -18,9 +18,24 @@ use crate::app::App;
 use crate::desk::{Desk, Token};
 use crate::failed::{Done, Failed};
 
+/// A table in the page's address.
+pub fn word(table: Table) -> &'static str {
+    match table {
+        Table::Train => "training",
+        Table::Eval => "evaluations",
+        Table::Test => "test",
+    }
+}
+
+/// The table that the page's address names; without a name that of training.
+pub fn table(asked: &Asked) -> Table {
+    let named = first(asked, "table");
+    Table::ALL.into_iter().find(|&table| named == Some(word(table))).unwrap_or_default()
+}
+
 /// Which completion is meant, as the page's address has it.
 pub fn query(record: &Record, table: Table) -> String {
-    let table = if table == Table::Eval { "evaluations" } else { "training" };
+    let table = word(table);
     format!("table={table}&step={}&prompt={}&place={}", record.step, record.prompt_index, record.rollout_index)
 }
 
@@ -32,7 +47,7 @@ pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -
     let (step, prompt, place) = (number("step"), number("prompt"), number("place"));
     let (Some(step), Some(prompt), Some(place)) = (step, prompt, place) else { return Err(missing()) };
     let query = Query {
-        table: if first(&asked, "table") == Some("evaluations") { Table::Eval } else { Table::Train },
+        table: table(&asked),
         first_step: Some(step),
         last_step: Some(step),
         prompt_index: Some(prompt),

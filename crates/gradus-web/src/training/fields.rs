@@ -63,8 +63,8 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
     match spec.name.as_str() {
         "model" | "reference-model" => return Some(Takes::Model),
         "reward-model" => return Some(Takes::Reward),
-        "data" | "eval-data" => return Some(Takes::Data),
-        "task" | "eval-task" => return Some(Takes::Task),
+        "data" | "eval-data" | "test-data" => return Some(Takes::Data),
+        "task" | "eval-task" | "test-task" => return Some(Takes::Task),
         "mix" => return Some(Takes::Mix),
         _ => {}
     }

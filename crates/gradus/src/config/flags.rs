@@ -103,7 +103,7 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
     }
     specs.extend(later);
     if !takes_tasks(scope) {
-        specs.retain(|spec| !matches!(spec.key.as_str(), "data.task" | "eval_data.task"));
+        specs.retain(|spec| !matches!(spec.key.as_str(), "data.task" | "eval_data.task" | "test_data.task"));
     }
     if let Scope::Method(name) = scope
         && let Some(method) = MethodConfig::named(name)
@@ -222,7 +222,7 @@ fn placeholder(name: &str) -> &'static str {
     match name {
         "lexicon" => "FILE",
         "chat_template" => "NAME|FILE",
-        "data" | "eval_data" => "PATH",
+        "data" | "eval_data" | "test_data" => "PATH",
         "device" => "DEVICE",
         "best_metric" => "METRIC",
         "exact_match" | "numeric_answer" | "text_column" => "COLUMN",

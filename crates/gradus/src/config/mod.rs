@@ -49,7 +49,7 @@ use crate::observer::Observer;
 use crate::plugin::Plugin;
 use crate::reward::config::RewardConfig;
 use crate::settings::TrainConfig;
-use crate::task::DataConfig;
+use crate::task::{DataConfig, Split};
 
 /// One training run, as written in a file and by flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +70,10 @@ pub struct RunConfig {
     /// of those for training are held out.
     #[serde(default)]
     pub eval_data: Option<DataConfig>,
+    /// Test rows: they are measured before the first step and after the last, under names with `test_`, and decide nothing. Where `data`
+    /// has a task, of the same, and its test split. Default: none.
+    #[serde(default)]
+    pub test_data: Option<DataConfig>,
     /// Where the run directory is written. Default: `runs/<method>-<model>-<n>`.
     #[serde(default)]
     pub output_dir: Option<PathBuf>,
@@ -113,6 +117,13 @@ impl RunConfig {
             Some(data) => Some(data.or_of(&self.data)),
             None => self.data.validation(),
         }
+    }
+
+    /// The test rows, where some are named; of a task its test split.
+    pub fn test(&self) -> Option<DataConfig> {
+        let data = self.test_data.as_ref()?.or_of(&self.data);
+        let of_task = data.task.as_ref().map(|_| Split::Test);
+        Some(DataConfig { split: data.split.or(of_task), ..data })
     }
 
     /// What a method has to know of the rest.

@@ -242,6 +242,9 @@ pub(super) fn plugins(config: &mut RunConfig, see: &mut dyn FnMut(AnyPlugin<'_>,
     if let Some(held_out) = &mut config.eval_data {
         data(held_out, "eval_data", see);
     }
+    if let Some(test) = &mut config.test_data {
+        data(test, "test_data", see);
+    }
     if let Some(plugin) = config.method.plugin_mut() {
         see(AnyPlugin::OnlineMethod(plugin), "method.plugin");
     }

@@ -225,7 +225,11 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
     let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
     match (key, method_key) {
         // What the weights, the moments and the rows are.
-        _ if matches!(key.split('.').next(), Some("model" | "tokenizer" | "data" | "mix" | "eval_data")) => {
+        _ if matches!(
+            key.split('.').next(),
+            Some("model" | "tokenizer" | "data" | "mix" | "eval_data" | "test_data")
+        ) =>
+        {
             Effect::Refused
         }
         (

@@ -55,8 +55,9 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     let sources = [("data".to_owned(), &config.data)].into_iter();
     let sources =
         sources.chain(config.mix.iter().enumerate().map(|(i, mixed)| (format!("mix[{i}].data"), &mixed.data)));
-    let sources: Vec<_> =
-        sources.chain(config.eval_data.as_ref().map(|held_out| ("eval_data".to_owned(), held_out))).collect();
+    let apart = [("eval_data", &config.eval_data), ("test_data", &config.test_data)];
+    let apart = apart.into_iter().filter_map(|(key, data)| Some((key, data.as_ref()?)));
+    let sources: Vec<_> = sources.chain(apart.clone().map(|(key, data)| (key.to_owned(), data))).collect();
     for (key, data) in &sources {
         if let Some(Err(error)) = data.task.as_ref().map(TaskConfig::check) {
             let key = format!("{key}.task");
@@ -69,10 +70,10 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
         problems.unless(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
     }
     problems.unless(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
-    if let Some(held_out) = &config.eval_data {
-        let given = held_out.from.is_some() || held_out.task.is_some() || config.data.task.is_some();
-        problems.unless(given && named(held_out), &["eval_data", "eval_data.task", "data.task"], || {
-            ("`eval_data` is empty".into(), None)
+    for (key, data) in apart {
+        let given = data.from.is_some() || data.task.is_some() || config.data.task.is_some();
+        problems.unless(given && named(data), &[key, &format!("{key}.task"), "data.task"], || {
+            (format!("`{key}` is empty"), None)
         });
     }
     let method = config.method.method();

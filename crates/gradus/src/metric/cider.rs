@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::characters::split;
+use super::keyed::KeyedBy;
 use super::ngrams::{Grams, Words};
 use super::references::each;
 use super::{Measure, Metric, Row, RowError, stanford};
@@ -33,11 +34,13 @@ pub struct CiderOptions {
     pub tokenizer: CiderTokeniser,
     /// A file of JSON lines with `references`: the documents whose frequencies count. Without it, those of the rows measured.
     pub corpus: Option<PathBuf>,
+    /// What tells rows apart. Default `row`.
+    pub keyed_by: KeyedBy,
 }
 
 impl Default for CiderOptions {
     fn default() -> Self {
-        Self { variant: CiderVariant::D, tokenizer: CiderTokeniser::Ptb, corpus: None }
+        Self { variant: CiderVariant::D, tokenizer: CiderTokeniser::Ptb, corpus: None, keyed_by: KeyedBy::Row }
     }
 }
 
@@ -82,16 +85,8 @@ impl Cider {
         Ok(Self { options, corpus })
     }
 
-    fn words(&self, text: &str) -> Vec<String> {
-        match self.options.tokenizer {
-            CiderTokeniser::Whitespace => split(text).map(str::to_owned).collect(),
-            CiderTokeniser::Ptb => stanford::words(text),
-        }
-    }
-}
-
-impl Metric for Cider {
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+    /// The score of each row.
+    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         let texts: Vec<Vec<Vec<String>>> = each(rows, |row, references| {
             std::iter::once(&row.prediction).chain(references).map(|text| self.words(text)).collect()
         })?;
@@ -132,7 +127,20 @@ impl Metric for Cider {
                 *score += 10.0 / (ORDERS as f64 * count) * references.map(similarity).sum::<f64>();
             });
         }
-        Ok(vec![Measure::mean("", &scores)])
+        Ok(scores)
+    }
+
+    fn words(&self, text: &str) -> Vec<String> {
+        match self.options.tokenizer {
+            CiderTokeniser::Whitespace => split(text).map(str::to_owned).collect(),
+            CiderTokeniser::Ptb => stanford::words(text),
+        }
+    }
+}
+
+impl Metric for Cider {
+    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+        self.options.keyed_by.measure(rows, |rows| Ok(self.scores(rows)?.into_iter().map(Some).collect()))
     }
 }
 

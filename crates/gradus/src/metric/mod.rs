@@ -24,6 +24,7 @@ mod distinct;
 mod diversity;
 mod exact_match;
 mod increasing_numbers;
+mod keyed;
 mod lcs;
 mod measure;
 mod meteor;
@@ -71,6 +72,7 @@ pub use distinct::Distinct;
 pub use diversity::{Diversity, DiversityOptions};
 pub use exact_match::ExactMatch;
 pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
+pub use keyed::KeyedBy;
 pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
 pub use models::{

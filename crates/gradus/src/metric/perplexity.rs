@@ -8,6 +8,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::models::{LanguageModel, Models};
 use super::{Measure, Metric, Row, RowError};
@@ -30,6 +31,9 @@ pub struct PerplexityOptions {
     /// What is read.
     #[serde(default)]
     pub of: PerplexityOf,
+    /// The column of a row that is read instead, a text (RL4LMs' `use_text_from_meta_data`: `reference`). Default: none.
+    #[serde(default)]
+    pub column: Option<String>,
     /// All texts are read as one, through a window that moves on by so many ids. Default: each text alone.
     #[serde(default)]
     pub stride: Option<usize>,
@@ -111,6 +115,11 @@ impl<'a> Perplexity<'a> {
             _ => {}
         }
         let is_continued = options.of == PerplexityOf::Continuation;
+        if options.column.is_some() && is_continued {
+            let message =
+                "the option `column` of `perplexity` names what is read, but `of: continuation` reads predictions";
+            return Err(Error::input(message).with_hint("leave one of them out"));
+        }
         if options.stride.is_some() && is_continued {
             let message = "the option `stride` of `perplexity` reads texts as one, but `of: continuation` each alone";
             return Err(Error::input(message).with_hint("leave one of them out"));
@@ -122,11 +131,16 @@ impl<'a> Perplexity<'a> {
         Ok(Self { options, model, longest })
     }
 
-    fn texts<'r>(&self, row: &'r Row) -> Vec<&'r str> {
-        match self.options.of {
-            PerplexityOf::Prediction | PerplexityOf::Continuation => vec![&row.prediction],
-            PerplexityOf::References => row.references.iter().map(String::as_str).collect(),
+    fn texts<'r>(&self, row: usize, of: &'r Row) -> Result<Vec<&'r str>, RowError> {
+        if let Some(column) = &self.options.column {
+            let text = of.metadata.get(column).and_then(Value::as_str);
+            let missing = || RowError::new(row, format!("the row has no text in the column `{column}`"));
+            return text.map(|text| vec![text]).ok_or_else(missing);
         }
+        Ok(match self.options.of {
+            PerplexityOf::Prediction | PerplexityOf::Continuation => vec![&of.prediction],
+            PerplexityOf::References => of.references.iter().map(String::as_str).collect(),
+        })
     }
 
     /// Each text alone; `None` where nothing is predicted.
@@ -205,16 +219,17 @@ impl Metric for Perplexity<'_> {
             return Ok(vec![Measure::mean_of_some("", &self.continued(rows)?)]);
         }
         let Some(stride) = self.options.stride else {
-            let texts: Vec<String> = rows.iter().map(|row| self.texts(row).join(BETWEEN)).collect();
+            let text = |(i, row): (usize, &Row)| Ok(self.texts(i, row)?.join(BETWEEN));
+            let texts: Vec<String> = rows.iter().enumerate().map(text).collect::<Result<_, RowError>>()?;
             return Ok(vec![Measure::mean_of_some("", &self.alone(&texts)?)]);
         };
         let through =
             |row: usize, text: &str| self.through(text, stride).map_err(|message| RowError::new(row, message));
-        let of_row = |(i, row): (usize, &Row)| through(i, &self.texts(row).join(BETWEEN));
+        let of_row = |(i, row): (usize, &Row)| through(i, &self.texts(i, row)?.join(BETWEEN));
         let each: Vec<f64> = rows.iter().enumerate().map(of_row).collect::<Result<_, _>>()?;
         let each: Vec<Option<f64>> =
             each.into_iter().map(|value| Some(value).filter(|value| !value.is_nan())).collect();
-        let all: Vec<&str> = rows.iter().flat_map(|row| self.texts(row)).collect();
+        let all = rows.iter().enumerate().map(|(i, row)| self.texts(i, row)).collect::<Result<Vec<_>, _>>()?.concat();
         Ok(vec![Measure::whole("", through(0, &all.join(BETWEEN))?), Measure::mean_of_some("rows", &each)])
     }
 

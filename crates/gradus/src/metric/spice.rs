@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::keyed::KeyedBy;
 use super::treebank::Rules;
 use super::wordnet::WordNet;
 use super::{Measure, Metric, Row, RowError};
@@ -38,6 +39,9 @@ pub struct SpiceOptions {
     /// Seconds that the program may take for all rows of one evaluation. Default 3600.
     #[serde(default = "an_hour")]
     pub timeout_s: f64,
+    /// What tells rows apart. Default `row`.
+    #[serde(default)]
+    pub keyed_by: KeyedBy,
 }
 
 fn an_hour() -> f64 {
@@ -54,6 +58,9 @@ impl SpiceOptions {
             (None, false) => {
                 Err(Error::input("`spice` needs scene graphs, or the program that parses and scores texts")
                     .with_hint("set `scene_graphs: FILE`, or `program: [java, -Xmx8G, -jar, spice-1.0.jar]`"))
+            }
+            (Some(_), false) if self.keyed_by == KeyedBy::Prompt => {
+                Err(Error::input("the option `keyed_by: prompt` of `spice` is for its `program`, which is not set"))
             }
             (Some(_), false) if self.cache.is_some() => {
                 Err(Error::input("the option `cache` of `spice` is for its `program`, which is not set"))
@@ -228,7 +235,7 @@ impl Metric for Spice {
         let given = match &self.0 {
             By::File(given) => given,
             By::Program { options, interrupt } => {
-                return Ok(vec![Measure::mean_of_some("", &by_program(options, interrupt, rows)?)]);
+                return options.keyed_by.measure(rows, |rows| by_program(options, interrupt, rows));
             }
         };
         if given.graphs.len() != rows.len() {
@@ -284,6 +291,7 @@ mod tests {
             program: ["sh", "-c", script, "spice"].map(String::from).to_vec(),
             cache: cache.map(Path::to_path_buf),
             timeout_s: 60.0,
+            keyed_by: KeyedBy::Row,
         };
         Spice::new(&options, &Interrupt::default()).expect("a program")
     }

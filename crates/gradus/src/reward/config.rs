@@ -220,6 +220,10 @@ pub struct WeightedReward {
     pub weight: f64,
     /// The reward.
     pub reward: RewardConfig,
+    /// Instead of each completion's value, the mean over so many completions in a row, up to this one (RL4LMs' code shapes
+    /// `intent_accuracy` so, over its environments). Default: its own value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_mean_over: Option<usize>,
 }
 
 /// A rule that scores the completion's text.
@@ -321,8 +325,16 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let config = RewardConfig::Mix(vec![
-            WeightedReward { weight: 1.0, reward: RewardConfig::Model("runs/reward/model".into()) },
-            WeightedReward { weight: 0.5, reward: RewardConfig::Command(CommandConfig::new(["sh", "score.sh"])) },
+            WeightedReward {
+                weight: 1.0,
+                reward: RewardConfig::Model("runs/reward/model".into()),
+                running_mean_over: None,
+            },
+            WeightedReward {
+                weight: 0.5,
+                reward: RewardConfig::Command(CommandConfig::new(["sh", "score.sh"])),
+                running_mean_over: None,
+            },
             WeightedReward {
                 weight: 3.0,
                 reward: RewardConfig::Classifier(ClassifierConfig {
@@ -333,10 +345,12 @@ mod tests {
                     pair: None,
                     truncate: Some(Side::Left),
                 }),
+                running_mean_over: None,
             },
             WeightedReward {
                 weight: -2.0,
                 reward: RewardConfig::Rule(RuleConfig::Length(LengthRule { target: 20, tolerance: None })),
+                running_mean_over: None,
             },
         ]);
         let yaml = serde_saphyr::to_string(&config).expect("serialisable");

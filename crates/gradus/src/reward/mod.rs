@@ -21,6 +21,7 @@ mod numeric;
 mod overlong;
 mod place;
 mod repeat;
+mod running_mean;
 mod score;
 mod toxicity;
 
@@ -33,7 +34,7 @@ use crate::model::{ModelDir, WeightFormat};
 use crate::plugin::Kind;
 use crate::process::ProgramError;
 use crate::rollout::{Prompt, Rollout, Rollouts};
-use config::{Learned, RewardConfig, RuleConfig};
+use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
 
 pub use crate::process::Interrupt;
@@ -50,6 +51,7 @@ pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
 pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
+pub use running_mean::RunningMean;
 pub use score::{Count, Part, Score};
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
@@ -142,8 +144,20 @@ pub fn build(
             Box::new(MixReward::of_named("fine_grained", parts))
         }
         RewardConfig::Mix(parts) => {
-            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model, models, interrupt)?)));
-            Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
+            let part = |part: &WeightedReward| {
+                let reward = build(&part.reward, load_model, models, interrupt)?;
+                let reward = match part.running_mean_over {
+                    Some(0) => {
+                        let message =
+                            "`running_mean_over` of a part of the reward's `mix` is 0, but must be at least 1";
+                        return Err(config_error(message.into(), None));
+                    }
+                    Some(group) => Box::new(RunningMean::new(reward, group)),
+                    None => reward,
+                };
+                Ok((part.weight, reward))
+            };
+            Box::new(MixReward::new(parts.iter().map(part).collect::<crate::Result<Vec<_>>>()?)?)
         }
     })
 }

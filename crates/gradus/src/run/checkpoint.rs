@@ -73,6 +73,9 @@ pub struct DataPrint {
     pub train: RowsPrint,
     /// The rows held out.
     pub held_out: RowsPrint,
+    /// The test rows, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<RowsPrint>,
 }
 
 /// How many rows there are, and a hash of what they hold, in their order.

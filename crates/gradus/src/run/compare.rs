@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::directory::RunDir;
 use super::html;
-use super::metrics::{Axis, Metrics, MetricsRow, number, read_metrics};
+use super::metrics::{Axis, Metrics, MetricsRow, is_of_evaluation, number, read_metrics};
 use super::plots::{Bar, BarChart, Chart, LineChart, Panel, Shown, colors, comparison_charts, write_charts};
 use super::report::results_warnings;
 use super::samples::{Sample, read_samples};
@@ -282,7 +282,7 @@ fn rows_of(run: &RunDir) -> Result<Vec<MetricsRow>> {
 /// What `results.json` would say now: the last held-out numbers, steps and tokens.
 fn so_far(rows: &[MetricsRow]) -> Map<String, Value> {
     let mut after = Map::new();
-    for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| key.starts_with("eval_")) {
+    for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| is_of_evaluation(key)) {
         after.insert(key.into(), number(value));
     }
     let last = rows.last();

@@ -20,6 +20,14 @@ pub fn is_measurement(key: &str) -> bool {
 /// [`is_measurement`], apart from the keys that start with `time/`.
 const MEASUREMENTS: [&str; 4] = ["tokens_per_s", "elapsed_s", "busy_s", "peak_memory_bytes"];
 
+/// What the names of test metrics begin with.
+pub const TEST_PREFIX: &str = "test_";
+
+/// Whether a metric is one of an evaluation, on held-out rows (`eval_…`) or test rows (`test_…`).
+pub fn is_of_evaluation(key: &str) -> bool {
+    key.starts_with("eval_") || key.starts_with(TEST_PREFIX)
+}
+
 /// Named numbers in the order in which they were set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics(Vec<(String, f64)>);

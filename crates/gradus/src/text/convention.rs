@@ -17,6 +17,7 @@ pub(super) enum Convention {
     BlenderbotSmall,
     /// T5, mT5.
     T5,
+    ByT5,
     /// BERT, DistilBERT.
     Bert,
     Albert,
@@ -52,6 +53,7 @@ impl Convention {
             "blenderbot" => Self::Blenderbot,
             "blenderbotsmall" => Self::BlenderbotSmall,
             "t5" | "mt5" => Self::T5,
+            "byt5" => Self::ByT5,
             "bert" | "distilbert" => Self::Bert,
             "albert" => Self::Albert,
             "deberta" => Self::DebertaV1,
@@ -71,7 +73,7 @@ impl Convention {
                 ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"]
             }
             Self::BlenderbotSmall => ["__start__", "__end__", "__unk__", "", "__null__", "", ""],
-            Self::T5 => ["", "</s>", "<unk>", "", "<pad>", "", ""],
+            Self::T5 | Self::ByT5 => ["", "</s>", "<unk>", "", "<pad>", "", ""],
             Self::Bert => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
             Self::Albert => ["[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"],
             Self::DebertaV1 | Self::Deberta => ["[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows about rows, models or rewards.
 
+mod byt5;
 pub mod chat_template;
 mod convention;
 mod named_templates;

@@ -21,7 +21,7 @@ use tokenizers::{
 };
 
 use super::convention::Convention;
-use super::{sentencepiece, tokenizer_bounds};
+use super::{byt5, sentencepiece, tokenizer_bounds};
 use crate::{Error, Result, border, files};
 
 /// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
@@ -81,7 +81,10 @@ const BYTES_A_TOKEN: usize = 16;
 impl Tokenizer {
     /// Whether `directory` holds a tokenizer, of whatever format.
     pub fn is_in(directory: &Path) -> bool {
-        files::TOKENIZERS.iter().any(|file| directory.join(file).is_file())
+        let has_file = files::TOKENIZERS.iter().any(|file| directory.join(file).is_file());
+        // ByT5's has no vocabulary of its own, and its settings name it.
+        let settings = || read_json(&directory.join("tokenizer_config.json")).ok().flatten();
+        has_file || settings().is_some_and(|config| Convention::of(&config, &Value::Null) == Some(Convention::ByT5))
     }
 
     /// Reads the tokenizer of a model directory.
@@ -480,6 +483,9 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
     let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
     if !directory.is_dir() {
         return Err(Error::model(directory, "no such model directory"));
+    }
+    if convention == Some(Convention::ByT5) {
+        return from_json(&directory.join("tokenizer_config.json"), byt5::json(config).to_string().as_bytes());
     }
     let pieces = directory.join("vocab.txt");
     if convention == Some(Convention::Bert) && pieces.is_file() {

@@ -106,7 +106,8 @@ fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
         .flatten()
         .collect();
     let mixed = config.mix.iter().map(|source| &source.data);
-    let sources: Vec<&DataConfig> = [&config.data].into_iter().chain(mixed).chain(&config.eval_data).collect();
+    let sources: Vec<&DataConfig> =
+        [&config.data].into_iter().chain(mixed).chain(&config.eval_data).chain(&config.test_data).collect();
     let data = sources.iter().filter_map(|data| data.from.as_ref());
     found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
     found.extend(plan.train().chat_template.clone());

@@ -17,12 +17,14 @@ use crate::observer::{Event, Observer};
 use crate::rollout::Prompt;
 use crate::run::RunDir;
 
-/// What rows became, in two parts.
+/// What rows became, in parts.
 pub struct Parts<E> {
     /// Examples to train on.
     pub train: Vec<E>,
     /// Examples held out.
     pub held_out: Vec<E>,
+    /// Examples of the test rows.
+    pub test: Vec<E>,
     /// Which rows they are not.
     pub apart: Apart,
 }
@@ -65,6 +67,8 @@ pub struct Fixed<E> {
     pub parts: Parts<E>,
     /// Prompts of the rows held out with their answers as references, where metrics of completions are asked for.
     pub prompts: Vec<Prompt>,
+    /// The same of the test rows.
+    pub test_prompts: Vec<Prompt>,
 }
 
 /// What an offline method learns from.
@@ -86,15 +90,16 @@ pub fn fixed<M: OfflineMethod>(
     let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
     let parts = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let apart = cast.policy.shape.has_encoder();
-    let rows = || parts.train.iter().chain(&parts.held_out).map(M::rows);
+    let rows = || parts.train.iter().chain(&parts.held_out).chain(&parts.test).map(M::rows);
     let needed = rows().map(|rows| rows.positions(apart)).max().unwrap_or(0);
     let taken = usize::from(apart && rows().any(|rows| rows.are_scored()));
     fit::check_positions(cast, (needed, taken))?;
-    let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
-        true => Vec::new(),
-        false => answered_prompts(plan, start, &split.held_out, observer)?,
+    let mut prompts = |rows: &[Row]| match plan.train().evaluation.metrics.is_empty() || rows.is_empty() {
+        true => Ok(Vec::new()),
+        false => answered_prompts(plan, start, rows, observer),
     };
-    Ok(Fixed { parts, prompts })
+    let (prompts, test_prompts) = (prompts(&split.held_out)?, prompts(&split.test)?);
+    Ok(Fixed { parts, prompts, test_prompts })
 }
 
 /// Prompts of rows with answers, which become the references of metrics. Rows that share a prompt and everything beside it are one.
@@ -174,13 +179,13 @@ pub fn prompts(
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
     let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;
     let parts = parts(&split, make, observer)?;
-    let prompts = || parts.train.iter().chain(&parts.held_out);
+    let prompts = || parts.train.iter().chain(&parts.held_out).chain(&parts.test);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     fit::check_positions(cast, (cast.policy.shape.room().needed(longest, max_new_tokens), 0))?;
     Ok(parts)
 }
 
-/// Examples of both parts of the rows. Held-out rows of which nothing is left turn evaluation off.
+/// Examples of all parts of the rows. Held-out rows of which nothing is left turn evaluation off.
 fn parts<E>(
     split: &Split,
     make: impl Fn(&[Row]) -> Result<Examples<E>>,
@@ -205,6 +210,18 @@ fn parts<E>(
             }
         }
     }
+    let mut test = Vec::new();
+    if !split.test.is_empty() {
+        match make(&split.test) {
+            Ok(made) => {
+                report("test", &made.counts, observer);
+                skipped.extend(made.skipped);
+                test = made.examples;
+            }
+            // Test rows may be published without their answers.
+            Err(error) => observer.event(&Event::Warning(&format!("no test row is usable as an example: {error}"))),
+        }
+    }
     if let Some(first) = skipped.first() {
         let place = first.line.map_or(String::new(), |line| format!(":{line}"));
         observer.event(&Event::Warning(&format!(
@@ -219,5 +236,5 @@ fn parts<E>(
         )));
     }
     let rows = split.held_out.iter().map(|row| (row.index, row.place.clone())).collect();
-    Ok(Parts { train: train.examples, held_out, apart: Apart { held_out: rows, skipped } })
+    Ok(Parts { train: train.examples, held_out, test, apart: Apart { held_out: rows, skipped } })
 }

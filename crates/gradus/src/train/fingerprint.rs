@@ -16,9 +16,10 @@ use crate::method::{Cast, Trainer};
 use crate::model::Rows;
 use crate::run::{DataPrint, RowsPrint};
 
-/// The print of both parts of the rows.
-pub(crate) fn of(train: &[Row], held_out: &[Row]) -> DataPrint {
-    DataPrint { train: rows(train), held_out: rows(held_out) }
+/// The print of all parts of the rows.
+pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataPrint {
+    let test = (!test.is_empty()).then(|| rows(test));
+    DataPrint { train: rows(train), held_out: rows(held_out), test }
 }
 
 /// Refuses rows that are not those of the run so far.
@@ -26,7 +27,13 @@ pub(crate) fn of(train: &[Row], held_out: &[Row]) -> DataPrint {
 /// # Errors
 /// [`Error::Input`] that says which part differs, and how.
 pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
-    let parts = [("training", &expected.train, &found.train), ("held-out", &expected.held_out, &found.held_out)];
+    let none = rows(&[]);
+    let test = [expected, found].map(|print| print.test.as_ref().unwrap_or(&none));
+    let parts = [
+        ("training", &expected.train, &found.train),
+        ("held-out", &expected.held_out, &found.held_out),
+        ("test", test[0], test[1]),
+    ];
     let Some((name, was, is)) = parts.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
     let how = match was.rows == is.rows {
         true => format!("the {} {name} rows hold something else than before the checkpoint", is.rows),
@@ -322,29 +329,29 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let before = of(&texts(&["one", "two"]), &[]);
-        check(&before, &of(&texts(&["one", "two"]), &[])).unwrap();
+        let before = of(&texts(&["one", "two"]), &[], &[]);
+        check(&before, &of(&texts(&["one", "two"]), &[], &[])).unwrap();
         let message = |found: &DataPrint| check(&before, found).unwrap_err().to_string();
         assert_eq!(
-            message(&of(&texts(&["onet", "wo"]), &[])),
+            message(&of(&texts(&["onet", "wo"]), &[], &[])),
             "the data has changed: the 2 training rows hold something else than before the checkpoint"
         );
         assert_eq!(
-            message(&of(&texts(&["one"]), &[])),
+            message(&of(&texts(&["one"]), &[], &[])),
             "the data has changed: there are 1 training rows, but 2 before the checkpoint"
         );
         assert_eq!(
-            message(&of(&texts(&["one", "two"]), &texts(&["three"]))),
+            message(&of(&texts(&["one", "two"]), &texts(&["three"]), &[])),
             "the data has changed: there are 1 held-out rows, but 0 before the checkpoint"
         );
         let mut with_column = texts(&["one", "two"]);
         with_column[1].columns.insert("answer".into(), 4.into());
-        assert_ne!(of(&with_column, &[]), before);
+        assert_ne!(of(&with_column, &[], &[]), before);
         let preference = |prompt: Option<&str>, chosen: &str| {
             let text = |text: &str| Content::Text(text.to_owned());
             let prompt = prompt.map(text);
             [row(0, RowData::Preference { prompt, chosen: text(chosen), rejected: text("c"), margin: None })]
         };
-        assert_ne!(of(&preference(Some("a"), "b"), &[]), of(&preference(None, "ab"), &[]));
+        assert_ne!(of(&preference(Some("a"), "b"), &[], &[]), of(&preference(None, "ab"), &[], &[]));
     }
 }

@@ -25,7 +25,36 @@ pub mod warnings;
 mod watched;
 
 pub use crate::observer;
+use crate::run::database::Table;
+use crate::run::metrics::TEST_PREFIX;
 pub use run::{Outcome, run};
+
+/// Rows that are measured and not trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalSplit {
+    /// Those held out: they are measured throughout, and decide which model is best.
+    HeldOut,
+    /// Test rows: they are measured before the first step and after the last, and decide nothing.
+    Test,
+}
+
+impl EvalSplit {
+    /// What the names of its metrics begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::HeldOut => "eval_",
+            Self::Test => TEST_PREFIX,
+        }
+    }
+
+    /// Where its completions are recorded.
+    fn table(self) -> Table {
+        match self {
+            Self::HeldOut => Table::Eval,
+            Self::Test => Table::Test,
+        }
+    }
+}
 
 /// What a model is saved for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

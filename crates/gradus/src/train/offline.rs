@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::SaveFor;
 use super::diagnosis;
 use super::longest;
 use super::recorder::{Recorder, Seen};
 use super::steps::{self, TrainingStep};
+use super::{EvalSplit, SaveFor};
 use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::host::read;
@@ -29,6 +29,10 @@ pub struct Offline<'a, O: Objective> {
     pub examples: &'a [O::Example],
     /// Held-out examples; empty turns evaluation off.
     pub held_out: &'a [O::Example],
+    /// Test examples, measured before the first step and after the last.
+    pub test: &'a [O::Example],
+    /// Whether there is a test: there may be prompts without examples, where test rows are published without their answers.
+    pub has_test: bool,
     /// Which examples a step takes.
     pub order: Order,
     /// Everything else.
@@ -42,8 +46,8 @@ pub struct Offline<'a, O: Objective> {
 /// Writes a model (without gradient) into a directory.
 pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
 
-/// Completes held-out prompts after so many steps and epochs, records the completions and measures them.
-pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize), &dyn Progress) -> Result<Stats>;
+/// Completes the prompts of a split after so many steps and epochs, records the completions and measures them.
+pub type Complete<'a, M> = &'a dyn Fn(&M, EvalSplit, (usize, usize), &dyn Progress) -> Result<Stats>;
 
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
@@ -77,8 +81,11 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         Seen { epoch: done as f64 / order.steps_per_epoch() as f64, examples: order.rows_seen(done) }
     }
 
-    fn has_held_out(&self) -> bool {
-        !self.task.held_out.is_empty()
+    fn has(&self, split: EvalSplit) -> bool {
+        match split {
+            EvalSplit::HeldOut => !self.task.held_out.is_empty(),
+            EvalSplit::Test => self.task.has_test,
+        }
     }
 
     fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
@@ -101,16 +108,23 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         })
     }
 
-    fn evaluate(&mut self, done: usize, progress: &dyn Progress) -> Result<Metrics> {
-        let Offline { objective, held_out, order, settings, complete, .. } = self.task;
-        let chosen = settings.evaluated(done, held_out.len());
-        let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &held_out[row]).collect();
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+        let Offline { objective, held_out, test, order, settings, complete, .. } = self.task;
+        let examples: Vec<&O::Example> = match split {
+            EvalSplit::Test => test.iter().collect(),
+            EvalSplit::HeldOut => {
+                settings.evaluated(done, held_out.len()).into_iter().map(|row| &held_out[row]).collect()
+            }
+        };
         let model = self.learner.frozen();
-        let mut stats = objective.evaluate(&model, &examples, settings.passes, progress)?;
+        let mut stats = match examples.is_empty() {
+            true => Stats::default(),
+            false => objective.evaluate(&model, &examples, settings.passes, progress)?,
+        };
         if let Some(complete) = complete {
-            stats.merge(&complete(&model, (done, order.epoch(done)), progress)?);
+            stats.merge(&complete(&model, split, (done, order.epoch(done)), progress)?);
         }
-        Ok(stats.metrics("eval_"))
+        Ok(stats.metrics(split.prefix()))
     }
 
     fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {

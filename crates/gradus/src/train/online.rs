@@ -6,12 +6,12 @@ use std::time::Instant;
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
-use super::SaveFor;
 use super::longest;
 use super::recorder::{Recorder, Seen};
 use super::rollout_log::RolloutLog;
 use super::steps::{self, TrainingStep};
 use super::warnings::Shown;
+use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
@@ -42,6 +42,8 @@ pub struct Online<'a> {
     pub prompts: &'a [Prompt],
     /// Held-out prompts; empty turns evaluation off.
     pub held_out: &'a [Prompt],
+    /// Test prompts, completed before the first iteration and after the last.
+    pub test: &'a [Prompt],
     /// Which prompts an iteration takes.
     pub order: Order,
     /// Which it takes where they are drawn with replacement.
@@ -205,8 +207,12 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         Seen { epoch, examples: done * order.batch_size }
     }
 
-    fn has_held_out(&self) -> bool {
-        !self.task.held_out.is_empty()
+    fn has(&self, split: EvalSplit) -> bool {
+        !match split {
+            EvalSplit::HeldOut => self.task.held_out,
+            EvalSplit::Test => self.task.test,
+        }
+        .is_empty()
     }
 
     fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
@@ -262,22 +268,27 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         Ok(StepReport { tokens: updated.tokens, kl, metrics })
     }
 
-    /// Samples a completion of every held-out prompt, always from the same streams, and measures it.
-    fn evaluate(&mut self, done: usize, progress: &dyn Progress) -> Result<Metrics> {
+    /// Samples a completion of every prompt of the split, always from the same streams, and measures it.
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
         let (task, settings) = (self.task, self.task.settings);
         let sampler = task.sampler(self.algorithm, true, progress);
         let (params, beams) = settings.evaluation.to_evaluate(sampler.params);
         let sampler = Sampler { group_size: settings.evaluation.samples(), params, beams, ..sampler };
-        let chosen = settings.evaluated(done, task.held_out.len());
-        let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
+        let prompts: Vec<Prompt> = match split {
+            EvalSplit::Test => task.test.to_vec(),
+            EvalSplit::HeldOut => {
+                let chosen = settings.evaluated(done, task.held_out.len());
+                chosen.into_iter().map(|row| task.held_out[row].clone()).collect()
+            }
+        };
         let (reference, measuring, &Settings { seed, passes, .. }) = (task.reference, task.measuring, settings);
         let evaluation = Evaluation { prompts: &prompts, sampler: &sampler, reference, seed, passes, measuring };
         let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
         if done == 0 {
             reward::check_judges(&self.reward.name(), &found.scores)?;
         }
-        self.log.evaluation((done, self.seen(done).epoch as usize), &found)?;
-        Ok(found.stats.metrics("eval_"))
+        self.log.evaluation(split, (done, self.seen(done).epoch as usize), &found)?;
+        Ok(found.stats.metrics(split.prefix()))
     }
 
     fn end(&self, recorder: &Recorder<'_>) -> Option<String> {

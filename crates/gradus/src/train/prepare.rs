@@ -69,7 +69,7 @@ impl Start {
         interrupt: &Interrupt,
     ) -> Result<Split> {
         let split = rows(plan, &self.model.tokenizer, need, is_usable, interrupt)?;
-        let found = fingerprint::of(&split.train, &split.held_out);
+        let found = fingerprint::of(&split.train, &split.held_out, &split.test);
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
         }
@@ -111,6 +111,8 @@ pub struct Split {
     pub train: Vec<Row>,
     /// Held-out rows; never trained on.
     pub held_out: Vec<Row>,
+    /// Test rows; never trained on.
+    pub test: Vec<Row>,
     /// Bad rows that were left out.
     pub skipped: Vec<SkippedRow>,
     /// How many rows `train.filter` left out, one sentence for each source of rows.
@@ -168,31 +170,32 @@ pub fn rows(
     };
     rows = filter(rows, "`data`")?;
     let most = most_held_out(plan, need);
-    let named = config.held_out();
-    let mut held_out = Vec::new();
-    match &named {
-        _ if train.eval_steps < 0 => {}
-        Some(data) => {
-            let mut bad;
-            let first = (!train.filter.is_on()).then_some(most);
-            (held_out, bad) = load(data, &LoadOptions { max_rows: first, ..options.clone() })?;
-            held_out = filter(held_out, "`eval_data`")?;
-            if train.filter.is_on() {
-                held_out.retain(is_usable);
-                held_out.truncate(most);
-            } else if held_out.len() + bad.len() >= most && !(bad.is_empty() && held_out.iter().all(is_usable)) {
-                (held_out, bad) = load(data, &options)?;
-                held_out.retain(is_usable);
-                held_out.truncate(most);
-            }
-            skipped.extend(bad);
+    // Rows of another source, no more than are measured.
+    let mut apart = |data: &DataConfig, key: &str| {
+        let first = (!train.filter.is_on()).then_some(most);
+        let (mut found, mut bad) = load(data, &LoadOptions { max_rows: first, ..options.clone() })?;
+        found = filter(found, key)?;
+        if train.filter.is_on() {
+            found.retain(is_usable);
+            found.truncate(most);
+        } else if found.len() + bad.len() >= most && !(bad.is_empty() && found.iter().all(is_usable)) {
+            (found, bad) = load(data, &options)?;
+            found.retain(is_usable);
+            found.truncate(most);
         }
+        skipped.extend(bad);
+        Ok::<_, Error>(found)
+    };
+    let test = config.test().map_or(Ok(Vec::new()), |data| apart(&data, "`test_data`"))?;
+    let held_out = match config.held_out() {
+        _ if train.eval_steps < 0 => Vec::new(),
+        Some(data) => apart(&data, "`eval_data`")?,
         None => {
             let count = held_out_rows(plan, rows.len()).min(most);
-            held_out = hold_out(&mut rows, count, plan, is_usable);
+            hold_out(&mut rows, count, plan, is_usable)
         }
-    }
-    Ok(Split { train: rows, held_out, skipped, filtered, remarks })
+    };
+    Ok(Split { train: rows, held_out, test, skipped, filtered, remarks })
 }
 
 fn bad_rows(plan: &Plan) -> BadRows {

@@ -34,6 +34,29 @@ pub enum Verdict {
     Stop,
 }
 
+/// What evaluations of a step found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    /// Of the held-out rows, where they were measured.
+    pub held_out: Option<Metrics>,
+    /// Of the test rows, where they were measured.
+    pub test: Option<Metrics>,
+}
+
+impl Measured {
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.held_out.is_none() && self.test.is_none()
+    }
+
+    /// All numbers.
+    fn together(&self) -> Metrics {
+        let mut all = Metrics::new();
+        self.held_out.iter().chain(&self.test).for_each(|metrics| all.extend("", metrics));
+        all
+    }
+}
+
 /// What training has seen of the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
@@ -181,17 +204,47 @@ impl<'a> Recorder<'a> {
             .filter_map(move |row| row.get(key)?.as_f64())
     }
 
-    /// Records the evaluation before the first step: for `results.json`, as the row of step 0, and as the value that later
-    /// evaluations must beat.
+    /// Records what was measured before the first step: for `results.json`, as the row of step 0, and the held-out rows as the
+    /// value that later evaluations must beat. Nothing where nothing was measured.
     ///
     /// # Errors
     /// A best metric that this run does not measure, or when `metrics.jsonl` cannot be written.
-    pub fn baseline(&mut self, metrics: &Metrics, settings: &Settings) -> Result<()> {
-        let value = deciding(metrics, &settings.best_metric)?;
+    pub fn baseline(&mut self, measured: &Measured, settings: &Settings) -> Result<()> {
+        if measured.is_empty() {
+            return Ok(());
+        }
+        if let Some(held_out) = &measured.held_out {
+            let value = deciding(held_out, &settings.best_metric)?;
+            self.state.best = value.is_finite().then_some((0, value));
+        }
+        let metrics = &measured.together();
         self.state.method.insert("before".into(), Value::Object(metrics.to_json()));
-        self.state.best = value.is_finite().then_some((0, value));
         self.observer.event(&Event::Evaluated { step: 0, metrics, best: false });
         self.append(0, settings, metrics)
+    }
+
+    /// Whether the run ends with this step: it is the last one, or the evaluation stops it early.
+    ///
+    /// # Errors
+    /// A best metric that this run does not measure.
+    pub fn ends(&self, done: usize, settings: &Settings, held_out: Option<&Metrics>) -> Result<bool> {
+        let patience = settings.early_stopping_patience;
+        let Some(held_out) = held_out.filter(|_| patience > 0) else { return Ok(done == settings.steps) };
+        let (_, is_better) = self.improvement(settings, held_out)?;
+        Ok(done == settings.steps || (!is_better && self.state.evaluations_since_best + 1 >= patience))
+    }
+
+    /// The deciding value of an evaluation, and whether it beats the best so far.
+    fn improvement(&self, settings: &Settings, held_out: &Metrics) -> Result<(f64, bool)> {
+        let name = &settings.best_metric;
+        let value = deciding(held_out, name)?;
+        let better = match self.state.best {
+            // No JSON holds it.
+            _ if !value.is_finite() => false,
+            Some((_, best)) => is_better(name, value, best),
+            None => true,
+        };
+        Ok((value, better))
     }
 
     /// A step begins: its time counts for the throughput, that of evaluations and checkpoints does not.
@@ -311,11 +364,11 @@ impl<'a> Recorder<'a> {
         self.pending.merge(&report.metrics);
     }
 
-    /// Appends what was gathered since the last row, and `evaluation` beside it.
+    /// Appends what was gathered since the last row, and what evaluations `measured` beside it.
     ///
     /// # Errors
     /// When `metrics.jsonl` cannot be written.
-    pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, evaluation: Option<&Metrics>) -> Result<()> {
+    pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, measured: &Measured) -> Result<()> {
         let Seen { epoch, examples } = seen;
         let mut metrics = Metrics::new();
         metrics.extend("", &self.pending.metrics(""));
@@ -323,9 +376,7 @@ impl<'a> Recorder<'a> {
         metrics.set("num_tokens", self.state.tokens as f64);
         metrics.set("num_examples", examples as f64);
         metrics.set("tokens_per_s", self.pending_tokens as f64 / self.busy_s.max(1e-9));
-        if let Some(evaluation) = evaluation {
-            metrics.extend("", evaluation);
-        }
+        metrics.extend("", &measured.together());
         self.append(done, settings, &metrics)?;
         if self.is_gone() {
             return Ok(());
@@ -365,7 +416,8 @@ impl<'a> Recorder<'a> {
         trackers.finish()
     }
 
-    /// Compares an evaluation with the best so far, the start included; a better model is written to `best/` by `save`.
+    /// Compares an evaluation with the best so far, the start included; a better model is written to `best/` by `save`. Test rows
+    /// decide nothing.
     ///
     /// # Errors
     /// A best metric that this run does not measure, or what `save` returns.
@@ -373,22 +425,22 @@ impl<'a> Recorder<'a> {
         &mut self,
         done: usize,
         settings: &Settings,
-        evaluation: &Metrics,
+        measured: &Measured,
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Verdict> {
         if self.is_gone() {
             // Where it was is no place to write to; the step ends with an error.
             return Ok(Verdict::GoOn);
         }
-        let name = &settings.best_metric;
-        let value = deciding(evaluation, name)?;
-        let better = match self.state.best {
-            // No JSON holds it.
-            _ if !value.is_finite() => false,
-            Some((_, best)) => is_better(name, value, best),
-            None => true,
+        let Some(held_out) = &measured.held_out else {
+            if let Some(metrics) = &measured.test {
+                self.observer.event(&Event::Evaluated { step: done, metrics, best: false });
+            }
+            return Ok(Verdict::GoOn);
         };
-        self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });
+        let name = &settings.best_metric;
+        let (value, better) = self.improvement(settings, held_out)?;
+        self.observer.event(&Event::Evaluated { step: done, metrics: &measured.together(), best: better });
         let before = self.state.method.get("before").and_then(|before| before.get(name)).and_then(Value::as_f64);
         if let Some(start) = before {
             diagnosis::watch_evaluation(self, done, settings, start, value);

@@ -24,14 +24,16 @@ pub(super) struct ReferenceLogprobs {
     pub train: Vec<f32>,
     /// Of those held out.
     pub held_out: Vec<f32>,
+    /// Of test examples.
+    pub test: Vec<f32>,
 }
 
 impl ReferenceLogprobs {
-    /// Has `reference` score the examples to train on and those held out; the observer is told how many are done.
+    /// Has `reference` score the examples to train on, those held out and those of the test; the observer is told how many are done.
     pub fn compute<M: OfflineMethod>(
         method: &M,
         reference: &CausalLm,
-        parts: [&[M::Example]; 2],
+        parts: [&[M::Example]; 3],
         passes: MicroBatch,
         observer: &mut dyn Observer,
     ) -> Self {
@@ -40,7 +42,7 @@ impl ReferenceLogprobs {
             let total = Some(parts.iter().map(|part| part.len()).sum());
             observer.event(&Event::Phase { name: "reference", total, done });
         }
-        let [train, held_out] = parts.map(|examples| {
+        let [train, held_out, test] = parts.map(|examples| {
             if method.reference_width() == 0 {
                 return Vec::new();
             }
@@ -53,7 +55,7 @@ impl ReferenceLogprobs {
             }
             found
         });
-        Self { train, held_out }
+        Self { train, held_out, test }
     }
 
     /// What the run in `directory` has kept for the same examples, reference and method, whose hash is `question`. `None` for a file that is
@@ -66,7 +68,9 @@ impl ReferenceLogprobs {
             let bytes = file.tensor(name).ok()?.data().as_chunks().0;
             Some(bytes.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect::<Vec<_>>())
         };
-        let kept = Self { train: numbers("train")?, held_out: numbers("held_out")? };
+        // Files of earlier versions have no test examples.
+        let test = numbers("test").unwrap_or_default();
+        let kept = Self { train: numbers("train")?, held_out: numbers("held_out")?, test };
         (header.metadata().as_ref()?.get(PRINTS)? == &kept.prints(question)).then_some(kept)
     }
 
@@ -77,15 +81,18 @@ impl ReferenceLogprobs {
     pub fn write(&self, directory: &RunDir, question: &str) -> Result<()> {
         // One key: several would stand in another order each time.
         let metadata = HashMap::from([(PRINTS.into(), self.prints(question))]);
-        let tensors = [("train", &self.train), ("held_out", &self.held_out)]
+        let tensors = [("train", &self.train), ("held_out", &self.held_out), ("test", &self.test)]
+            .into_iter()
+            .filter(|(name, values)| *name != "test" || !values.is_empty())
             .map(|(name, values)| NamedTensor::new(name, [values.len()], values.as_slice()));
         atomic::write_path(&directory.reference(), |path| {
+            let tensors: Vec<_> = tensors.collect();
             write_safetensors(tensors.iter().map(|tensor| (tensor.name.as_ref(), tensor)), Some(metadata), path)
         })
     }
 
     fn prints(&self, question: &str) -> String {
-        format!("{question} {}", fingerprint::of_numbers(&[&self.train[..], &self.held_out].concat()))
+        format!("{question} {}", fingerprint::of_numbers(&[&self.train[..], &self.held_out, &self.test].concat()))
     }
 }
 
@@ -110,7 +117,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let run = RunDir::create(directory.path().join("dpo"), Existing::Refuse).expect("created");
         assert_eq!(ReferenceLogprobs::read(&run, "q"), None);
-        let kept = ReferenceLogprobs { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0] };
+        let kept =
+            ReferenceLogprobs { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0], test: vec![0.5] };
         kept.write(&run, "q").expect("written");
         let found = ReferenceLogprobs::read(&run, "q").expect("kept");
         assert_eq!(found.prints(""), kept.prints(""));

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
+use super::EvalSplit;
 use super::warnings::{Shown, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
@@ -85,11 +86,11 @@ impl RolloutLog {
         self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
     }
 
-    /// Appends the completions of an evaluation.
+    /// Records the completions of an evaluation, in place of those that are there of this step.
     ///
     /// # Errors
     /// What writing earlier rows failed with.
-    pub fn evaluation(&mut self, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
+    pub fn evaluation(&mut self, split: EvalSplit, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
         let rows = found.measures.iter().filter_map(|(key, measure)| Some((key, measure.row_values()?)));
         let rows: Vec<(&String, Vec<f64>)> = rows.collect();
         let record = |(i, score): (usize, &Score)| {
@@ -100,7 +101,10 @@ impl RolloutLog {
             known.components.extend(rows.iter().map(value));
             Ok(Record { step, epoch, kl, ..known })
         };
-        self.writer.append(Table::Eval, found.scores.iter().enumerate().map(record).collect::<Result<_>>()?)
+        let records = found.scores.iter().enumerate().map(record).collect::<Result<_>>()?;
+        self.writer.evaluation(split.table(), step, records)?;
+        // The metrics of this evaluation are logged next, and trackers read its completions then.
+        self.flush()
     }
 
     /// Waits until everything is on disk: a checkpoint may be written that stands on it.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
-use super::SaveFor;
 use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
@@ -25,6 +24,7 @@ use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::RolloutLog;
 use super::watched::Watched;
+use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{MicroBatch, Order, Weighted};
@@ -46,6 +46,7 @@ use crate::pretrained::Trainable;
 use crate::progress::Progress;
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
+use crate::run::metrics::is_of_evaluation;
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
@@ -214,13 +215,14 @@ impl Job<'_> {
 
     /// Offline methods: examples and models, the loop, then what it leaves behind.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let Fixed { parts, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
-        let examples::Parts { train, held_out, apart } = parts;
+        let Fixed { parts, prompts, test_prompts } =
+            examples::fixed(method, self.plan, self.start, self.cast, observer)?;
+        let examples::Parts { train, held_out, test, apart } = parts;
         let measuring = self.measuring(observer)?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
-        let about = self.reference_question(method, [&train, &held_out]);
+        let about = self.reference_question(method, [&train, &held_out, &test]);
         // A run that is to be replaced takes its answers with it.
         let goes_on = self.checkpoint.is_some();
         let kept = about.as_ref().filter(|_| goes_on).and_then(|about| ReferenceLogprobs::read(self.directory, about));
@@ -232,12 +234,13 @@ impl Job<'_> {
         let logprobs = match (kept, &reference) {
             (Some(kept), _) => kept,
             (None, Some(reference)) => {
-                ReferenceLogprobs::compute(method, reference, [&train, &held_out], self.passes(), observer)
+                ReferenceLogprobs::compute(method, reference, [&train, &held_out, &test], self.passes(), observer)
             }
             (None, None) => ReferenceLogprobs::default(),
         };
         let train = reference_logprobs::attach(method, train, &logprobs.train);
         let held_out = reference_logprobs::attach(method, held_out, &logprobs.held_out);
+        let test = reference_logprobs::attach(method, test, &logprobs.test);
         let objective = method.objective(reference);
 
         let order = self.order(Purpose::DataOrder, train.len());
@@ -264,22 +267,28 @@ impl Job<'_> {
         apart.write(self.directory)?;
         about.filter(|_| is_new).map_or(Ok(()), |about| logprobs.write(self.directory, &about))?;
         // Evaluations that complete prompts keep what they sampled, as those of online methods do.
-        let log = match prompts.is_empty() {
+        let log = match prompts.is_empty() && test_prompts.is_empty() {
             true => None,
             false => Some(RefCell::new(RolloutLog::open(recorder.run(), &recorder.state, false)?)),
         };
-        let complete = |model: &<M::Objective as Objective>::Model, done: (usize, usize), progress: &dyn Progress| {
+        type Model<M> = <<M as OfflineMethod>::Objective as Objective>::Model;
+        let complete = |model: &Model<M>, split: EvalSplit, done: (usize, usize), progress: &dyn Progress| {
             let (Some(policy), Some(log)) = (model.language(), &log) else { return Ok(Stats::default()) };
-            let found = self.completed(policy, &prompts, &settings, &measuring, progress)?;
+            let prompts = if split == EvalSplit::Test { &test_prompts } else { &prompts };
+            if prompts.is_empty() {
+                return Ok(Stats::default());
+            }
+            let found = self.completed(policy, prompts, &settings, &measuring, progress)?;
             let mut log = log.borrow_mut();
-            log.evaluation(done, &found)?;
-            log.flush()?;
+            log.evaluation(split, done, &found)?;
             Ok(found.stats)
         };
         let task = Offline {
             objective: &objective,
             examples: &train,
             held_out: &held_out,
+            test: &test,
+            has_test: !(test.is_empty() && test_prompts.is_empty()),
             order,
             settings: &settings,
             save: &save,
@@ -314,8 +323,9 @@ impl Job<'_> {
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
         let parts = examples::prompts(self.plan, self.start, self.cast, new, observer)?;
-        let examples::Parts { train, held_out, apart } = parts;
-        self.check_memory(forecast::of_prompts(&train, new), &forecast::of_prompts(&held_out, new), observer)?;
+        let examples::Parts { train, held_out, test, apart } = parts;
+        let evaluated = [forecast::of_prompts(&held_out, new), forecast::of_prompts(&test, new)].concat();
+        self.check_memory(forecast::of_prompts(&train, new), &evaluated, observer)?;
         let policy: CausalLm = self.models().policy()?;
         let reference = self.models().reference(&policy)?;
         let (critic, value_head) = self.models().critic(&policy, &self.settings(1))?;
@@ -346,6 +356,7 @@ impl Job<'_> {
         let task = Online {
             prompts: &train,
             held_out: &held_out,
+            test: &test,
             order,
             weighted: weighted(self.plan.train().priority_scale, order, &train)?,
             iteration: method.iteration(),
@@ -366,7 +377,7 @@ impl Job<'_> {
     }
 
     /// A hash of everything that the log-probabilities of the reference follow from; `None` where none are computed before training.
-    fn reference_question<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Option<String> {
+    fn reference_question<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 3]) -> Option<String> {
         if method.reference_width() == 0 {
             return None;
         }
@@ -459,7 +470,7 @@ impl Job<'_> {
         let (mut last, mut after) = (Map::new(), Map::new());
         for MetricsRow { step, values } in &logged {
             for (key, value) in values.to_json() {
-                if key.starts_with("eval_") {
+                if is_of_evaluation(&key) {
                     after.insert(key, value)
                 } else {
                     last.insert(key, value)

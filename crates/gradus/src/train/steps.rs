@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::recorder::{Recorder, Seen, Verdict};
+use super::EvalSplit;
+use super::recorder::{Measured, Recorder, Seen, Verdict};
 use super::rescue;
 use crate::error::{Error, Result};
 use crate::learner::optimizer::Optimizer;
@@ -23,8 +24,8 @@ pub(super) trait TrainingStep {
     /// How much of the data the first `done` steps have used.
     fn seen(&self, done: usize) -> Seen;
 
-    /// Whether there are held-out rows to evaluate.
-    fn has_held_out(&self) -> bool;
+    /// Whether there are rows of this split to evaluate.
+    fn has(&self, split: EvalSplit) -> bool;
 
     /// Runs the longest pass that a step can need, and drops its gradients.
     fn try_longest(&mut self, recorder: &mut Recorder<'_>);
@@ -36,11 +37,11 @@ pub(super) trait TrainingStep {
     /// fails with. The weights are then those of the last optimizer step.
     fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport>;
 
-    /// Everything measured on the held-out rows after `done` steps, under `eval_…`.
+    /// Everything measured on the rows of a split after `done` steps, under [`EvalSplit::prefix`].
     ///
     /// # Errors
     /// What measuring fails with, and [`Error::Interrupted`] when `progress` ends it.
-    fn evaluate(&mut self, done: usize, progress: &dyn Progress) -> Result<Metrics>;
+    fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics>;
 
     /// Looks at what was logged after `done` steps.
     fn watch(&self, _done: usize, _recorder: &mut Recorder<'_>) {}
@@ -102,8 +103,14 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
     if try_longest && recorder.state.step < steps {
         training.try_longest(recorder);
     }
-    if recorder.state.step == 0 && eval_steps >= 0 && training.has_held_out() {
-        let before = training.evaluate(0, &recorder.within(0))?;
+    if recorder.state.step == 0 {
+        let mut before = Measured::default();
+        if eval_steps >= 0 && training.has(EvalSplit::HeldOut) {
+            before.held_out = Some(training.evaluate(EvalSplit::HeldOut, 0, &recorder.within(0))?);
+        }
+        if training.has(EvalSplit::Test) {
+            before.test = Some(training.evaluate(EvalSplit::Test, 0, &recorder.within(0))?);
+        }
         recorder.baseline(&before, training.settings())?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(steps), done: recorder.state.step });
@@ -125,22 +132,24 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
 /// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
 fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result<Verdict> {
     let (done, version) = (recorder.state.step, training.version());
-    let mut evaluation = None;
-    if training.settings().evaluates_after(done) && training.has_held_out() {
-        recorder.await_evaluation(version);
-        let found = training.evaluate(done, &recorder.within(done));
-        evaluation = Some(recorder.unless_gone(found)?);
+    let mut measured = Measured::default();
+    if training.settings().evaluates_after(done) && training.has(EvalSplit::HeldOut) {
+        measured.held_out = Some(evaluate(training, EvalSplit::HeldOut, recorder)?);
+    }
+    let end = training.end(recorder);
+    let is_last = end.is_some() || recorder.ends(done, training.settings(), measured.held_out.as_ref())?;
+    if is_last && training.has(EvalSplit::Test) {
+        measured.test = Some(evaluate(training, EvalSplit::Test, recorder)?);
+    }
+    if !measured.is_empty() {
         recorder.evaluated();
     }
-    if training.settings().logs_after(done) {
-        recorder.log(done, training.settings(), training.seen(done), evaluation.as_ref())?;
+    if training.settings().logs_after(done) || !measured.is_empty() {
+        recorder.log(done, training.settings(), training.seen(done), &measured)?;
         training.watch(done, recorder);
     }
-    let mut verdict = match &evaluation {
-        Some(found) => recorder.judge(done, training.settings(), found, |path| training.save(path))?,
-        None => Verdict::GoOn,
-    };
-    if let Some(message) = training.end(recorder) {
+    let mut verdict = recorder.judge(done, training.settings(), &measured, |path| training.save(path))?;
+    if let Some(message) = end {
         recorder.tell(&Event::Message(&message));
         verdict = Verdict::Stop;
     }
@@ -151,6 +160,14 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
         checkpoint(training, recorder, planned)?;
     }
     if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
+}
+
+/// Evaluates after the newest step. Until that is recorded, a checkpoint says that it is due.
+fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Recorder<'_>) -> Result<Metrics> {
+    let done = recorder.state.step;
+    recorder.await_evaluation(training.version());
+    let found = training.evaluate(split, done, &recorder.within(done));
+    recorder.unless_gone(found)
 }
 
 fn checkpoint(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>, planned: bool) -> Result<()> {

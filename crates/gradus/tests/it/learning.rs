@@ -113,6 +113,7 @@ fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, 
     let task = Online {
         prompts: &prompts[..8],
         held_out: &prompts[8..],
+        test: &[],
         order,
         weighted: None,
         iteration,

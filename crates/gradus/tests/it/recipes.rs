@@ -96,6 +96,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     let json = serde_json::to_value(&config).expect("plain data");
     for (key, expected) in [
         ("/model", "\"lvwerra/gpt2-imdb\""),
+        ("/test_data/split", "\"test\""),
         ("/data/task/imdb/seed", "42"),
         // 10 × 128 tokens are 27 completions of 48, two to a mini-batch of 64 tokens.
         ("/train/batch_size", "28"),
@@ -144,6 +145,12 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     for (said, begins) in said.iter().zip(begins) {
         assert!(said.starts_with(begins), "{said}\n{begins}");
     }
+    let misspelled = folder.path().join("blendorbot_ppo.yml");
+    std::fs::write(&misspelled, ORIGINAL).expect("written");
+    let notes = import(System::Rl4lms, &misspelled).expect("it is read").notes;
+    let about_name =
+        "the file is called `blendorbot_ppo.yml`, but its model is Blenderbot: `blenderbot_ppo.yml` is meant";
+    assert!(notes.iter().any(|note| note.message == about_name), "{notes:?}");
     let error = imported("alg: { id: dqn }").expect_err("none of its algorithms").to_string();
     assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
@@ -312,6 +319,8 @@ fn metrics_that_ask_models_become_ours() {
     let mix = part(&plan, "/reward/mix");
     assert_eq!((&mix[0]["weight"], &mix[1]["weight"]), (&json!(0.75), &json!(0.25)));
     assert!(mix[0]["reward"]["metric"]["intent_accuracy"].is_object(), "{mix}");
+    // METEOR is a mean over the ten environments so far.
+    assert_eq!((&mix[0]["running_mean_over"], &mix[1]["running_mean_over"]), (&json!(null), &json!(10)), "{mix}");
     let (plan, _) = imported("id: intent_accuracy\n  args: { shape: False }", meteor);
     let mix = part(&plan, "/reward/mix");
     assert!(mix.as_array().is_some_and(|parts| parts.len() == 1), "nothing shapes it: {mix}");
@@ -323,7 +332,13 @@ fn metrics_that_ask_models_become_ours() {
     let (plan, said) = imported("id: spider\n  args: { spice_coeff: 0.5, cider_coeff: 0.5 }", meteor);
     let mix = part(&plan, "/reward/mix");
     assert_eq!(mix[0]["reward"]["metric"]["spice"]["program"][3], json!("spice-1.0.jar"), "{mix}");
-    assert!(mix[1]["reward"]["metric"]["cider"].is_object() && said.contains("`spice-1.0.jar`"), "{mix} {said}");
+    assert_eq!(mix[0]["reward"]["metric"]["spice"]["keyed_by"], json!("prompt"), "{mix}");
+    assert_eq!(mix[1]["reward"]["metric"]["cider"]["keyed_by"], json!("prompt"), "{mix}");
+    assert!(said.contains("`spice-1.0.jar`"), "{said}");
+    let whole = "{ id: causal_perplexity, args: { stride: 128, use_text_from_meta_data: True } }, { id: cider }";
+    let metrics = part(&imported(dates, whole).0, "/train/evaluation/metrics");
+    assert_eq!(metrics[0]["perplexity"]["column"], json!("reference"), "{metrics}");
+    assert_eq!(metrics[1]["cider"]["keyed_by"], json!("prompt"), "{metrics}");
     let prefers = "id: common_gen_preference_model\n  args: { device: cpu, batch_size: 5, model_type: 11b";
     let (plan, said) = imported(&format!("{prefers} }}"), meteor);
     let model = &part(&plan, "/reward/metric/common_gen_preference/model");

@@ -151,7 +151,19 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
     }
     let run = place.run("run");
     let found = tracked(&run);
-    assert_eq!(found.len(), 3, "an event file, a log and its configuration: {:?}", found.iter().map(|f| &f.0));
+    let is_table = |(path, _): &&(PathBuf, Vec<u8>)| path.to_string_lossy().ends_with(".table.json");
+    let tables: Vec<_> = found.iter().filter(is_table).collect();
+    let paths: Vec<&PathBuf> = found.iter().map(|found| &found.0).collect();
+    assert_eq!(found.len() - tables.len(), 3, "an event file, a log and its configuration: {paths:?}");
+    // The completions of every evaluation are a table, which the log names.
+    assert_eq!(tables.len(), 4, "those after 0, 3, 6 and 9 steps: {paths:?}");
+    let log = found.iter().find(|(path, _)| path.extension().is_some_and(|end| end == "wandb")).unwrap();
+    for (path, content) in tables {
+        let table: serde_json::Value = serde_json::from_slice(content).unwrap();
+        assert_eq!((table["columns"][1].as_str(), table["data"].as_array().unwrap().len()), (Some("prompt"), 4));
+        let name = path.file_name().unwrap().as_encoded_bytes();
+        assert!(log.1.windows(name.len()).any(|part| part == name), "{}", path.display());
+    }
     // What the logged rows alone make of it, each of which stands there once.
     Trackers::open(&run, Wanted { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
     assert!(tracked(&run) == found);

@@ -1,6 +1,6 @@
 //! The files for experiment trackers, byte for byte as TensorBoard's record writer and wandb's messages make them.
 
-use gradus::run::trackers::{Encoder, TensorBoard, Wandb, WandbRun};
+use gradus::run::trackers::{Encoder, LoggedTable, TensorBoard, Wandb, WandbRun};
 use gradus::run::{Metrics, MetricsRow};
 use serde_json::Value;
 
@@ -22,10 +22,11 @@ fn rows(fixture: &Value) -> Vec<(MetricsRow, f64)> {
 }
 
 #[track_caller]
-fn written(mut encoder: impl Encoder, rows: &[(MetricsRow, f64)], file: &str) {
+fn written(mut encoder: impl Encoder, rows: &[(MetricsRow, f64)], table: &LoggedTable, file: &str) {
     let mut bytes = encoder.begin();
-    for (row, seconds) in rows {
-        bytes.extend(encoder.row(row, *seconds));
+    for (i, (row, seconds)) in rows.iter().enumerate() {
+        let tables = if i + 1 == rows.len() { std::slice::from_ref(table) } else { &[] };
+        bytes.extend(encoder.row(row, tables, *seconds));
     }
     bytes.extend(encoder.end(rows[rows.len() - 1].1));
     let expected = std::fs::read(folder().join("trackers").join(file)).expect("a fixture");
@@ -33,10 +34,21 @@ fn written(mut encoder: impl Encoder, rows: &[(MetricsRow, f64)], file: &str) {
     assert_eq!((bytes.len(), first), (expected.len(), None), "{file}: length, and the first byte that differs");
 }
 
+/// The table of the last row, whose content is that of the package.
+fn table(fixture: &Value) -> LoggedTable {
+    let table = &fixture["table"];
+    let columns: Vec<String> = list(&table["columns"]).iter().map(|name| text(name).to_owned()).collect();
+    let data: Vec<Vec<Value>> = list(&table["data"]).iter().map(|row| list(row).to_vec()).collect();
+    let made = LoggedTable::new("eval_predictions", 300, &columns, &data);
+    assert_eq!(made.content, text(&table["content"]));
+    made
+}
+
 #[test]
 fn events_of_tensorboard() {
     let fixture = read("trackers/fixture.json");
-    written(TensorBoard::new(number(&fixture["started"]) as u64), &rows(&fixture), "events.tfevents");
+    let encoder = TensorBoard::new(number(&fixture["started"]) as u64);
+    written(encoder, &rows(&fixture), &table(&fixture), "events.tfevents");
 }
 
 #[test]
@@ -49,5 +61,5 @@ fn log_of_wandb() {
     let (id, name) = (text(&fixture["id"]).to_owned(), text(&fixture["name"]).to_owned());
     let (project, entity) = ("gradus".to_owned(), None);
     let run = WandbRun { id, name, project, entity, started: number(&fixture["started"]) as u64, config };
-    written(Wandb::new(run), &rows(&fixture), "run.wandb");
+    written(Wandb::new(run), &rows(&fixture), &table(&fixture), "run.wandb");
 }

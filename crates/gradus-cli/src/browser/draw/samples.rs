@@ -18,7 +18,11 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) 
         return text::draw(frame, area, text::wrapped(problem, width, Style::new()), 0);
     }
     let [head, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
-    let table = if page.table == Table::Eval { "evaluation" } else { "training" };
+    let table = match page.table {
+        Table::Train => "training",
+        Table::Eval => "evaluation",
+        Table::Test => "test",
+    };
     let place = page.steps.iter().position(|step| *step == page.step).map_or(0, |place| place + 1);
     let heading = Line::from(vec![
         Span::styled(format!("{table}, step {}", page.step), theme.bold()),

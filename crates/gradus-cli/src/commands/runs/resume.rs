@@ -22,7 +22,11 @@ pub struct ResumeArgs {
 
 /// Every key of every method but the directory, which is the run's. The run knows which method it is.
 fn flags() -> MethodFlags {
-    MethodFlags::of(|_| true).without("output_dir").without("data.task").without("eval_data.task")
+    MethodFlags::of(|_| true)
+        .without("output_dir")
+        .without("data.task")
+        .without("eval_data.task")
+        .without("test_data.task")
 }
 
 impl Args for ResumeArgs {

@@ -25,6 +25,9 @@ pub struct RolloutsArgs {
     /// Those of evaluations instead of those trained on
     #[arg(long)]
     eval: bool,
+    /// Those of test prompts (`test_data`), before the first step and after the last
+    #[arg(long, conflicts_with = "eval")]
+    test: bool,
     /// Only those with this text in prompt or completion
     #[arg(long, value_name = "TEXT")]
     contains: Option<String>,
@@ -99,7 +102,11 @@ pub fn run(args: &RolloutsArgs, library: &Library, out: &Output) -> anyhow::Resu
 fn query(args: &RolloutsArgs) -> Query {
     let Range(first, last) = args.steps.unwrap_or(Range(args.step, args.step));
     Query {
-        table: if args.eval { Table::Eval } else { Table::Train },
+        table: match (args.eval, args.test) {
+            (_, true) => Table::Test,
+            (true, _) => Table::Eval,
+            _ => Table::Train,
+        },
         first_step: first,
         last_step: last,
         prompt_index: args.prompt.map(|row| row as usize - 1),
@@ -129,7 +136,11 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
     let all = database.count(&query)?;
     let paint = out.data_paint();
     found.iter().try_for_each(|record| out.text(&described(record, args.parts, paint)))?;
-    let of = if query.table == Table::Eval { "of evaluations" } else { "trained on" };
+    let of = match query.table {
+        Table::Train => "trained on",
+        Table::Eval => "of evaluations",
+        Table::Test => "of test prompts",
+    };
     match (all, found.len()) {
         (0, _) => out.note(format_args!("no completion {of} fits; {}", steps(database, query.table)?)),
         (all, shown) if shown < all => {

@@ -65,6 +65,7 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
         }
     };
     original.note_unread();
+    original.note_name(path);
     let mut notes = original.notes.into_inner();
     notes.sort_by_key(|note| note.places.first().map(line));
     Ok(Imported { yaml: write::plain(&config.0), notes })
@@ -189,6 +190,16 @@ impl Original {
 
     fn missing(path: &str) -> Diagnostic {
         Diagnostic { message: format!("`{path}` is missing"), places: Vec::new(), hint: None }
+    }
+
+    /// Notes the slip in the name of one of RL4LMs' own files.
+    fn note_name(&self, path: &Path) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.contains("blendorbot") {
+            let right = name.replace("blendorbot", "blenderbot");
+            let message = format!("the file is called `{name}`, but its model is Blenderbot: `{right}` is meant");
+            self.notes.borrow_mut().push(Diagnostic { message, places: Vec::new(), hint: None });
+        }
     }
 
     /// Notes every key that nothing was made of.

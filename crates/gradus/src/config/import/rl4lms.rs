@@ -371,6 +371,8 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         _ => {}
     }
     to.set(&format!("data.task.{name}"), keys);
+    // Both trainers measure the test split before and after training.
+    to.set("test_data.split", "test");
     Ok(())
 }
 
@@ -408,15 +410,16 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         }
         "spider" => {
             let weight = |key: &str| given(key).as_f64().filter(|weight| *weight != 0.0);
-            let cider = weight("cider_coeff")
-                .map(|weight| json!({ "weight": weight, "reward": { "metric": { "cider": {} } } }));
+            let cider = weight("cider_coeff").map(
+                |weight| json!({ "weight": weight, "reward": { "metric": { "cider": { "keyed_by": "prompt" } } } }),
+            );
             let spice = weight("spice_coeff").map(|weight| {
                 from.note(
                     "reward_fn.args",
                     "SPICE is computed by its authors' program: put `spice-1.0.jar` where the run is started, or change \
                      `program`",
                 );
-                json!({ "weight": weight, "reward": { "metric": { "spice": { "program": SPICE } } } })
+                json!({ "weight": weight, "reward": { "metric": { "spice": { "program": SPICE, "keyed_by": "prompt" } } } })
             });
             let parts: Vec<Json> = [spice, cider].into_iter().flatten().collect();
             if parts.is_empty() {
@@ -431,7 +434,10 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             let part = |key: &str, metric: Json| json!({ "weight": weight(key), "reward": { "metric": metric } });
             let mut parts = vec![part("intent_coeff", json!({ "intent_accuracy": { "model": INTENTS } }))];
             if given("shape") != json!(false) {
-                parts.push(part("auto_coeff", json!({ "meteor": { "references": "repr" } })));
+                let mut shaping = part("auto_coeff", json!({ "meteor": { "references": "repr" } }));
+                // METEOR is that of all samples of a batch of environments so far, this one among them.
+                shaping["running_mean_over"] = from.some("env.n_envs").unwrap_or(1).into();
+                parts.push(shaping);
             }
             Some(json!({ "mix": parts }))
         }
@@ -616,8 +622,9 @@ fn metrics(from: &Original, to: &mut Written) {
             }
             "rouge" => json!({ "rouge": { "references": "first" } }),
             "rouge_l_max" => json!({ "rouge_l_max": py_rouge(&args) }),
-            "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "cider" | "parent_totto" | "bleu_totto"
-            | "dates" | "increasing_numbers" => json!({ id: args }),
+            "cider" => json!({ "cider": { "keyed_by": "prompt" } }),
+            "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "parent_totto" | "bleu_totto" | "dates"
+            | "increasing_numbers" => json!({ id: args }),
             "bert_score" => {
                 let language = args.get("language").and_then(Json::as_str).unwrap_or("en");
                 let task = from.text("datapool.id").unwrap_or_default();
@@ -635,13 +642,10 @@ fn metrics(from: &Original, to: &mut Written) {
             "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
             "learned_reward" => learned_reward(&args),
             "causal_perplexity" => {
-                if args.get("use_text_from_meta_data") == Some(&json!(true)) {
-                    from.note(
-                        &place,
-                        "`use_text_from_meta_data` reads the whole texts of the rows there; here the references are read",
-                    );
-                }
                 let mut options = json!({ "of": "references" });
+                if args.get("use_text_from_meta_data") == Some(&json!(true)) {
+                    options = json!({ "column": "reference" });
+                }
                 options["stride"] = args.get("stride").cloned().unwrap_or_else(|| 512.into());
                 json!({ "perplexity": options })
             }

@@ -34,14 +34,20 @@ pub enum Table {
     Train,
     /// Those of evaluations on held-out prompts.
     Eval,
+    /// Those of test prompts, before the first step and after the last.
+    Test,
 }
 
 impl Table {
+    /// All tables of completions.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Eval, Self::Test];
+
     /// The table's name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "rollouts",
             Self::Eval => "eval_rollouts",
+            Self::Test => "test_rollouts",
         }
     }
 }
@@ -102,12 +108,15 @@ pub struct WarningRecord {
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
 /// `PRAGMA user_version`: of [`SCHEMA`].
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 /// What makes of each version the next, from the first.
 const ADDED: [&str; VERSION as usize - 1] = [
     "ALTER TABLE rollouts ADD COLUMN segments TEXT; ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;",
     "ALTER TABLE rollouts ADD COLUMN advantages TEXT;",
+    TEST_ROLLOUTS,
 ];
+/// The first version with [`TEST_ROLLOUTS`].
+const WITH_TEST_ROLLOUTS: i32 = 4;
 
 const SCHEMA: &str = "
 CREATE TABLE rollouts (
@@ -150,6 +159,26 @@ CREATE TABLE warnings (
     kind TEXT NOT NULL,
     message TEXT NOT NULL
 );
+";
+
+/// The table of test prompts, with the columns of `eval_rollouts`.
+const TEST_ROLLOUTS: &str = "
+CREATE TABLE test_rollouts (
+    id INTEGER PRIMARY KEY,
+    step INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    prompt_index INTEGER NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    prompt TEXT NOT NULL,
+    completion TEXT NOT NULL,
+    reward REAL,
+    components TEXT NOT NULL,
+    kl REAL,
+    length INTEGER NOT NULL,
+    stop_reason TEXT NOT NULL,
+    segments TEXT
+);
+CREATE INDEX test_rollouts_by_step ON test_rollouts (step);
 ";
 
 /// How long to wait for others who hold the file: long enough for any commit, and a person would have noticed.

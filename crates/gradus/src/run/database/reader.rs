@@ -7,7 +7,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
-use super::{Record, Segment, Table, WarningRecord, check_version, connect, failure};
+use super::{Record, Segment, Table, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure};
 use crate::error::{Error, Result};
 use crate::run::RunDir;
 
@@ -129,7 +129,7 @@ impl RolloutDb {
     /// When the file cannot be read.
     pub fn count(&self, query: &Query) -> Result<usize> {
         let (conditions, values) = conditions(query);
-        let text = format!("SELECT count(*) FROM {} WHERE {conditions}", query.table.name());
+        let text = format!("SELECT count(*) FROM {} WHERE {conditions}", self.source(query.table));
         let counts = self.all(&text, values, |row| row.get::<_, i64>(0))?;
         Ok(counts.first().map_or(0, |&count| count as usize))
     }
@@ -139,7 +139,7 @@ impl RolloutDb {
     /// # Errors
     /// When the file cannot be read.
     pub fn steps(&self, table: Table) -> Result<Vec<usize>> {
-        let text = format!("SELECT DISTINCT step FROM {} ORDER BY step", table.name());
+        let text = format!("SELECT DISTINCT step FROM {} ORDER BY step", self.source(table));
         self.all(&text, Vec::new(), |row| Ok(row.get::<_, i64>(0)? as usize))
     }
 
@@ -148,8 +148,8 @@ impl RolloutDb {
     /// # Errors
     /// When the file cannot be read.
     pub fn components(&self, table: Table) -> Result<Vec<String>> {
-        let text =
-            format!("SELECT DISTINCT part.key FROM {}, json_each(components) AS part ORDER BY part.key", table.name());
+        let source = self.source(table);
+        let text = format!("SELECT DISTINCT part.key FROM {source}, json_each(components) AS part ORDER BY part.key");
         self.all(&text, Vec::new(), |row| row.get(0))
     }
 
@@ -184,10 +184,18 @@ impl RolloutDb {
         Ok(before.into_iter().filter_map(pair).collect())
     }
 
+    /// What stands in the place of a table; a file of an earlier version may lack it, and has no rows of it.
+    fn source(&self, table: Table) -> &'static str {
+        match table {
+            Table::Test if self.version < WITH_TEST_ROLLOUTS => "(SELECT * FROM eval_rollouts WHERE 0)",
+            table => table.name(),
+        }
+    }
+
     fn select(&self, table: Table) -> String {
         let advantage = match table {
             Table::Train => "advantage",
-            Table::Eval => "NULL AS advantage",
+            Table::Eval | Table::Test => "NULL AS advantage",
         };
         let segments = if self.version < 2 { "NULL AS segments" } else { "segments" };
         let advantages = match table {
@@ -197,7 +205,7 @@ impl RolloutDb {
         format!(
             "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
              stop_reason, {advantage}, {segments}, {advantages}, id FROM {}",
-            table.name()
+            self.source(table)
         )
     }
 

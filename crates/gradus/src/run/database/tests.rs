@@ -301,7 +301,10 @@ fn files_that_are_no_rollout_database_are_refused() {
 
 /// Makes the file what an earlier version of the tables was.
 fn as_version(path: &Path, version: i32) {
-    let mut back = "ALTER TABLE rollouts DROP COLUMN advantages;".to_owned();
+    let mut back = "DROP TABLE test_rollouts;".to_owned();
+    if version < 3 {
+        back += "ALTER TABLE rollouts DROP COLUMN advantages;";
+    }
     if version == 1 {
         back += "ALTER TABLE rollouts DROP COLUMN segments; ALTER TABLE eval_rollouts DROP COLUMN segments;";
     }
@@ -310,19 +313,19 @@ fn as_version(path: &Path, version: i32) {
 
 #[test]
 fn databases_of_earlier_versions_are_read_and_gone_on_with() {
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         let Fixture { run, _directory } = fixture();
         whole(&run, 3);
         as_version(&run.rollouts(), version);
         let without = |record: Record| Record {
             kl: record.kl.map(crate::run::metrics::readable),
             segments: if version == 1 { Vec::new() } else { record.segments },
-            advantages: Vec::new(),
+            advantages: if version < 3 { Vec::new() } else { record.advantages },
             ..record
         };
         let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
         let read = |table| RolloutDb::open(&run).unwrap().query(&Query { table, ..Query::default() }).unwrap();
-        assert_eq!(read(Table::Train), old, "read as it is");
+        assert_eq!((read(Table::Train), read(Table::Test)), (old.clone(), Vec::new()), "read as it is");
 
         let mut writer = RolloutWriter::open(&run.rollouts(), 2).unwrap();
         write_steps(&mut writer, 3, 3);
@@ -333,4 +336,20 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
         assert_eq!(found[10].advantages, segments(), "{:?}", found[10]);
         assert_eq!(read(Table::Eval).len(), 8);
     }
+}
+
+#[test]
+fn an_evaluation_that_begins_again_stands_there_once() {
+    let Fixture { run, _directory } = fixture();
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    for table in [Table::Eval, Table::Test, Table::Test] {
+        writer.evaluation(table, 2, evaluation(2)).unwrap();
+    }
+    writer.evaluation(Table::Test, 0, evaluation(0)).unwrap();
+    writer.finish().unwrap();
+    let database = RolloutDb::open(&run).unwrap();
+    let count = |table| database.count(&Query { table, ..Query::default() }).unwrap();
+    let once = evaluation(2).len();
+    assert_eq!([count(Table::Eval), count(Table::Test)], [once, 2 * once]);
+    assert_eq!(database.steps(Table::Test).unwrap(), [0, 2]);
 }

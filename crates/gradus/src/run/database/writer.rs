@@ -8,7 +8,8 @@ use rusqlite::{Connection, OpenFlags, Statement, params};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ADDED, APPLICATION, Record, SCHEMA, Segment, Table, VERSION, WarningRecord, check_version, connect, failure,
+    ADDED, APPLICATION, Record, SCHEMA, Segment, TEST_ROLLOUTS, Table, VERSION, WarningRecord, check_version, connect,
+    failure,
 };
 use crate::error::{Error, Result};
 use crate::files::atomic;
@@ -19,6 +20,8 @@ const QUEUE: usize = 64;
 
 enum Message {
     Records(Table, Vec<Record>),
+    /// What stands in the table of this step goes.
+    Remove(Table, usize),
     Warnings(Vec<WarningRecord>),
     /// Answered when everything before it is on disk.
     Flush(SyncSender<()>),
@@ -68,6 +71,16 @@ impl RolloutWriter {
     /// What writing earlier ones failed with.
     pub fn append(&mut self, table: Table, records: Vec<Record>) -> Result<()> {
         self.send(Message::Records(table, records))
+    }
+
+    /// Writes the completions of an evaluation after `step` steps, in place of those that the table has of this step. An
+    /// evaluation that was interrupted and begins again therefore stands there once.
+    ///
+    /// # Errors
+    /// What writing earlier ones failed with.
+    pub fn evaluation(&mut self, table: Table, step: usize, records: Vec<Record>) -> Result<()> {
+        self.send(Message::Remove(table, step))?;
+        self.append(table, records)
     }
 
     /// Appends warnings.
@@ -165,17 +178,15 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Resu
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
     let work = if tables == 0 {
-        format!("{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
+        format!("{SCHEMA} {TEST_ROLLOUTS} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
     } else {
         let added = match &ADDED[version as usize - 1..] {
             [] => String::new(),
             lacking => format!("{} PRAGMA user_version = {VERSION};", lacking.concat()),
         };
         let kept = if step == 0 { -1 } else { step as i64 };
-        [Table::Train.name(), Table::Eval.name(), "warnings"]
-            .map(|table| format!("DELETE FROM {table} WHERE step > {kept};"))
-            .concat()
-            + &added
+        let tables = Table::ALL.map(Table::name).into_iter().chain(["warnings"]);
+        added + &tables.map(|table| format!("DELETE FROM {table} WHERE step > {kept};")).collect::<String>()
     };
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
 }
@@ -204,6 +215,8 @@ fn write(connection: &mut Connection, receiver: &Receiver<Message>) -> rusqlite:
 struct Insert<'c> {
     rollouts: Statement<'c>,
     evaluations: Statement<'c>,
+    tests: Statement<'c>,
+    connection: &'c Connection,
     warnings: Statement<'c>,
 }
 
@@ -212,11 +225,15 @@ impl<'c> Insert<'c> {
         const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, \
                                length, stop_reason, segments";
         const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12";
+        let evaluated =
+            |table: Table| connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()));
         Ok(Self {
             rollouts: connection.prepare(&format!(
                 "INSERT INTO rollouts ({COLUMNS}, advantage, advantages) VALUES ({VALUES}, ?13, ?14)"
             ))?,
-            evaluations: connection.prepare(&format!("INSERT INTO eval_rollouts ({COLUMNS}) VALUES ({VALUES})"))?,
+            evaluations: evaluated(Table::Eval)?,
+            tests: evaluated(Table::Test)?,
+            connection,
             warnings: connection.prepare("INSERT INTO warnings (step, kind, message) VALUES (?1, ?2, ?3)")?,
         })
     }
@@ -224,6 +241,10 @@ impl<'c> Insert<'c> {
     fn message(&mut self, message: Message, answers: &mut Vec<SyncSender<()>>) -> rusqlite::Result<()> {
         match message {
             Message::Records(table, records) => records.iter().try_for_each(|record| self.record(table, record)),
+            Message::Remove(table, step) => {
+                let text = format!("DELETE FROM {} WHERE step = ?1", table.name());
+                self.connection.execute(&text, [step as i64]).map(drop)
+            }
             Message::Warnings(warnings) => warnings.iter().try_for_each(|warning| {
                 self.warnings.execute(params![warning.step as i64, warning.kind, warning.message]).map(drop)
             }),
@@ -238,6 +259,7 @@ impl<'c> Insert<'c> {
         let statement = match table {
             Table::Train => &mut self.rollouts,
             Table::Eval => &mut self.evaluations,
+            Table::Test => &mut self.tests,
         };
         let value = |value: &Option<f64>| value.map_or(Value::Null, |value| Value::from(readable(value)));
         let components: Map<String, Value> =

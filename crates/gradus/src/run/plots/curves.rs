@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{Chart, Curve, CurveKind, LineChart};
 use crate::error::{Error, Result};
 use crate::files::atomic;
-use crate::run::metrics::{Axis, MetricsRow};
+use crate::run::metrics::{Axis, MetricsRow, TEST_PREFIX, is_of_evaluation};
 
 /// A picture: its file's stem, its title, the unit, and the metrics in it. A `*` stands for anything.
 struct Group {
@@ -209,7 +209,7 @@ fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
     // Losses of different methods are different things; methods differ in what they log.
     let logged = |rows: &[MetricsRow]| -> BTreeSet<String> {
         let keys = rows.iter().flat_map(|row| row.values.iter()).map(|(key, _)| key.to_owned());
-        keys.filter(|key| !key.starts_with("eval_")).collect()
+        keys.filter(|key| !is_of_evaluation(key)).collect()
     };
     if runs.windows(2).any(|pair| logged(pair[0].2) != logged(pair[1].2)) {
         charts.retain(|(stem, _)| !["loss", "policy_loss", "value_loss"].contains(&stem.as_str()));
@@ -303,7 +303,8 @@ fn is_constant(points: &[(f64, f64)]) -> bool {
 fn series(rows: &[MetricsRow], axis: Axis) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for (row, x) in rows.iter().filter_map(|row| Some((row, axis.of(row)?))) {
-        for (key, value) in row.values.iter() {
+        // Test rows are measured twice: two points are no curve.
+        for (key, value) in row.values.iter().filter(|(key, _)| !key.starts_with(TEST_PREFIX)) {
             let base = key.strip_prefix("eval_").unwrap_or(key);
             let named = groups().any(|group| group.rank(base).is_some() || group.rank(key).is_some());
             if !named && LEFT_OUT.iter().any(|pattern| fits(pattern, base)) {

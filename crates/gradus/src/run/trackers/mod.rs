@@ -1,6 +1,6 @@
 //! Files for experiment trackers: TensorBoard's event file and an offline run of Weights & Biases.
 //!
-//! Both are made from `metrics.jsonl` and nothing else: an [`Encoder`] turns rows into bytes, one after the other, and
+//! Both are made from `metrics.jsonl`, and tables from `rollouts.sqlite`: an [`Encoder`] turns rows into bytes, one after the other, and
 //! [`Trackers`] appends them. Where a run goes on, the files are written anew from the rows that are left, so no step
 //! stands there twice. The one thing that is not in the rows is when the run started; it is in the files' names.
 
@@ -17,11 +17,13 @@ use crate::files::atomic;
 
 mod crc;
 mod protobuf;
+mod table;
 mod tensorboard;
 #[cfg(test)]
 mod tests;
 mod wandb;
 
+pub use table::LoggedTable;
 pub use tensorboard::TensorBoard;
 pub use wandb::{Wandb, WandbRun};
 
@@ -30,8 +32,8 @@ pub trait Encoder {
     /// What stands before the first row.
     fn begin(&mut self) -> Vec<u8>;
 
-    /// One row, `seconds` of training after the start.
-    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8>;
+    /// One row, `seconds` of training after the start, and the tables beside it.
+    fn row(&mut self, row: &MetricsRow, tables: &[LoggedTable], seconds: f64) -> Vec<u8>;
 
     /// What stands after the last row of a run that has finished.
     fn end(&mut self, seconds: f64) -> Vec<u8>;
@@ -48,6 +50,7 @@ pub struct Wanted {
 
 /// The growing files of the trackers of a run.
 pub struct Trackers {
+    run: RunDir,
     files: Vec<Growing>,
     clock: TrainingClock,
 }
@@ -62,22 +65,26 @@ impl Trackers {
         let rows = if any && run.metrics().is_file() { read_metrics(&run.metrics())? } else { Vec::new() };
         let mut clock = TrainingClock::default();
         let timed: Vec<(&MetricsRow, f64)> = rows.iter().map(|row| (row, clock.after(row))).collect();
+        let none = |_: &MetricsRow| Ok(Vec::new());
         let mut files = Vec::new();
         if wanted.tensorboard {
             let directory = run.path().join("tensorboard");
             let known = entries(&directory)?.into_iter().find_map(|name| tensorboard::started_at(&name));
             let started = known.unwrap_or_else(now);
             let path = directory.join(tensorboard::file_name(started));
-            files.push(Growing::create(path, Box::new(TensorBoard::new(started)), &timed)?);
+            files.push(Growing::create(path, Box::new(TensorBoard::new(started)), &timed, &none)?);
         }
         if wanted.wandb {
             let directory = run.path().join("wandb");
             let known = entries(&directory)?.into_iter().find_map(|name| wandb::named(&name));
             let described = WandbRun::describe(run, known, now())?;
             let path = described.write_directory(&directory)?;
-            files.push(Growing::create(path, Box::new(Wandb::new(described)), &timed)?);
+            let beside = path.with_file_name("files");
+            let tables = |row: &MetricsRow| tables(run, &beside, row);
+            let file = Growing::create(path, Box::new(Wandb::new(described)), &timed, &tables)?;
+            files.push(Growing { beside: Some(beside), ..file });
         }
-        Ok(Self { files, clock })
+        Ok(Self { run: run.clone(), files, clock })
     }
 
     /// Appends a row that was logged.
@@ -87,7 +94,8 @@ impl Trackers {
     pub fn append(&mut self, row: &MetricsRow) -> Result<()> {
         let seconds = self.clock.after(row);
         self.files.iter_mut().try_for_each(|file| {
-            let bytes = file.encoder.row(row, seconds);
+            let tables = file.beside.as_ref().map_or(Ok(Vec::new()), |beside| tables(&self.run, beside, row))?;
+            let bytes = file.encoder.row(row, &tables, seconds);
             file.write(&bytes)
         })
     }
@@ -110,19 +118,38 @@ struct Growing {
     path: PathBuf,
     file: File,
     encoder: Box<dyn Encoder>,
+    /// Where the files of tables lie, of a tracker that has tables.
+    beside: Option<PathBuf>,
+}
+
+/// The tables of a row, which are written below `beside`.
+fn tables(run: &RunDir, beside: &Path, row: &MetricsRow) -> Result<Vec<LoggedTable>> {
+    let tables = table::of_row(run, row)?;
+    for table in &tables {
+        let path = beside.join(&table.path);
+        let directory = path.parent().unwrap_or(beside);
+        fs::create_dir_all(directory).map_err(|source| Error::io(directory, source))?;
+        atomic::write_bytes(&path, table.content.as_bytes())?;
+    }
+    Ok(tables)
 }
 
 impl Growing {
-    fn create(path: PathBuf, mut encoder: Box<dyn Encoder>, rows: &[(&MetricsRow, f64)]) -> Result<Self> {
+    fn create(
+        path: PathBuf,
+        mut encoder: Box<dyn Encoder>,
+        rows: &[(&MetricsRow, f64)],
+        tables: &dyn Fn(&MetricsRow) -> Result<Vec<LoggedTable>>,
+    ) -> Result<Self> {
         let error = |source| Error::io(&path, source);
         fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(error)?;
         let mut bytes = encoder.begin();
         for (row, seconds) in rows {
-            bytes.extend(encoder.row(row, *seconds));
+            bytes.extend(encoder.row(row, &tables(row)?, *seconds));
         }
         atomic::write_bytes(&path, &bytes)?;
         let file = File::options().append(true).open(&path).map_err(error)?;
-        Ok(Self { file, encoder, path })
+        Ok(Self { file, encoder, path, beside: None })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

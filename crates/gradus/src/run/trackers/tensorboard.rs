@@ -3,9 +3,9 @@
 //! A record is the length of its content (8 bytes), the masked check of that, the content, and the masked check of the
 //! content; numbers are little-endian. The content is an `Event` of `tensorflow/core/util/event.proto`.
 
-use super::Encoder;
 use super::crc::masked;
 use super::protobuf::Message;
+use super::{Encoder, LoggedTable};
 use crate::run::metrics::MetricsRow;
 
 const PREFIX: &str = "events.out.tfevents.";
@@ -44,7 +44,7 @@ impl Encoder for TensorBoard {
         record(&self.event(0.0, 0).text(3, "brain.Event:2").into_bytes())
     }
 
-    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8> {
+    fn row(&mut self, row: &MetricsRow, _tables: &[LoggedTable], seconds: f64) -> Vec<u8> {
         // A `Summary` is repeated `value` = 1 with `tag` = 1 and `simple_value` = 2; an `Event` holds it as 5.
         let value = |(tag, value): (&str, f64)| Message::new().text(1, tag).float(2, value as f32);
         let summary = Message::new().messages(1, row.values.iter().map(value));

@@ -11,7 +11,7 @@ use flate2::Crc;
 use serde_json::{Map, Value};
 
 use super::protobuf::Message;
-use super::{Encoder, report};
+use super::{Encoder, LoggedTable, report};
 use crate::calendar;
 use crate::error::{Error, Result};
 use crate::files::atomic;
@@ -81,6 +81,11 @@ impl WandbRun {
         let directory = wandb.join(format!("{PREFIX}{}-{}", stamp(self.started), self.id));
         let files = directory.join("files");
         fs::create_dir_all(&files).map_err(|source| Error::io(&files, source))?;
+        // Tables are written anew with the rows; those of rows that were removed go.
+        let media = files.join("media");
+        if media.is_dir() {
+            fs::remove_dir_all(&media).map_err(|source| Error::io(&media, source))?;
+        }
         // JSON is YAML.
         let line = |(key, value): (&String, &Value)| format!("{}:\n  value: {value}\n", Value::from(key.as_str()));
         let config: String = self.config.iter().map(line).collect();
@@ -172,7 +177,8 @@ impl Wandb {
 }
 
 /// Items of `HistoryRecord` and `SummaryRecord`: `nested_key` = 2, `value_json` = 16.
-fn items(row: &MetricsRow, started: u64, seconds: f64) -> Vec<Message> {
+/// A table is an object: each of its keys is an item with two parts of `nested_key`.
+fn items(row: &MetricsRow, tables: &[LoggedTable], started: u64, seconds: f64) -> Vec<Message> {
     let item = |key: &str, json: &str| Message::new().text(2, key).text(16, json);
     let number = |value: f64| match value {
         // As Python's `json` writes what JSON has no number for.
@@ -181,6 +187,11 @@ fn items(row: &MetricsRow, started: u64, seconds: f64) -> Vec<Message> {
         value => Value::from(readable(value)).to_string(),
     };
     let mut items: Vec<Message> = row.values.iter().map(|(key, value)| item(key, &number(value))).collect();
+    for table in tables {
+        let part =
+            |(key, value): (&str, Value)| Message::new().text(2, &table.key).text(2, key).text(16, &value.to_string());
+        items.extend(table.reference().map(part));
+    }
     items.push(item("_timestamp", &number(started as f64 + seconds)));
     items.push(item("_runtime", &number(seconds)));
     items.push(item("_step", &row.step.to_string()));
@@ -209,12 +220,15 @@ impl Encoder for Wandb {
         [HEADER.to_vec(), header, self.record(17, run)].concat()
     }
 
-    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8> {
-        let items = items(row, self.run.started, seconds);
+    fn row(&mut self, row: &MetricsRow, tables: &[LoggedTable], seconds: f64) -> Vec<u8> {
+        let items = items(row, tables, self.run.started, seconds);
+        // A `FilesRecord` has `files` = 1 with `path` = 1: what is sent along.
+        let file = |table: &LoggedTable| Message::new().message(1, Message::new().text(1, &table.path));
+        let files: Vec<u8> = tables.iter().flat_map(|table| self.record(6, file(table))).collect();
         let summary = self.record(3, Message::new().messages(1, items.clone()));
         let step = Message::new().integer(1, row.step as u64);
         let history = self.record(2, Message::new().messages(1, items).message(2, step));
-        [summary, history].concat()
+        [files, summary, history].concat()
     }
 
     fn end(&mut self, seconds: f64) -> Vec<u8> {

@@ -385,3 +385,22 @@ fn added_tokens_keep_their_ids() {
         format!("m: the id of the added token `<tool>` is {} in its file, but {size} in the vocabulary", size + 3)
     );
 }
+
+/// Ids of `transformers` 4.57's `ByT5Tokenizer`, which has no file but its settings.
+#[test]
+fn byt5_reads_bytes_and_has_no_file() {
+    let folder = Folder::new();
+    folder.write("m/config.json", r#"{"model_type": "t5"}"#);
+    assert!(!Tokenizer::is_in(&folder.path("m")));
+    folder.write("m/tokenizer_config.json", r#"{"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125}"#);
+    assert!(Tokenizer::is_in(&folder.path("m")));
+    let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+    let ids = |text: &str| tokenizer.encode(text, true).expect("ids");
+    assert_eq!(ids("Ünï a\n"), [198, 159, 113, 198, 178, 35, 100, 13, 1]);
+    assert_eq!(ids("<extra_id_0> b"), [259, 35, 101, 1]);
+    assert_eq!((tokenizer.vocab_size(), tokenizer.token_id("<extra_id_124>")), (384, Some(383)));
+    assert_eq!((tokenizer.eos_id(), tokenizer.pad_token(), tokenizer.appends_eos()), (Some(1), Some("<pad>"), true));
+    let every: String = ('\u{0}'..'\u{800}').collect();
+    assert_eq!(tokenizer.decode(&ids(&every), true).expect("text"), every);
+    assert_eq!(tokenizer.decode(&[4, 0, 1, 100, 259], true).expect("text"), "\u{1}a");
+}
