@@ -26,6 +26,9 @@ pub struct SftConfig {
     pub completion_only_loss: Option<bool>,
     /// Loss on assistant turns only; the chat template must mark them. Default false (TRL).
     pub assistant_only_loss: bool,
+    /// Whether every text ends with its end-of-text token, which is learned too. Default true (TRL; RL4LMs' code for models without an
+    /// encoder: false).
+    pub add_eos: bool,
     /// Mix this share of the uniform distribution into the target (`nll` only). Default 0.
     pub label_smoothing: f64,
     /// Join all rows, each with its end-of-text token, and cut them into blocks of `train.max_length` tokens (TRL's packing strategy
@@ -44,6 +47,7 @@ impl Default for SftConfig {
             loss_type: SftLossType::Nll,
             completion_only_loss: None,
             assistant_only_loss: false,
+            add_eos: true,
             label_smoothing: 0.0,
             packing: false,
             max_target_length: None,
@@ -108,6 +112,7 @@ impl OfflineMethod for SftConfig {
         let options = TokeniseOptions {
             completion_only_loss: self.completion_only_loss,
             assistant_only_loss: self.assistant_only_loss,
+            add_eos: self.add_eos,
             target_cut: self.max_target_length,
             ..options
         };

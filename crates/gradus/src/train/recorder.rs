@@ -229,7 +229,10 @@ impl<'a> Recorder<'a> {
     /// A best metric that this run does not measure.
     pub fn ends(&self, done: usize, settings: &Settings, held_out: Option<&Metrics>) -> Result<bool> {
         let patience = settings.early_stopping_patience;
-        let Some(held_out) = held_out.filter(|_| patience > 0) else { return Ok(done == settings.steps) };
+        // A directory that was deleted has no evaluation: the step ends with an error.
+        let Some(held_out) = held_out.filter(|_| patience > 0 && !self.is_gone()) else {
+            return Ok(done == settings.steps);
+        };
         let (_, is_better) = self.improvement(settings, held_out)?;
         Ok(done == settings.steps || (!is_better && self.state.evaluations_since_best + 1 >= patience))
     }

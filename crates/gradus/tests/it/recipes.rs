@@ -171,6 +171,26 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert!(problems.iter().all(|problem| problem.places.len() == 1), "{problems:?}");
 }
 
+/// RL4LMs' supervised training joins prompt and reference without an end, and learns all of it.
+#[test]
+fn another_systems_supervised_run_learns_what_it_learns_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("supervised.yml");
+    let text = "datapool: { id: imdb, args: { seed: 42 } }\nalg: { id: supervised, model_type: causal, model_name: gpt2 }\n\
+                train_evaluation: { eval_batch_size: 8, metrics: [] }\n";
+    let imported = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        let Imported { yaml, .. } = import(System::Rl4lms, &file).expect("it is read");
+        let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let plan = Plan::check(&written, &Machine::detect()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let sft = part(&plan, "/method/sft");
+        (sft["add_eos"].clone(), sft["completion_only_loss"].clone(), part(&plan, "/test_data/split"))
+    };
+    assert_eq!(imported(text), (json!(false), json!(false), json!("test")));
+    let apart = imported(&text.replace("causal", "seq2seq"));
+    assert_eq!(apart, (json!(true), json!(null), json!("test")));
+}
+
 /// What RL4LMs' constructors set where a file is silent, buffers smaller than a mini-batch, and the masks by rank.
 #[test]
 fn what_another_systems_file_leaves_out_is_what_it_sets_there() {

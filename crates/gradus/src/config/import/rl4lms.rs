@@ -738,7 +738,7 @@ fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         to.set("method.sft", json!({}));
     } else {
         to.set("method.sft.completion_only_loss", false);
-        from.note("alg.model_type", "no end of text is learnt there; here every text ends with it");
+        to.set("method.sft.add_eos", false);
     }
     let theirs = |name: &str| format!("alg.training_args.{name}");
     to.set("train.learning_rate", from.json(&theirs("learning_rate")).unwrap_or_else(|| json!(5e-5)));
