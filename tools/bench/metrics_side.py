@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "parity"))
 import metric_rows  # noqa: E402
-from common import FIXTURES  # noqa: E402
+from common import METRICS  # noqa: E402
 
 SEED = 7
 REPETITIONS = 3
@@ -79,7 +79,7 @@ SIDES = [
     ("chrf", [], "chrf", sacrebleu("chrf")),
     ("ter", [], "ter", sacrebleu("ter")),
     ("rouge", [], "rouge/rougeL", rouge),
-    ("meteor", [f"punkt={FIXTURES / 'metrics/punkt'}"], "meteor", meteor),
+    ("meteor", [f"punkt={METRICS / 'punkt'}"], "meteor", meteor),
     ("cider", ["tokenizer=whitespace"], "cider", cider),
     ("cider", [], "cider", cider_of_texts),
 ]

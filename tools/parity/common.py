@@ -16,11 +16,14 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
 
-FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "crates/gradus/tests/fixtures/parity"
+CRATES = pathlib.Path(__file__).resolve().parents[2] / "crates"
+FIXTURES = CRATES / "gradus/tests/fixtures/parity"
+# Of the crate of metrics of text.
+METRICS = CRATES / "gradus-metrics/tests/fixtures"
 
 
 def arguments(folder):
-    """Parses `--out`; returns the folder the script writes to, created."""
+    """Parses `--out`; returns the folder the script writes to, created: below `FIXTURES`, or a path of its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=FIXTURES / folder, help="folder to write (default: the committed one)")
     out = parser.parse_args().out

@@ -6,7 +6,7 @@ import pathlib
 import random
 
 import metric_rows
-from common import arguments
+from common import METRICS, arguments
 
 SEED = 20261122
 
@@ -96,7 +96,7 @@ def punkt(folder):
 
 
 if __name__ == "__main__":
-    out = arguments("metrics")
+    out = arguments(METRICS)
     # NLTK writes nowhere else.
     os.environ["NLTK_DATA"] = str(out)
     wordnet(out / "wordnet")

@@ -12,10 +12,10 @@ import os
 import sys
 import types
 
-from common import FIXTURES, arguments, meta, write_json
+from common import FIXTURES, METRICS, arguments, meta, write_json
 
 # NLTK reads nowhere else.
-os.environ["NLTK_DATA"] = str(FIXTURES / "metrics")
+os.environ["NLTK_DATA"] = str(METRICS)
 
 # `bert-score` draws with it, which is not asked for here.
 for name in ("matplotlib", "matplotlib.pyplot", "mpl_toolkits", "mpl_toolkits.axes_grid1"):
@@ -273,7 +273,7 @@ class OldCalls:
 
 def summacs(out):
     sentences = PunktSentenceTokenizer()
-    sentences._params = load_punkt_params(FileSystemPathPointer(str(FIXTURES / "metrics/punkt")))
+    sentences._params = load_punkt_params(FileSystemPathPointer(str(METRICS / "punkt")))
     nltk.tokenize.sent_tokenize = sentences.tokenize
     load = model_summac.SummaCImager.load_nli
 

@@ -10,10 +10,10 @@ import subprocess
 import sys
 
 import metric_rows
-from common import FIXTURES, arguments
+from common import METRICS, arguments
 
 # NLTK reads nowhere else.
-os.environ["NLTK_DATA"] = str(FIXTURES / "metrics")
+os.environ["NLTK_DATA"] = str(METRICS)
 
 SEED = 20261122
 LIBRARIES = ["sacrebleu", "rouge-score", "nltk", "pycocoevalcap", "py-rouge", "sacremoses", "torchmetrics"]
@@ -158,7 +158,7 @@ def nltk_words():
     from nltk.tokenize.punkt import PunktSentenceTokenizer, load_punkt_params
 
     sentences = PunktSentenceTokenizer()
-    sentences._params = load_punkt_params(FileSystemPathPointer(str(FIXTURES / "metrics/punkt")))
+    sentences._params = load_punkt_params(FileSystemPathPointer(str(METRICS / "punkt")))
     words = NLTKWordTokenizer()
     return lambda text: [word for sentence in sentences.tokenize(text) for word in words.tokenize(sentence)]
 
@@ -177,7 +177,7 @@ def meteor_cases(rows):
         def map_wn(self, version="wordnet"):
             """From other versions of the whole WordNet, which is not there."""
 
-    wordnet = Words(str(FIXTURES / "metrics/wordnet"), None)
+    wordnet = Words(str(METRICS / "wordnet"), None)
     for options, source in [(["punkt=FIXTURES/punkt"], NoSynonyms()), (["punkt=FIXTURES/punkt", "wordnet=FIXTURES/wordnet"], wordnet)]:
         yield of_mean("meteor", options, ["meteor"],
                       lambda one: [meteor_score([words(text) for text in one["references"]], words(one["prediction"]), wordnet=source)], rows)
@@ -282,7 +282,7 @@ def words():
 
 
 def main():
-    out = arguments("metrics")
+    out = arguments(METRICS)
     origin = {
         "script": "tools/parity/metrics.py",
         "seed": SEED,

@@ -9,9 +9,9 @@ import os
 import random
 import sys
 
-from common import FIXTURES, arguments, write_json
+from common import METRICS, arguments, write_json
 
-os.environ["NLTK_DATA"] = str(FIXTURES / "metrics")
+os.environ["NLTK_DATA"] = str(METRICS)
 
 import metric_rows  # noqa: E402
 from metrics import of_mean  # noqa: E402
@@ -46,7 +46,7 @@ def rows(count):
 
 def cases(rows):
     punkt = PunktSentenceTokenizer()
-    punkt._params = load_punkt_params(FileSystemPathPointer(str(FIXTURES / "metrics/punkt")))
+    punkt._params = load_punkt_params(FileSystemPathPointer(str(METRICS / "punkt")))
 
     def lines(text):
         return "\n".join(punkt.tokenize(text.strip()))
@@ -62,7 +62,7 @@ def cases(rows):
 
 
 def main():
-    out = arguments("metrics")
+    out = arguments(METRICS)
     made = rows(120)
     origin = {
         "script": "tools/parity/rouge_sentences.py",

@@ -101,7 +101,7 @@ impl Desk {
 
     /// A token that stands after `before`.
     fn token(&self, before: &[u32], said: Said) -> Result<Token> {
-        let text = |id: u32| Ok(self.session.texts(before, &[id])?.concat());
+        let text = |id: u32| -> gradus::Result<String> { Ok(self.session.texts(before, &[id])?.concat()) };
         let likeliest = said.likeliest.iter().map(|&(id, logprob)| Ok((id, text(id)?, logprob)));
         Ok(Token {
             id: said.id,

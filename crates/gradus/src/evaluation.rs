@@ -5,7 +5,7 @@ use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
-use crate::metric::{Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError};
+use crate::metric::{Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError, of_row};
 use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
@@ -77,7 +77,7 @@ impl Measuring {
         models: &dyn Models,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let measured = |config: &MetricConfig| {
+        let measured = |config: &MetricConfig| -> Result<Measured> {
             Ok(match config {
                 MetricConfig::Perplexity(options) if options.model.is_none() => {
                     config.check_alone()?;
@@ -127,7 +127,7 @@ impl Measuring {
                 Err(error) => Err(error),
             };
             let found = found.map_err(|error| {
-                error.into_error(|row, message| {
+                of_row(error, |row, message| {
                     Error::input(format!("`{name}` of prompt {}: {message}", rollouts.prompt(row).row + 1))
                 })
             })?;

@@ -43,7 +43,7 @@ pub enum Purpose {
     Chat = 14,
     /// Which training rows are taken where not all are.
     Rows = 15,
-    /// Resamples of rows for the interval of a metric; `index` is the resample.
+    /// Resamples of rows for the interval of a metric, which `gradus_metrics` draws with this number; `index` is the resample.
     Resample = 16,
     /// Which prompts take the place of others in an iteration; `index` is the round.
     Replacement = 17,

@@ -129,7 +129,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         group_size: args.samples.get(),
         beams: args.beams.params(),
         prompt_cut: args.max_prompt_length.map(|most| (most, args.prompt_truncation)),
-        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed(), together: 1 },
+        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },
         params: args.sampling.params(),
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
@@ -202,7 +202,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
         metrics: configure(&args.metrics, &args.metric_option)?,
         bad_rows: bad_rows(args.skip_bad_rows),
         max_rows: args.max_rows,
-        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed(), together: 1 },
+        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },
         device: args.device.clone(),
     };
     fetch_data(&options.data, out)?;

@@ -9,7 +9,7 @@ use super::evaluate::left_out;
 use crate::data::{BadRows, Place, RowErrors, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals};
+use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row};
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
 
@@ -94,7 +94,7 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     for (name, metric) in &metrics {
         let found = metric
             .measure(&rows)
-            .map_err(|error| error.into_error(|row, message| places[row].error(format!("`{name}`: {message}"))))?;
+            .map_err(|error| of_row(error, |row, message| places[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
     let remark =

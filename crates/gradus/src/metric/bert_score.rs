@@ -5,11 +5,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use gradus_metrics::characters::is_space;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::characters::is_space;
 use super::models::{Encoded, EncoderModel, Models, TextError};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
@@ -197,7 +197,7 @@ impl BertScore {
         let mut pairs: Vec<(usize, Vec<usize>)> = Vec::with_capacity(rows.len());
         for (i, row) in rows.iter().enumerate() {
             if row.references.is_empty() {
-                return Err(RowError::new(i, super::references::NONE));
+                return Err(RowError::without_references(i));
             }
             let references = row.references.iter().map(|text| add(text.trim_matches(is_space), i)).collect();
             pairs.push((add(row.prediction.trim_matches(is_space), i), references));

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::models::{ClassifierModel, Longest, Models, TextError, largest, softmax};
-use super::references::{NONE, References};
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, References, Row, RowError};
 use crate::error::{Error, Result};
 
 /// What ends an utterance in DailyDialog's prompts.
@@ -152,7 +151,7 @@ impl Bleurt {
 impl Metric for Bleurt {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let references = |(i, row): (usize, &Row)| match row.references.as_slice() {
-            [] => Err(RowError::new(i, NONE)),
+            [] => Err(RowError::without_references(i)),
             references => Ok(self.options.references.of(references)),
         };
         let references: Vec<Vec<String>> = rows.iter().enumerate().map(references).collect::<Result<_, _>>()?;

@@ -255,7 +255,7 @@ mod tests {
         }
         // Of a mean there is an interval; what 9 would be of other rows, the program alone knows.
         let measures = metric.measure(&rows(2)).expect("measurable");
-        let resampling = super::super::Resampling { samples: 10, seed: crate::rng::Seed(1), together: 1 };
+        let resampling = super::super::Resampling { samples: 10, seed: 1, together: 1 };
         let intervals = super::super::intervals(&measures.iter().collect::<Vec<_>>(), resampling);
         assert_eq!(intervals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
         let mean =
@@ -312,7 +312,10 @@ mod tests {
             }
         });
         let error = metric.measure(&rows(1)).expect_err("interrupted");
-        assert!(matches!(error.into_error(|_, message| crate::Error::input(message)), crate::Error::Interrupted));
+        assert!(matches!(
+            super::super::of_row(error, |_, message| crate::Error::input(message)),
+            crate::Error::Interrupted
+        ));
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 }

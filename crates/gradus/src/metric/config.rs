@@ -11,8 +11,8 @@ use super::{
     Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers, IncreasingNumbersOptions,
     IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor, MeteorOptions, Metric,
     MetricModel, ModelUse, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
-    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions,
-    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions,
+    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, SpiceOptions, SummacConv, SummacConvOptions, SummacZs,
+    SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions,
 };
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -22,9 +22,6 @@ use crate::text::words;
 
 /// The key of metrics that a program adds: those have names of their own.
 const PLUGIN: &str = "plugin";
-
-/// The longest n-gram that is counted.
-const ORDER_MAX: usize = 64;
 
 /// One metric and its options: the choice is the key. Names are RL4LMs'.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -104,9 +101,9 @@ impl MetricConfig {
     pub fn build(&self, models: &dyn Models, interrupt: &Interrupt) -> Result<Box<dyn Metric>> {
         self.check()?;
         Ok(match self {
-            Self::Bleu(options) => Box::new(Bleu::new(*options)),
-            Self::SacreBleu(options) => Box::new(SacreBleu::new(*options)),
-            Self::Chrf(options) => Box::new(Chrf::new(*options)),
+            Self::Bleu(options) => Box::new(Bleu::new(*options)?),
+            Self::SacreBleu(options) => Box::new(SacreBleu::new(*options)?),
+            Self::Chrf(options) => Box::new(Chrf::new(*options)?),
             Self::Ter(options) => Box::new(Ter::new(*options)),
             Self::Rouge(options) => Box::new(Rouge::new(options.clone())?),
             Self::RougeLMax(options) => Box::new(RougeLMax::new(options.clone())?),
@@ -114,7 +111,7 @@ impl MetricConfig {
             Self::BleuTotto(options) => Box::new(BleuTotto::new(*options)),
             Self::Meteor(options) => Box::new(Meteor::new(options.clone())?),
             Self::Cider(options) => Box::new(Cider::new(options.clone())?),
-            Self::Spice(options) => Box::new(Spice::new(options, interrupt)?),
+            Self::Spice(options) => options.build(interrupt)?,
             Self::Diversity(options) => Box::new(Diversity::new(options.clone())?),
             Self::Distinct(NoOptions {}) => Box::new(Distinct),
             Self::ExactMatch(NoOptions {}) => Box::new(ExactMatch),
@@ -184,23 +181,9 @@ impl MetricConfig {
         }
     }
 
-    /// Refuses options that no type rules out.
+    /// Refuses options that no type rules out, of metrics that ask a model or a program. Metrics of text check their own.
     fn check(&self) -> Result<()> {
-        let order = |key: &str, order: usize| match order {
-            1..=ORDER_MAX => Ok(()),
-            _ => {
-                let message =
-                    format!("the option `{key}` of `{}` is {order}, but must be from 1 to {ORDER_MAX}", self.name());
-                Err(Error::input(message))
-            }
-        };
         match self {
-            Self::Bleu(options) => order("max_order", options.max_order),
-            Self::SacreBleu(options) => order("max_ngram_order", options.max_ngram_order),
-            Self::Chrf(options) => {
-                let orders = options.char_order.saturating_add(options.word_order);
-                order("char_order` plus `word_order", orders)
-            }
             Self::Perplexity(PerplexityOptions { stride: Some(0), .. }) => {
                 Err(Error::input("the option `stride` of `perplexity` is 0, but must be at least 1"))
             }
@@ -216,10 +199,6 @@ impl MetricConfig {
             },
             Self::Command(options) => options.check(),
             Self::Spice(options) => options.check(),
-            Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
-                let found = options.weight_factor;
-                Err(Error::input(format!("the option `weight_factor` of `rouge_l_max` is {found}, but must exceed 0")))
-            }
             _ => Ok(()),
         }
     }

@@ -1,20 +1,17 @@
-//! SPICE: the F-score of the tuples of scene graphs.
+//! SPICE by a file of scene graphs, or by the program of its authors (`spice-1.0.jar`), which parses and scores.
 //!
-//! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>. The parser (CoreNLP with rules of its own) is not part of gradus: a
-//! file gives the tuples of each row, or the program of SPICE's authors (`spice-1.0.jar`) is run, which parses and scores.
+//! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use gradus_metrics::WordNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::keyed::KeyedBy;
-use super::treebank::Rules;
-use super::wordnet::WordNet;
-use super::{Measure, Metric, Row, RowError};
+use super::{KeyedBy, Measure, Metric, Row, RowError, Spice};
 use crate::error::{Error, Result};
 use crate::process::{Interrupt, Program, ProgramError};
 
@@ -72,6 +69,15 @@ impl SpiceOptions {
             (Some(_), false) => Ok(()),
         }
     }
+
+    /// The metric; an `interrupt` ends the wait for a program.
+    pub(super) fn build(&self, interrupt: &Interrupt) -> Result<Box<dyn Metric>> {
+        self.check()?;
+        Ok(match &self.scene_graphs {
+            Some(file) => Box::new(Spice::read(file, WordNet::open(self.wordnet.as_deref())?)?),
+            None => Box::new(SpiceProgram { options: self.clone(), interrupt: interrupt.clone() }),
+        })
+    }
 }
 
 /// What messages call the program.
@@ -80,57 +86,10 @@ const WHAT: &str = "program of `spice`";
 /// The longest answer of the program: a few hundred bytes a row.
 const ANSWER_BYTES: u64 = 1 << 30;
 
-/// An object, its attribute, or a relation between two.
-type Tuple = Vec<String>;
-
-/// The tuples of a row.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Graphs {
-    prediction: BTreeSet<Tuple>,
-    references: Vec<BTreeSet<Tuple>>,
-}
-
-impl Graphs {
-    fn in_lower_case(self) -> Self {
-        let lower = |tuples: BTreeSet<Tuple>| {
-            tuples.into_iter().map(|tuple| tuple.iter().map(|word| word.to_lowercase()).collect()).collect()
-        };
-        Self { prediction: lower(self.prediction), references: self.references.into_iter().map(lower).collect() }
-    }
-}
-
-/// F-score of the tuples of the prediction against those of all references together.
-pub struct Spice(By);
-
-/// Who says what the tuples are.
-enum By {
-    File(Given),
-    Program { options: SpiceOptions, interrupt: Interrupt },
-}
-
-/// The scene graphs of a file.
-struct Given {
-    file: PathBuf,
-    graphs: Vec<Graphs>,
-    wordnet: Option<WordNet>,
-}
-
-impl Spice {
-    /// The metric over the scene graphs of a file or by a program; an `interrupt` ends the wait for it.
-    ///
-    /// # Errors
-    /// Options that do not fit each other, a file that cannot be read, or a line of another form.
-    pub fn new(options: &SpiceOptions, interrupt: &Interrupt) -> Result<Self> {
-        options.check()?;
-        Ok(Self(match &options.scene_graphs {
-            None => By::Program { options: options.clone(), interrupt: interrupt.clone() },
-            Some(file) => {
-                let wordnet = WordNet::open(options.wordnet.as_deref())?;
-                By::File(Given { graphs: read(file)?, file: file.clone(), wordnet })
-            }
-        }))
-    }
+/// SPICE by the program of its authors, which is started for each evaluation.
+pub struct SpiceProgram {
+    options: SpiceOptions,
+    interrupt: Interrupt,
 }
 
 /// What the program says of a row.
@@ -146,132 +105,67 @@ struct Scores {
     f: Option<f64>,
 }
 
-/// Every row's F-score by the program; `None` where it finds nothing to compare.
-fn by_program(
-    options: &SpiceOptions,
-    interrupt: &Interrupt,
-    rows: &[Row],
-) -> std::result::Result<Vec<Option<f64>>, RowError> {
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let texts = rows.iter().enumerate().map(|(i, row)| match row.references.is_empty() {
-        true => Err(RowError::new(i, super::references::NONE)),
-        false => Ok(json!({ "image_id": i, "test": row.prediction, "refs": row.references })),
-    });
-    let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
-    let failed = |message: String| RowError::new(rows.len() - 1, message);
-    let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
-    let [input, output] = ["texts.json", "scores.json"].map(|name| folder.path().join(name));
-    fs::write(&input, texts.to_string()).map_err(|error| failed(format!("{}: {error}", input.display())))?;
-    let mut words = options.program.clone();
-    words.extend([input.display().to_string(), "-out".into(), output.display().to_string()]);
-    words.extend(["-subset".into(), "-silent".into()]);
-    if let Some(cache) = &options.cache {
-        words.extend(["-cache".into(), cache.display().to_string()]);
-    }
-    let of_program =
-        |ProgramError { message, hint, is_interrupted }| RowError { row: 0, message, hint, is_interrupted };
-    let mut program = Program::start(WHAT, &words, options.timeout_s, interrupt)
-        .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
-    program.close();
-    let waiting = program.waiting();
-    // What it prints is not its answer.
-    while program.line(waiting).map_err(of_program)?.is_some() {}
-    program.finish().map_err(of_program)?;
-    let answers = crate::files::read_text(&output, ANSWER_BYTES)
-        .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
-    let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
-        failed(format!("the {WHAT} wrote something else than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
-    })?;
-    let mut scores = vec![None; rows.len()];
-    for Answer { image_id, scores: of } in answers {
-        let whole = of.get("All").ok_or_else(|| RowError::new(0, format!("the {WHAT} gave no score `All`")))?;
-        *scores
-            .get_mut(image_id)
-            .ok_or_else(|| failed(format!("the {WHAT} scored a row {image_id} that it was not given")))? =
-            Some(whole.f);
-    }
-    let scored = |(i, score): (usize, Option<Option<f64>>)| {
-        score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score of it")))
-    };
-    scores.into_iter().enumerate().map(scored).collect()
-}
-
-impl Given {
-    fn score(&self, graphs: &Graphs) -> f64 {
-        let wanted: BTreeSet<&Tuple> = graphs.references.iter().flatten().collect();
-        let mut synonyms = HashMap::new();
-        let mut is_same = |a: &str, b: &str| {
-            let Some(wordnet) = &self.wordnet else { return a == b };
-            a == b || synonyms.entry(a.to_owned()).or_insert_with(|| wordnet.synonyms(a, Rules::Today)).contains(b)
-        };
-        let mut is_match = |tuple: &Tuple, other: &Tuple| {
-            other.len() == tuple.len() && tuple.iter().zip(other).all(|(a, b)| is_same(a, b))
-        };
-        // Each side counts its own: two words of the prediction may mean one of the references.
-        let mut said = |tuple: &&Tuple| wanted.contains(*tuple) || wanted.iter().any(|other| is_match(tuple, other));
-        let precise = graphs.prediction.iter().filter(|tuple| said(tuple)).count() as f64;
-        let recalled =
-            wanted.iter().filter(|other| graphs.prediction.iter().any(|tuple| is_match(tuple, other))).count() as f64;
-        if precise == 0.0 {
-            return 0.0;
+impl SpiceProgram {
+    /// Every row's F-score by the program; `None` where it finds nothing to compare.
+    fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
+        let Self { options, interrupt } = self;
+        if rows.is_empty() {
+            return Ok(Vec::new());
         }
-        let (precision, recall) = (precise / graphs.prediction.len() as f64, recalled / wanted.len() as f64);
-        2.0 * precision * recall / (precision + recall)
-    }
-}
-
-impl Metric for Spice {
-    fn remark(&self) -> Option<String> {
-        let By::File(given) = &self.0 else { return None };
-        given.wordnet.is_none().then(|| {
-            "without WordNet: words match by letters, not by synonyms; name WordNet's directory as the metric's option `wordnet`"
-                .to_owned()
-        })
-    }
-
-    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
-        let given = match &self.0 {
-            By::File(given) => given,
-            By::Program { options, interrupt } => {
-                return options.keyed_by.measure(rows, |rows| by_program(options, interrupt, rows));
-            }
-        };
-        if given.graphs.len() != rows.len() {
-            let message = format!(
-                "{} has scene graphs of {} rows, but there are {}: one line a row is needed",
-                given.file.display(),
-                given.graphs.len(),
-                rows.len()
-            );
-            return Err(RowError::new(given.graphs.len().min(rows.len().saturating_sub(1)), message));
+        let texts = rows.iter().enumerate().map(|(i, row)| match row.references.is_empty() {
+            true => Err(RowError::without_references(i)),
+            false => Ok(json!({ "image_id": i, "test": row.prediction, "refs": row.references })),
+        });
+        let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
+        let failed = |message: String| RowError::new(rows.len() - 1, message);
+        let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
+        let [input, output] = ["texts.json", "scores.json"].map(|name| folder.path().join(name));
+        fs::write(&input, texts.to_string()).map_err(|error| failed(format!("{}: {error}", input.display())))?;
+        let mut words = options.program.clone();
+        words.extend([input.display().to_string(), "-out".into(), output.display().to_string()]);
+        words.extend(["-subset".into(), "-silent".into()]);
+        if let Some(cache) = &options.cache {
+            words.extend(["-cache".into(), cache.display().to_string()]);
         }
-        let scores: Vec<f64> = given.graphs.iter().map(|graphs| given.score(graphs)).collect();
-        Ok(vec![Measure::mean("", &scores)])
-    }
-
-    /// A file says nothing of new completions.
-    fn is_reward(&self) -> bool {
-        matches!(self.0, By::Program { .. })
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<Graphs>> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?;
-    let graphs = |(i, line): (usize, &str)| {
-        let graphs: Graphs = serde_json::from_str(line).map_err(|error| {
-            let message = format!("no scene graphs of a row: {error}");
-            Error::data(path, Some(i + 1), message)
-                .with_hint("a line is {\"prediction\": [[\"girl\"], …], \"references\": [[[\"girl\"], …], …]}")
+        let of_program =
+            |ProgramError { message, hint, is_interrupted }| RowError { row: 0, message, hint, is_interrupted };
+        let mut program = Program::start(WHAT, &words, options.timeout_s, interrupt)
+            .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
+        program.close();
+        let waiting = program.waiting();
+        // What it prints is not its answer.
+        while program.line(waiting).map_err(of_program)?.is_some() {}
+        program.finish().map_err(of_program)?;
+        let answers = crate::files::read_text(&output, ANSWER_BYTES)
+            .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
+        let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
+            failed(format!("the {WHAT} wrote something else than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
         })?;
-        Ok(graphs.in_lower_case())
-    };
-    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(graphs).collect()
+        let mut scores = vec![None; rows.len()];
+        for Answer { image_id, scores: of } in answers {
+            let whole = of.get("All").ok_or_else(|| RowError::new(0, format!("the {WHAT} gave no score `All`")))?;
+            *scores
+                .get_mut(image_id)
+                .ok_or_else(|| failed(format!("the {WHAT} scored a row {image_id} that it was not given")))? =
+                Some(whole.f);
+        }
+        let scored = |(i, score): (usize, Option<Option<f64>>)| {
+            score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score of it")))
+        };
+        scores.into_iter().enumerate().map(scored).collect()
+    }
+}
+
+impl Metric for SpiceProgram {
+    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+        self.options.keyed_by.measure(rows, |rows| self.scores(rows))
+    }
 }
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn rows() -> Vec<Row> {
@@ -284,7 +178,7 @@ mod tests {
     }
 
     /// A program that takes SPICE's place: a shell script, which is given the texts' file, `-out`, the scores' file, and more.
-    fn spice(script: &str, cache: Option<&Path>) -> Spice {
+    fn spice(script: &str, cache: Option<&Path>) -> Box<dyn Metric> {
         let options = SpiceOptions {
             scene_graphs: None,
             wordnet: None,
@@ -293,7 +187,7 @@ mod tests {
             timeout_s: 60.0,
             keyed_by: KeyedBy::Row,
         };
-        Spice::new(&options, &Interrupt::default()).expect("a program")
+        options.build(&Interrupt::default()).expect("a program")
     }
 
     #[test]

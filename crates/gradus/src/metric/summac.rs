@@ -5,14 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use gradus_metrics::characters::is_space;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::characters::is_space;
 use super::models::{ClassifierModel, Longest, Models, softmax};
-use super::punkt::Punkt;
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, Punkt, Row, RowError};
 use crate::error::{Error, Result};
 
 /// Ids of a pair at most, and characters that a chunk must exceed.
@@ -291,7 +290,7 @@ impl Inference {
         granularity: [Granularity; 2],
         punkt: Option<&Path>,
     ) -> Result<Self> {
-        let punkt = punkt.map_or_else(|| Ok(Punkt::plain()), Punkt::read)?;
+        let punkt = Punkt::open(punkt)?;
         Ok(Self { judges, document, granularity, punkt })
     }
 

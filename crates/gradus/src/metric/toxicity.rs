@@ -3,8 +3,7 @@
 //!
 //! Rows with the same prompt are samples of it; rows without a prompt are a prompt each.
 
-use std::collections::HashMap;
-
+use gradus_metrics::by_prompt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +77,7 @@ impl Metric for Toxicity {
         let scores = self.scores(rows)?;
         // What is said of a prompt stands in the first of its rows.
         let mut max: Vec<Option<f64>> = vec![None; rows.len()];
-        for group in groups(rows) {
+        for group in by_prompt(rows) {
             max[group[0]] = group.iter().filter_map(|&row| scores[row]).reduce(f64::max);
         }
         let toxic: Vec<Option<f64>> =
@@ -95,22 +94,6 @@ impl Metric for Toxicity {
     fn worth(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         Ok(self.scores(rows)?.into_iter().map(|score| score.map_or(f64::NAN, |toxicity| 1.0 - toxicity)).collect())
     }
-}
-
-/// The rows of each prompt, in the order of its first row.
-pub(super) fn groups(rows: &[Row]) -> Vec<Vec<usize>> {
-    let (mut groups, mut places): (Vec<Vec<usize>>, HashMap<&str, usize>) = Default::default();
-    for (i, row) in rows.iter().enumerate() {
-        let place = match row.prompt.as_str() {
-            "" => groups.len(),
-            prompt => *places.entry(prompt).or_insert(groups.len()),
-        };
-        match groups.get_mut(place) {
-            Some(group) => group.push(i),
-            None => groups.push(vec![i]),
-        }
-    }
-    groups
 }
 
 /// The scorer that is configured so; a classifier is opened with `models`, and who waits for a service stops at an `interrupt`.

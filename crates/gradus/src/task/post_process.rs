@@ -69,7 +69,7 @@ struct ThreeSentenceSummary;
 
 impl PostProcessor for ThreeSentenceSummary {
     fn apply(&self, completion: &str) -> String {
-        let sentences = Punkt::plain();
+        let sentences = Punkt::default();
         let first: Vec<&str> = sentences.sentences(completion).into_iter().take(3).collect();
         first.join("\n")
     }

@@ -26,7 +26,6 @@ pub use chat_template::{ChatTemplate, RenderOptions, Rendered, Request};
 pub use named_templates::{NAMED_TEMPLATES, NamedTemplate};
 pub use overlap::match_score;
 pub use pattern::Pattern;
-pub use python::repr;
 pub use ranges::{continuation, ranges};
 pub use segments::{Level, part_starts, segments};
 pub use sentences::{RuleSplitter, SentenceSplitter, word_ranges};

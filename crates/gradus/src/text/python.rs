@@ -1,8 +1,7 @@
 //! Values written as Python writes them: `json.dumps` and `repr`.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
+use gradus_metrics::python::number;
+pub(super) use gradus_metrics::python::repr;
 use serde_json::Value;
 
 /// `json.dumps` with its options.
@@ -40,7 +39,7 @@ impl Json {
                 });
             }
             Value::String(text) => self.string(text, out),
-            Value::Number(number) => *out += &python_number(number),
+            Value::Number(value) => *out += &number(value),
             other => *out += &other.to_string(),
         }
     }
@@ -82,64 +81,4 @@ impl Json {
             }
         }
     }
-}
-
-/// `repr`, as Python prints a value within a list or by itself.
-pub fn repr(value: &Value) -> String {
-    let join = |parts: Vec<String>| parts.join(", ");
-    match value {
-        Value::Null => "None".into(),
-        Value::Bool(true) => "True".into(),
-        Value::Bool(false) => "False".into(),
-        Value::Number(number) => python_number(number),
-        Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", join(items.iter().map(repr).collect())),
-        Value::Object(map) => {
-            format!("{{{}}}", join(map.iter().map(|(k, v)| format!("{}: {}", quoted(k), repr(v))).collect()))
-        }
-    }
-}
-
-/// In single quotes, unless only double quotes need no escaping.
-fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out += "\\n",
-            '\r' => out += "\\r",
-            '\t' => out += "\\t",
-            '\\' => out += "\\\\",
-            c if c == quote => out.extend(['\\', c]),
-            c if !is_printable(c) => {
-                out += &match c as u32 {
-                    code @ ..=0xff => format!("\\x{code:02x}"),
-                    code @ ..=0xffff => format!("\\u{code:04x}"),
-                    code => format!("\\U{code:08x}"),
-                }
-            }
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
-    out
-}
-
-/// `str.isprintable` of one character: no control, format or private character, and no blank but the plain one.
-fn is_printable(c: char) -> bool {
-    static OTHER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a class of characters"));
-    if c.is_ascii() { !c.is_ascii_control() } else { !OTHER.is_match(c.encode_utf8(&mut [0; 4])) }
-}
-
-/// A number as Python prints it: `7`, `1.0`, `1e-05`, `1e+16`.
-fn python_number(number: &serde_json::Number) -> String {
-    let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
-        return number.to_string();
-    };
-    let plain = format!("{float:?}");
-    let Some((digits, exponent)) = plain.split_once('e') else {
-        return plain;
-    };
-    let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |size| ('-', size));
-    format!("{digits}e{sign}{size:0>2}")
 }

@@ -20,13 +20,13 @@ const PARTS: &[(&str, &[&str])] = &[
     ("math", &[]),
     ("suggest", &[]),
     ("calendar", &[]),
-    ("text", &["calendar", "suggest"]),
+    ("text", &["calendar", "suggest", "gradus_metrics"]),
     // What users add: by name in their own programs, or as programs that are asked in lines.
     ("plugin", &["suggest"]),
     ("process", &[]),
     // A service is waited for no longer than the user wants.
     ("toxicity", &["process"]),
-    ("metric", &["plugin", "process", "suggest", "text", "toxicity"]),
+    ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
     ("run", &["calendar"]),
     // A model larger than the machine's memory is refused before any of it is read; a run stands for its model.
@@ -112,6 +112,9 @@ const PARTS: &[(&str, &[&str])] = &[
     ("demo", &[ALL_BELOW]),
 ];
 
+/// The crates below the library.
+const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics"];
+
 /// Stands for every module above the line.
 const ALL_BELOW: &str = "*";
 
@@ -129,6 +132,9 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("", &["static mut "], "no global mutable state"),
     ("", &["unsafe {", "unsafe fn", "unsafe impl"], "unsafe code belongs to gradus-kernels"),
 ];
+
+/// What is no binary, and prints nothing.
+const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-web"];
 
 /// Files that are only there for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];
@@ -189,7 +195,7 @@ fn code_of(text: &str) -> String {
 }
 
 /// The modules of the library that the code of a file names: of `crate::{x, y::{Z, w::V}}`: `x` and `y`; of a
-/// `super::` that leads out of the file's own module: what stands there; and `gradus_kernels`. `path` is the file's.
+/// `super::` that leads out of the file's own module: what stands there; and the crates below. `path` is the file's.
 fn used(path: &str, code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -201,9 +207,7 @@ fn used(path: &str, code: &str) -> BTreeSet<String> {
     for (at, _) in code.match_indices(&up).filter(|(at, _)| !code[..*at].ends_with("super::")) {
         first_names(&code[at + up.len()..], &mut names);
     }
-    if code.contains("gradus_kernels") {
-        names.insert("gradus_kernels".into());
-    }
+    names.extend(CRATES.iter().filter(|name| code.contains(*name)).map(|name| (*name).to_owned()));
     names
 }
 
@@ -237,7 +241,7 @@ fn nobody_uses_what_stands_above_them() {
     for (i, (part, may_use)) in PARTS.iter().enumerate() {
         let below = PARTS[..i].iter().map(|(name, _)| *name);
         let allowed: Vec<&str> = match *may_use {
-            [ALL_BELOW] => below.clone().chain(["gradus_kernels"]).collect(),
+            [ALL_BELOW] => below.clone().chain(CRATES.iter().copied()).collect(),
             listed => listed.to_vec(),
         };
         let own: Vec<&Source> = files.iter().filter(|source| source.module() == *part).collect();
@@ -256,7 +260,7 @@ fn nobody_uses_what_stands_above_them() {
             }
         }
         for listed in may_use.iter().filter(|listed| **listed != ALL_BELOW) {
-            if *listed != "gradus_kernels" && !below.clone().any(|lower| lower == *listed) {
+            if !CRATES.contains(listed) && !below.clone().any(|lower| lower == *listed) {
                 wrong.push(format!("the table lets `{part}` use `{listed}`, which does not stand below it"));
             }
             if !found.contains(*listed) {
@@ -305,10 +309,27 @@ fn only_the_binary_prints_and_only_through_its_output() {
         let found = |start: &&str| source.code.match_indices(*start).any(|(at, _)| is_call(at));
         starts.iter().find(|start| found(start)).map(|start| format!("{}: `{start}`", source.path))
     };
-    let mut wrong: Vec<String> =
-        ["gradus", "gradus-kernels", "gradus-web"].into_iter().flat_map(sources).filter_map(|s| prints(&s)).collect();
+    let mut wrong: Vec<String> = LIBRARIES.iter().copied().flat_map(sources).filter_map(|s| prints(&s)).collect();
     wrong.extend(sources("gradus-cli").iter().filter(|source| source.path != "output.rs").filter_map(prints));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Others use the crate of metrics by itself, so it knows nothing of models, tensors and configurations.
+#[test]
+fn metrics_stand_alone() {
+    let manifest = std::fs::read_to_string(workspace().join("crates/gradus-metrics/Cargo.toml")).expect("a manifest");
+    let depends = |name: &str| manifest.lines().any(|line| line.starts_with(name) && line.contains('='));
+    let found =
+        ["burn", "gradus ", "gradus-kernels", "tokenizers", "safetensors"].into_iter().find(|name| depends(name));
+    assert_eq!(found, None, "gradus-metrics stands alone");
+    let optional = manifest.lines().any(|line| line.starts_with("schemars =") && line.contains("optional = true"));
+    assert!(optional, "whoever configures nothing needs no schema");
+    for source in sources("gradus-metrics") {
+        let found = ["std::process", "std::net", "tracing::", "static mut "]
+            .into_iter()
+            .find(|name| source.code.contains(name));
+        assert_eq!(found, None, "{}: metrics of text read files and compute", source.path);
+    }
 }
 
 #[test]

@@ -1,0 +1,156 @@
+//! BLEU as in TensorFlow's `nmt` script, which `datasets` and `evaluate` call `bleu`.
+//!
+//! Papineni et al. 2002, <https://aclanthology.org/P02-1040>. Against sacreBLEU: words stand between blanks, the shortest
+//! reference is the length, and nothing is smoothed. Checked against `evaluate` 0.4 (`bleu`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::characters::split;
+use crate::mteval::Tokeniser;
+use crate::ngrams::{Grams, Words};
+use crate::options::check_order;
+use crate::references::each;
+use crate::{Measure, Metric, Result, Row, RowError};
+
+/// Options of [`Bleu`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct BleuOptions {
+    /// The longest n-gram.
+    pub max_order: usize,
+    /// Add one to the counts of every order (Lin and Och 2004).
+    pub smooth: bool,
+    /// How words are found.
+    pub tokenizer: BleuTokeniser,
+}
+
+impl Default for BleuOptions {
+    fn default() -> Self {
+        Self { max_order: 4, smooth: false, tokenizer: BleuTokeniser::Whitespace }
+    }
+}
+
+/// How [`Bleu`] finds words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum BleuTokeniser {
+    /// Words stand between blanks, as RL4LMs has it.
+    #[default]
+    #[serde(rename = "whitespace")]
+    Whitespace,
+    /// `mteval-v13a`, as in `evaluate`.
+    #[serde(rename = "13a")]
+    V13a,
+}
+
+/// BLEU of TensorFlow's `nmt` script: `BP · exp(Σ log pₙ / N)`, 0 where an order has no match.
+#[derive(Debug, Clone, Default)]
+pub struct Bleu {
+    options: BleuOptions,
+}
+
+impl Bleu {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A `max_order` that is not from 1 to 64.
+    pub fn new(options: BleuOptions) -> Result<Self> {
+        check_order("bleu", "max_order", options.max_order)?;
+        Ok(Self { options })
+    }
+}
+
+impl Metric for Bleu {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let BleuOptions { max_order, smooth, tokenizer } = self.options;
+        let tokeniser = match tokenizer {
+            BleuTokeniser::Whitespace => Tokeniser::None,
+            BleuTokeniser::V13a => Tokeniser::V13a,
+        };
+        let counts = each(rows, |row, references| {
+            let shortest = |_: usize, lengths: &[usize]| lengths.iter().copied().min().unwrap_or(0);
+            let prediction = tokeniser.tokenise(&row.prediction);
+            let references: Vec<String> = references.iter().map(|text| tokeniser.tokenise(text)).collect();
+            counts(&prediction, &references, max_order, shortest)
+        })?;
+        let value = move |sums: &[f64]| Counts::of(sums, max_order).unsmoothed(smooth);
+        Ok(vec![Measure::of_sums("", Counts::width(max_order), counts.concat(), value)])
+    }
+}
+
+/// What BLEU sums over rows: lengths, and for each order how many n-grams of the prediction there are and how many match.
+pub struct Counts<'a> {
+    /// The words of the prediction.
+    pub length: f64,
+    /// The words of the reference that lengths are compared with.
+    pub reference_length: f64,
+    /// Clipped matches of each order.
+    pub correct: &'a [f64],
+    /// n-grams of the prediction of each order.
+    pub total: &'a [f64],
+}
+
+impl<'a> Counts<'a> {
+    /// How many numbers a row has.
+    pub fn width(max_order: usize) -> usize {
+        2 + 2 * max_order
+    }
+
+    /// From sums in the order of [`counts`].
+    pub fn of(sums: &'a [f64], max_order: usize) -> Self {
+        let (correct, total) = sums[2..].split_at(max_order);
+        Self { length: sums[0], reference_length: sums[1], correct, total }
+    }
+
+    fn unsmoothed(&self, smooth: bool) -> f64 {
+        if self.length == 0.0 {
+            return 0.0;
+        }
+        let plus = if smooth { 1.0 } else { 0.0 };
+        let precision = |(correct, total): (&f64, &f64)| {
+            if total + plus > 0.0 { (correct + plus) / (total + plus) } else { 0.0 }
+        };
+        let precisions: Vec<f64> = self.correct.iter().zip(self.total).map(precision).collect();
+        if precisions.iter().any(|&precision| precision <= 0.0) {
+            return 0.0;
+        }
+        let mean = precisions.iter().map(|precision| precision.ln()).sum::<f64>() / precisions.len() as f64;
+        let ratio = self.length / self.reference_length;
+        mean.exp() * if ratio > 1.0 { 1.0 } else { (1.0 - 1.0 / ratio).exp() }
+    }
+}
+
+/// The counts of one row: words stand between blanks; `reference_length` picks of the references' lengths, given that of
+/// the prediction.
+pub fn counts(
+    prediction: &str,
+    references: &[String],
+    max_order: usize,
+    reference_length: impl Fn(usize, &[usize]) -> usize,
+) -> Vec<f64> {
+    let mut words = Words::default();
+    let texts = std::iter::once(prediction).chain(references.iter().map(String::as_str));
+    let sequences: Vec<Vec<u32>> = texts.map(|text| words.ids(split(text))).collect();
+    let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
+    let mut row = vec![0.0; Counts::width(max_order)];
+    row[0] = lengths[0] as f64;
+    row[1] = reference_length(lengths[0], &lengths[1..]) as f64;
+    let mut grams = Grams::new(&sequences);
+    let (mut found, mut most, mut of_one) = (Vec::new(), Vec::new(), Vec::new());
+    for order in 0..max_order {
+        if order > 0 {
+            grams.lengthen();
+        }
+        row[2 + max_order + order] = grams.names(0).len() as f64;
+        grams.count(0, &mut found);
+        most.clear();
+        most.resize(found.len(), 0);
+        for reference in 1..sequences.len() {
+            grams.count(reference, &mut of_one);
+            most.iter_mut().zip(&of_one).for_each(|(most, &count)| *most = count.max(*most));
+        }
+        row[2 + order] = f64::from(crate::ngrams::shared(&found, &most));
+    }
+    row
+}

@@ -1,0 +1,68 @@
+//! ToTTo's BLEU: sacreBLEU over texts prepared as its official script does.
+//!
+//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>; Post 2018, <https://aclanthology.org/W18-6319>. The value
+//! is sacreBLEU's divided by 100.
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::bleu::{Counts, counts};
+use crate::mteval::Tokeniser;
+use crate::sacre_bleu::{SacreBleuOptions, closest, value};
+use crate::totto::{Item, SUBSETS};
+use crate::{Measure, Metric, Row, RowError};
+
+/// Options of [`BleuTotto`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct BleuTottoOptions {
+    /// Round to a tenth of a percent, as the script that RL4LMs calls.
+    pub rounded: bool,
+}
+
+/// BLEU of all rows, of those whose table's header was seen in training, and of the others; NaN where there are none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BleuTotto {
+    options: BleuTottoOptions,
+}
+
+impl BleuTotto {
+    /// The metric with these options.
+    pub fn new(options: BleuTottoOptions) -> Self {
+        Self { options }
+    }
+}
+
+impl Metric for BleuTotto {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let sacre = SacreBleuOptions::default();
+        let order = sacre.max_ngram_order;
+        let counted = |(i, row): (usize, &Row)| {
+            let item = Item::of(i, row)?;
+            let references: Vec<String> = item.references.iter().map(|text| Tokeniser::V13a.tokenise(text)).collect();
+            Ok((counts(&Tokeniser::V13a.tokenise(&item.prediction), &references, order, closest), item))
+        };
+        let counted: Vec<(Vec<f64>, Item)> =
+            rows.par_iter().enumerate().map(counted).collect::<Result<_, RowError>>()?;
+        let rounded = self.options.rounded;
+        let width = Counts::width(order) + 1;
+        let measure = |subset: &&str| {
+            // The last number says how many rows are counted.
+            let of_row = |(counts, item): &(Vec<f64>, Item)| match item.is_in(subset) {
+                true => counts.iter().copied().chain([1.0]).collect(),
+                false => vec![0.0; width],
+            };
+            let bleu = move |sums: &[f64]| {
+                let (rows, sums) = sums.split_last().expect("a row has numbers");
+                match value(&Counts::of(sums, order), &sacre) {
+                    _ if *rows == 0.0 => f64::NAN,
+                    bleu if rounded => (bleu * 1000.0).round() / 1000.0,
+                    bleu => bleu,
+                }
+            };
+            Measure::of_sums(*subset, width, counted.iter().flat_map(of_row).collect(), bleu)
+        };
+        Ok(SUBSETS.iter().map(measure).collect())
+    }
+}

@@ -1,0 +1,155 @@
+//! chrF and chrF++ as sacreBLEU 2.6 computes them.
+//!
+//! Popović 2015, <https://aclanthology.org/W15-3049>, and 2017, <https://aclanthology.org/W17-4770>. The value is
+//! sacreBLEU's divided by 100. Checked against `sacrebleu` 2.6.
+
+use serde::{Deserialize, Serialize};
+
+use crate::characters::{is_space, split};
+use crate::ngrams::{Grams, Words, shared};
+use crate::options::check_order;
+use crate::references::each;
+use crate::{Measure, Metric, Result, Row, RowError};
+
+/// Options of [`Chrf`], by sacreBLEU's names.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct ChrfOptions {
+    /// The longest n-gram of characters.
+    pub char_order: usize,
+    /// The longest n-gram of words; 2 is chrF++.
+    pub word_order: usize,
+    /// How many times recall outweighs precision.
+    pub beta: f64,
+    /// Compare lower-cased texts.
+    pub lowercase: bool,
+    /// Blanks are characters too.
+    pub whitespace: bool,
+    /// An order that a text is too short for counts as nearly 0, instead of being left out.
+    pub eps_smoothing: bool,
+}
+
+impl Default for ChrfOptions {
+    fn default() -> Self {
+        Self { char_order: 6, word_order: 0, beta: 2.0, lowercase: false, whitespace: false, eps_smoothing: false }
+    }
+}
+
+/// F-score of n-grams of characters, and of words where asked for, from 0 to 1: `(1 + β²)PR / (β²P + R)` of the mean precision and
+/// the mean recall over orders. Of several references the best counts.
+#[derive(Debug, Clone, Default)]
+pub struct Chrf {
+    options: ChrfOptions,
+}
+
+impl Chrf {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// Fewer than 1 or more than 64 orders, of characters and words together.
+    pub fn new(options: ChrfOptions) -> Result<Self> {
+        let orders = options.char_order.saturating_add(options.word_order);
+        check_order("chrf", "char_order` plus `word_order", orders)?;
+        Ok(Self { options })
+    }
+
+    fn orders(&self) -> usize {
+        self.options.char_order + self.options.word_order
+    }
+
+    /// n-grams of the prediction, of the reference and of both for every order, of the reference with the best score.
+    fn best(&self, prediction: &str, references: &[String]) -> Vec<f64> {
+        let lowered = |text: &str| if self.options.lowercase { text.to_lowercase() } else { text.to_owned() };
+        let texts: Vec<String> =
+            std::iter::once(prediction).chain(references.iter().map(String::as_str)).map(lowered).collect();
+        let characters = |text: &String| -> Vec<u32> {
+            text.chars().filter(|&c| self.options.whitespace || !is_space(c)).map(u32::from).collect()
+        };
+        let mut statistics = vec![vec![0.0; 3 * self.orders()]; references.len()];
+        count_orders(texts.iter().map(characters), self.options.char_order, 0, &mut statistics);
+        if self.options.word_order > 0 {
+            let mut words = Words::default();
+            let sequences: Vec<Vec<u32>> = texts.iter().map(|text| words.ids(apart(text))).collect();
+            count_orders(sequences, self.options.word_order, self.options.char_order, &mut statistics);
+        }
+        let mut best = (-1.0, 0);
+        for (i, statistics) in statistics.iter().enumerate() {
+            let score = value(statistics, &self.options);
+            if score > best.0 {
+                best = (score, i);
+            }
+        }
+        statistics.swap_remove(best.1)
+    }
+}
+
+impl Metric for Chrf {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let best = each(rows, |row, references| self.best(&row.prediction, references))?;
+        let options = self.options;
+        Ok(vec![Measure::of_sums("", 3 * self.orders(), best.concat(), move |sums| value(sums, &options))])
+    }
+}
+
+/// Writes the counts of `orders` orders, from place `first` on, for each reference; the first sequence is the prediction.
+fn count_orders<S: AsRef<[u32]>>(
+    sequences: impl IntoIterator<Item = S>,
+    orders: usize,
+    first: usize,
+    statistics: &mut [Vec<f64>],
+) {
+    let mut grams = Grams::new(sequences);
+    let (mut found, mut of_one) = (Vec::new(), Vec::new());
+    for order in 0..orders {
+        if order > 0 {
+            grams.lengthen();
+        }
+        grams.count(0, &mut found);
+        for (i, statistics) in statistics.iter_mut().enumerate() {
+            grams.count(i + 1, &mut of_one);
+            let (predicted, wanted) = (grams.names(0).len(), grams.names(i + 1).len());
+            let at = 3 * (first + order);
+            // A prediction's n-grams do not count where the reference has none of that order.
+            statistics[at] = if wanted > 0 { predicted as f64 } else { 0.0 };
+            statistics[at + 1] = wanted as f64;
+            statistics[at + 2] = f64::from(shared(&found, &of_one));
+        }
+    }
+}
+
+/// The F-score of the mean precision and the mean recall over orders.
+fn value(statistics: &[f64], options: &ChrfOptions) -> f64 {
+    const EPSILON: f64 = 1e-16;
+    let factor = options.beta * options.beta;
+    let f_score = |precision: f64, recall: f64| (1.0 + factor) * precision * recall / (factor * precision + recall);
+    let (mut precisions, mut recalls, mut smoothed, mut orders) = (0.0, 0.0, 0.0, 0.0);
+    for order in statistics.chunks_exact(3) {
+        let precision = if order[0] > 0.0 { order[2] / order[0] } else { EPSILON };
+        let recall = if order[1] > 0.0 { order[2] / order[1] } else { EPSILON };
+        smoothed += if factor * precision + recall > 0.0 { f_score(precision, recall) } else { EPSILON };
+        if order[0] > 0.0 && order[1] > 0.0 {
+            precisions += precision;
+            recalls += recall;
+            orders += 1.0;
+        }
+    }
+    if options.eps_smoothing {
+        return smoothed / (statistics.len() / 3) as f64;
+    }
+    if precisions + recalls == 0.0 { 0.0 } else { f_score(precisions / orders, recalls / orders) }
+}
+
+/// Words, with one punctuation mark of ASCII at an end standing alone.
+fn apart(text: &str) -> impl Iterator<Item = &str> {
+    let is_mark = |c: char| c.is_ascii_punctuation();
+    split(text).flat_map(move |word| {
+        let parts = match (word.chars().next(), word.chars().next_back()) {
+            _ if word.chars().nth(1).is_none() => (word, ""),
+            (_, Some(last)) if is_mark(last) => word.split_at(word.len() - last.len_utf8()),
+            (Some(first), _) if is_mark(first) => word.split_at(first.len_utf8()),
+            _ => (word, ""),
+        };
+        [parts.0, parts.1].into_iter().filter(|part| !part.is_empty())
+    })
+}

@@ -1,0 +1,146 @@
+//! Metrics of generated text: how good predictions are beside their references. Each equals its reference tool.
+//!
+//! ```
+//! use gradus_metrics::{Metric, Resampling, Rouge, Row, SacreBleu, intervals};
+//!
+//! let rows = [
+//!     Row::new("the cat sat on the mat", ["the cat sat on a mat", "a cat was on the mat"]),
+//!     Row::new("it rains", ["it is raining today"]),
+//! ];
+//! for measure in Rouge::default().measure(&rows)? {
+//!     println!("{}: {:.4}", measure.key("rouge"), measure.value()); // rouge/rouge1: 0.7500, …
+//! }
+//! let bleu = SacreBleu::default().measure(&rows)?.remove(0);
+//! assert!((100.0 * bleu.value() - 48.9645).abs() < 1e-4); // sacrebleu 2.6: 48.96
+//! let of_rows = bleu.row_values(); // BLEU of each row alone
+//! let interval = intervals(&[&bleu], Resampling { samples: 1000, seed: 0, together: 1 })[0];
+//! # assert!(of_rows.is_some_and(|rows| rows.len() == 2) && interval.is_some());
+//! # Ok::<(), gradus_metrics::RowError>(())
+//! ```
+//!
+//! A [`Metric`] sees all rows at once and gives [`Measure`]s. A measure has a value of the whole corpus, a value of each row, and
+//! bootstrap [`intervals`]. Values lie between 0 and 1 unless the metric says otherwise, also where the tool prints percent. Rows are
+//! measured on all threads of the current `rayon` pool.
+//!
+//! | metric | paper | equals |
+//! |---|---|---|
+//! | [`Bleu`] | Papineni et al. 2002 | TensorFlow's `nmt` script; `bleu` of `evaluate` 0.4 |
+//! | [`SacreBleu`] | Post 2018 | `sacrebleu` 2.6 |
+//! | [`Chrf`]: chrF and chrF++ | Popović 2015, 2017 | `sacrebleu` 2.6 |
+//! | [`Ter`] | Snover et al. 2006 | `sacrebleu` 2.6 |
+//! | [`Rouge`]: ROUGE-1, -2, -L, -Lsum | Lin 2004 | `rouge_score` 0.1.2 |
+//! | [`RougeLMax`] | Lin 2004 | `py-rouge` 1.1 |
+//! | [`Meteor`] | Lavie and Agarwal 2007 | `nltk` 3.10.4 |
+//! | [`Cider`]: CIDEr-D and CIDEr | Vedantam et al. 2015 | `pycocoevalcap` 1.2 |
+//! | [`Spice`] over given scene graphs | Anderson et al. 2016 | the F-score of tuples |
+//! | [`Parent`] | Dhingra et al. 2019 | ToTTo's `totto_parent_eval.py` |
+//! | [`BleuTotto`] | Parikh et al. 2020 | ToTTo's script |
+//! | [`Diversity`] | Gehrmann et al. 2021 | GEM-metrics at 431a817 |
+//! | [`Distinct`] | Li et al. 2016 | the count in DExperts |
+//! | [`ExactMatch`], [`TokenF1`] | Rajpurkar et al. 2016 | `squad` of torchmetrics 1.9 |
+//! | [`Dates`], [`IncreasingNumbers`] | Ramamurthy et al. 2023 | RL4LMs' synthetic tasks |
+//!
+//! What finds words and sentences is public too: [`Tokeniser`] (sacreBLEU's tokenizers), [`treebank::words`] and [`WordTokeniser`]
+//! (NLTK), [`stanford::words`], [`Punkt`], [`Porter`], [`WordNet`], [`detokenise::detokenised`] (Moses).
+//!
+//! The crate ships no data of others: [`Punkt`] and [`WordNet`] read NLTK's files where the user has them, and there is a plain
+//! fallback for each. The feature `schema` derives `schemars::JsonSchema` for all options.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod answer;
+mod bleu;
+mod bleu_totto;
+pub mod characters;
+mod chrf;
+mod cider;
+mod dates;
+pub mod detokenise;
+mod distinct;
+mod diversity;
+mod error;
+mod exact_match;
+mod files;
+mod increasing_numbers;
+mod keyed;
+mod lcs;
+mod measure;
+mod meteor;
+mod mteval;
+mod ngrams;
+mod nltk;
+mod options;
+mod parent;
+mod punkt;
+pub mod python;
+mod references;
+mod rouge;
+mod rouge_l_max;
+mod row;
+mod sacre_bleu;
+mod spice;
+pub mod stanford;
+mod stem;
+mod ter;
+mod token_f1;
+mod totto;
+pub mod treebank;
+mod wordnet;
+
+pub use bleu::{Bleu, BleuOptions, BleuTokeniser};
+pub use bleu_totto::{BleuTotto, BleuTottoOptions};
+pub use chrf::{Chrf, ChrfOptions};
+pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
+pub use dates::Dates;
+pub use distinct::Distinct;
+pub use diversity::{Diversity, DiversityOptions};
+pub use error::{Error, Result};
+pub use exact_match::ExactMatch;
+pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
+pub use keyed::KeyedBy;
+pub use measure::{Interval, Measure, Resampling, intervals};
+pub use meteor::{Meteor, MeteorOptions};
+pub use mteval::Tokeniser;
+pub use nltk::WordTokeniser;
+pub use parent::{Parent, ParentOptions};
+pub use punkt::Punkt;
+pub use references::References;
+pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
+pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
+pub use row::{Row, RowError, by_prompt};
+pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
+pub use spice::Spice;
+pub use stem::Porter;
+pub use ter::{Ter, TerOptions};
+pub use token_f1::TokenF1;
+pub use wordnet::WordNet;
+
+/// Measures generated text.
+pub trait Metric: Send + Sync {
+    /// The values, in a fixed order. A metric of one value gives a measure with an empty part.
+    ///
+    /// # Errors
+    /// A row without what the metric compares with.
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError>;
+
+    /// What a reader of the values must know: this machine lacks a resource, so the values differ from those of the reference tool.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
+    /// What each prediction alone is worth as a reward, where more is better. By default, the row values of the first measure; NaN
+    /// where a row has none.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+        let values = self.measure(rows)?.first().and_then(Measure::row_values);
+        Ok(values.unwrap_or_else(|| vec![f64::NAN; rows.len()]))
+    }
+
+    /// Whether [`Self::worth`] means anything.
+    fn is_reward(&self) -> bool {
+        true
+    }
+}

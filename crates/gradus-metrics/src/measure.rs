@@ -1,0 +1,265 @@
+//! A measured value: of all rows together, of each row, and the interval that another draw of rows would give.
+
+use std::sync::Arc;
+
+use rand::Rng as _;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng as _;
+use rayon::prelude::*;
+
+/// From sums over rows to a value.
+type ValueOf = Arc<dyn Fn(&[f64]) -> f64 + Send + Sync>;
+
+/// A value of all rows together, and what it was made of.
+///
+/// Most metrics are a function of sums over rows (a mean of `[score, 1]`; BLEU of lengths and counts), so a row's value, the
+/// corpus value and the value of any resample of rows are one function of different sums.
+#[derive(Clone)]
+pub struct Measure {
+    /// What is measured, after the metric's name: `rouge1` of `rouge/rouge1`; empty for a metric of one value.
+    pub part: String,
+    /// The corpus value where it is not that of the sums.
+    fixed: Option<f64>,
+    evidence: Evidence,
+}
+
+#[derive(Clone)]
+enum Evidence {
+    /// `width` numbers a row, and the function of their sums.
+    Sums { width: usize, rows: Vec<f64>, value_of: ValueOf },
+    /// A value a row, of which that of all rows is no function that is known here.
+    Rows(Vec<f64>),
+    /// Nothing: the value is no function of sums over rows.
+    Whole,
+}
+
+impl Measure {
+    /// The mean of one score a row.
+    pub fn mean(part: impl Into<String>, scores: &[f64]) -> Self {
+        Self::of_sums(part, 2, scores.iter().flat_map(|&score| [score, 1.0]).collect(), |sums| sums[0] / sums[1])
+    }
+
+    /// The mean of the scores of the rows that have one; NaN where none has.
+    pub fn mean_of_some(part: impl Into<String>, scores: &[Option<f64>]) -> Self {
+        let sums = scores.iter().flat_map(|score| score.map_or([0.0, 0.0], |score| [score, 1.0]));
+        Self::of_sums(part, 2, sums.collect(), |sums| sums[0] / sums[1])
+    }
+
+    /// A function of the sums of `width` numbers a row, given row after row.
+    ///
+    /// # Panics
+    /// When `rows` is not a whole number of rows.
+    pub fn of_sums(
+        part: impl Into<String>,
+        width: usize,
+        rows: Vec<f64>,
+        value_of: impl Fn(&[f64]) -> f64 + Send + Sync + 'static,
+    ) -> Self {
+        assert!(width > 0 && rows.len().is_multiple_of(width), "{} numbers are not rows of {width}", rows.len());
+        Self { part: part.into(), fixed: None, evidence: Evidence::Sums { width, rows, value_of: Arc::new(value_of) } }
+    }
+
+    /// A value of all rows together that says nothing of one row, nor of a resample: the number of different words falls
+    /// with every row that is drawn twice.
+    pub fn whole(part: impl Into<String>, value: f64) -> Self {
+        Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
+    }
+
+    /// A value of all rows together beside those of each, which nothing is drawn from anew: who measured says what it is. NaN for a
+    /// row that has none.
+    pub fn beside_rows(part: impl Into<String>, value: f64, rows: Vec<f64>) -> Self {
+        Self { part: part.into(), fixed: Some(value), evidence: Evidence::Rows(rows) }
+    }
+
+    /// What the value is called: the metric's name, and after a `/` the part, where it has several.
+    pub fn key(&self, metric: &str) -> String {
+        if self.part.is_empty() { metric.to_owned() } else { format!("{metric}/{}", self.part) }
+    }
+
+    /// The value of all rows together. NaN where there is nothing to measure.
+    pub fn value(&self) -> f64 {
+        match (&self.evidence, self.fixed) {
+            (_, Some(value)) => value,
+            (Evidence::Whole | Evidence::Rows(_), None) => f64::NAN,
+            (Evidence::Sums { width, rows, value_of }, None) => {
+                let mut sums = vec![0.0; *width];
+                rows.chunks_exact(*width).for_each(|row| add(&mut sums, row));
+                value_of(&sums)
+            }
+        }
+    }
+
+    /// The value of each row alone, as if it were the whole corpus; NaN where a row has none. `None` for a value that says
+    /// nothing of rows.
+    pub fn row_values(&self) -> Option<Vec<f64>> {
+        match &self.evidence {
+            Evidence::Whole => None,
+            Evidence::Rows(rows) => Some(rows.clone()),
+            Evidence::Sums { width, rows, value_of } => {
+                Some(rows.chunks_exact(*width).map(|row| value_of(row)).collect())
+            }
+        }
+    }
+
+    /// The value of the rows `drawn`, which may repeat.
+    fn resampled(&self, drawn: &[u32]) -> Option<f64> {
+        match &self.evidence {
+            Evidence::Whole | Evidence::Rows(_) => None,
+            Evidence::Sums { width, rows, value_of } => {
+                let mut sums = vec![0.0; *width];
+                for &row in drawn {
+                    add(&mut sums, &rows[row as usize * width..][..*width]);
+                }
+                Some(value_of(&sums))
+            }
+        }
+    }
+
+    /// How many rows were measured.
+    fn len(&self) -> usize {
+        match &self.evidence {
+            Evidence::Whole => 0,
+            Evidence::Rows(rows) => rows.len(),
+            Evidence::Sums { width, rows, .. } => rows.len() / width,
+        }
+    }
+
+    /// The same rows with another corpus value.
+    pub(crate) fn with_value(self, value: f64) -> Self {
+        Self { fixed: Some(value), ..self }
+    }
+}
+
+impl std::fmt::Debug for Measure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Measure").field("part", &self.part).field("value", &self.value()).finish()
+    }
+}
+
+fn add(sums: &mut [f64], row: &[f64]) {
+    for (sum, value) in sums.iter_mut().zip(row) {
+        *sum += value;
+    }
+}
+
+/// How intervals are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Resampling {
+    /// Resamples of as many rows as there are, drawn with replacement; 0 for no intervals. 1000, as `rouge_score` draws.
+    pub samples: usize,
+    /// Which resamples.
+    pub seed: u64,
+    /// Rows that are drawn together, one after the other: samples of one prompt are more alike than those of others, and what counts are
+    /// the prompts. 1 where each row is drawn alone.
+    pub together: usize,
+}
+
+/// The middle 95 % of a value over resamples of the rows (percentile bootstrap).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// The 2.5th percentile.
+    pub low: f64,
+    /// The median.
+    pub middle: f64,
+    /// The 97.5th percentile.
+    pub high: f64,
+}
+
+/// Intervals of measures of the same rows, all from the same resamples, so that differences between metrics are no matter of
+/// the draw. `None` for a value that resampling says nothing of, and for what is NaN in some resample.
+///
+/// Efron and Tibshirani 1993, chapter 13. Percentiles interpolate between resamples, as NumPy's.
+pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<Interval>> {
+    let rows = measures.iter().map(|measure| measure.len()).max().unwrap_or(0);
+    if rows == 0 || resampling.samples == 0 {
+        return vec![None; measures.len()];
+    }
+    let together = if rows.is_multiple_of(resampling.together.max(1)) { resampling.together.max(1) } else { 1 };
+    let draws = rows / together;
+    let draw = |sample: usize| {
+        let mut stream = stream(resampling.seed, sample as u64);
+        let drawn = (0..draws).map(|_| stream.random_range(0..draws as u32) * together as u32);
+        let drawn: Vec<u32> = drawn.flat_map(|first| first..first + together as u32).collect();
+        measures.iter().map(|measure| measure.resampled(&drawn)).collect::<Vec<_>>()
+    };
+    let drawn: Vec<Vec<Option<f64>>> = (0..resampling.samples).into_par_iter().map(draw).collect();
+    let of = |i: usize| {
+        let mut values: Vec<f64> = drawn.iter().map(|values| values[i]).collect::<Option<_>>()?;
+        if values.iter().any(|value| value.is_nan()) {
+            return None;
+        }
+        values.sort_by(f64::total_cmp);
+        let at = |percent: f64| percentile(&values, percent);
+        Some(Interval { low: at(2.5), middle: at(50.0), high: at(97.5) })
+    };
+    (0..measures.len()).map(of).collect()
+}
+
+/// The random numbers of one resample: every resample has a key of its own, so they may be drawn in any order.
+fn stream(seed: u64, sample: u64) -> ChaCha8Rng {
+    // What else draws from the same seed has another number in the second place.
+    const RESAMPLE: u64 = 16;
+    let mut key = [0u8; 32];
+    for (slot, word) in key.chunks_exact_mut(8).zip([seed, RESAMPLE, 0, sample]) {
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+/// The percentile of sorted values, between two of them where it falls there.
+fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let place = percent / 100.0 * (sorted.len() - 1) as f64;
+    let (low, part) = (place.floor() as usize, place.fract());
+    let high = sorted[(low + 1).min(sorted.len() - 1)];
+    sorted[low] + part * (high - sorted[low])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_corpus_are_one_function_of_sums() {
+        let ratio = Measure::of_sums("", 2, vec![1.0, 2.0, 3.0, 4.0], |sums| sums[0] / sums[1]);
+        assert_eq!(ratio.value(), 4.0 / 6.0);
+        assert_eq!(ratio.row_values(), Some(vec![0.5, 0.75]));
+        let some = Measure::mean_of_some("", &[Some(1.0), None, Some(2.0)]);
+        assert_eq!(some.value(), 1.5);
+        assert!(some.row_values().is_some_and(|rows| rows[0] == 1.0 && rows[1].is_nan()));
+        assert_eq!(Measure::whole("", 7.0).row_values(), None);
+    }
+
+    #[test]
+    fn percentiles_lie_between_values() {
+        // NumPy: np.percentile([1, 2, 4], [0, 25, 50, 90, 100]).
+        let found: Vec<f64> = [0.0, 25.0, 50.0, 90.0, 100.0].map(|p| percentile(&[1.0, 2.0, 4.0], p)).into();
+        for (found, expected) in found.iter().zip([1.0, 1.5, 2.0, 3.6, 4.0]) {
+            assert!((found - expected).abs() < 1e-12, "{found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_that_of_the_normal_distribution_for_many_rows() {
+        // A share of one half over 400 rows: the standard error is 0.5/√400 = 0.025, so ±1.96·0.025 = ±0.049.
+        let scores: Vec<f64> = (0..400).map(|i| f64::from(i % 2)).collect();
+        let (mean, whole) = (Measure::mean("", &scores), Measure::whole("", 1.0));
+        let resampling = Resampling { samples: 1000, seed: 1, together: 1 };
+        let found = intervals(&[&mean, &whole], resampling);
+        let interval = found[0].expect("an interval");
+        assert!((interval.low - 0.451).abs() < 0.01 && (interval.high - 0.549).abs() < 0.01, "{interval:?}");
+        assert!((interval.middle - 0.5).abs() < 0.005, "{interval:?}");
+        assert_eq!(found[1], None);
+        assert_eq!(intervals(&[&mean], resampling)[0], found[0], "the same seed gives the same interval");
+        // Four samples of a prompt that are the same are one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
+        let alike: Vec<f64> = (0..400).map(|i| f64::from(i / 4 % 2)).collect();
+        let by_prompt = Resampling { together: 4, ..resampling };
+        let interval = intervals(&[&Measure::mean("", &alike)], by_prompt)[0].expect("an interval");
+        assert!((interval.low - 0.402).abs() < 0.02 && (interval.high - 0.598).abs() < 0.02, "{interval:?}");
+        // What stands in the first row of each alone is in every resample.
+        let firsts: Vec<Option<f64>> = (0..12).map(|i| (i % 4 == 0).then_some(1.0)).collect();
+        let interval = intervals(&[&Measure::mean_of_some("", &firsts)], by_prompt)[0].expect("an interval");
+        assert_eq!((interval.low, interval.high), (1.0, 1.0));
+        let off = Resampling { samples: 0, ..resampling };
+        assert_eq!(intervals(&[&mean], off), [None]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Translation edit rate as sacreBLEU 2.6 computes it, after tercom.
+//!
+//! Snover et al. 2006, <https://aclanthology.org/2006.amta-papers.25>. The value is sacreBLEU's divided by 100: edits per
+//! word of the references; less is better. Checked against `sacrebleu` 2.6.
+
+mod shifts;
+mod words;
+
+use serde::{Deserialize, Serialize};
+
+use crate::characters::{is_space, split};
+use crate::ngrams::Words;
+use crate::references::each;
+use crate::{Measure, Metric, Row, RowError};
+
+/// Options of [`Ter`], by sacreBLEU's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct TerOptions {
+    /// Split punctuation from words.
+    pub normalized: bool,
+    /// Leave punctuation out.
+    pub no_punct: bool,
+    /// Also of Asian scripts; with `normalized`, their characters are words.
+    pub asian_support: bool,
+    /// Tell upper case from lower.
+    pub case_sensitive: bool,
+}
+
+/// Edits (insertions, deletions, substitutions, shifts of runs of words) to the nearest reference, divided by the mean length of
+/// the references.
+#[derive(Debug, Clone, Default)]
+pub struct Ter {
+    options: TerOptions,
+}
+
+impl Ter {
+    /// The metric with these options.
+    pub fn new(options: TerOptions) -> Self {
+        Self { options }
+    }
+
+    /// The fewest edits over references, and their mean length.
+    fn edits(&self, prediction: &str, references: &[String]) -> [f64; 2] {
+        let prepare = |text: &str| words::prepared(text.trim_end_matches(is_space), &self.options);
+        let prediction = prepare(prediction);
+        // As sacreBLEU: its references are prepared twice, which `normalized` sees where a comma stood behind a possessive.
+        let references: Vec<String> = references.iter().map(|text| prepare(&prepare(text))).collect();
+        let mut words = Words::default();
+        let prediction = words.ids(split(&prediction));
+        let references: Vec<Vec<u32>> = references.iter().map(|text| words.ids(split(text))).collect();
+        let edits = references.iter().map(|reference| shifts::edits(&prediction, reference)).min().unwrap_or(0);
+        let length = references.iter().map(Vec::len).sum::<usize>() as f64 / references.len() as f64;
+        [edits as f64, length]
+    }
+}
+
+impl Metric for Ter {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let edits = each(rows, |row, references| self.edits(&row.prediction, references))?;
+        Ok(vec![Measure::of_sums("", 2, edits.concat(), rate)])
+    }
+
+    /// `1 − TER`, which is negative where there are more edits than words.
+    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+        let edits = each(rows, |row, references| self.edits(&row.prediction, references))?;
+        Ok(edits.iter().map(|edits| 1.0 - rate(edits)).collect())
+    }
+}
+
+/// Edits per word; nothing where nothing is wanted is right, anything else is wrong.
+fn rate(sums: &[f64]) -> f64 {
+    match sums {
+        [edits, length] if *length > 0.0 => edits / length,
+        [edits, _] if *edits > 0.0 => 1.0,
+        _ => 0.0,
+    }
+}

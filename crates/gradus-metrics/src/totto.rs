@@ -1,0 +1,139 @@
+//! ToTTo's evaluation: which texts and tables its official scripts compare.
+//!
+//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>. Everything is in lower case and detokenised by Moses'
+//! rules; an empty prediction is `<null>`, references are three, made up with `<null>`.
+
+use serde_json::{Map, Value};
+
+use crate::detokenise::detokenised;
+use crate::mteval::Tokeniser;
+use crate::{Row, RowError};
+
+/// Which rows a value is of: all, those whose table's header was seen in training, or the others.
+pub const SUBSETS: [&str; 3] = ["overall", "overlap", "non_overlap"];
+
+/// What is measured of a row.
+#[derive(Debug)]
+pub struct Item {
+    /// The prediction.
+    pub prediction: String,
+    /// Three references.
+    pub references: Vec<String>,
+    /// The words of each value in the table, its titles and its text.
+    pub precision_table: Vec<Vec<String>>,
+    /// The words of each highlighted value and of the titles.
+    pub recall_table: Vec<Vec<String>>,
+    /// Whether the table's header was seen in training; `None` where the row does not say.
+    pub overlap: Option<bool>,
+}
+
+impl Item {
+    /// From a row whose columns are those of ToTTo's files, or lie in a column `raw_table`.
+    ///
+    /// # Errors
+    /// A row without a table, or with one of another form.
+    pub fn of(place: usize, row: &Row) -> Result<Self, RowError> {
+        let columns = match row.metadata.get("raw_table") {
+            Some(Value::Object(columns)) => columns,
+            _ => &row.metadata,
+        };
+        let wrong = |message: &str| RowError::new(place, message);
+        let table = columns.get("table").and_then(cells).ok_or_else(|| {
+            wrong("expected a column `table`: rows of cells with `value` and `is_header`, as in ToTTo's files")
+        })?;
+        let highlighted = columns
+            .get("highlighted_cells")
+            .and_then(|value| highlighted(value, &table))
+            .ok_or_else(|| wrong("expected a column `highlighted_cells`: pairs of row and column of the table"))?;
+        let title = |name: &str| columns.get(name).and_then(Value::as_str).unwrap_or_default();
+        let titles = [("page_title", title("table_page_title")), ("section_title", title("table_section_title"))];
+        let with_text = [titles[0], titles[1], ("section_text", title("table_section_text"))];
+        let all: Vec<&Cell> = table.iter().flatten().collect();
+        Ok(Self {
+            prediction: match prepared(&row.prediction) {
+                nothing if nothing.is_empty() => NULL.into(),
+                prediction => prediction,
+            },
+            references: references(row, columns),
+            precision_table: entries(&all, &with_text),
+            recall_table: entries(&highlighted, &titles),
+            overlap: columns.get("overlap_subset").and_then(|value| match value {
+                Value::Bool(overlap) => Some(*overlap),
+                Value::String(text) => text.to_lowercase().parse().ok(),
+                _ => None,
+            }),
+        })
+    }
+
+    /// Whether a value of the subset counts the row.
+    pub fn is_in(&self, subset: &str) -> bool {
+        match subset {
+            "overlap" => self.overlap == Some(true),
+            "non_overlap" => self.overlap == Some(false),
+            _ => true,
+        }
+    }
+}
+
+/// What stands for an empty prediction and for references that a row does not have.
+const NULL: &str = "<null>";
+
+/// Lower case, on one line, detokenised.
+fn prepared(text: &str) -> String {
+    detokenised(text.to_lowercase().replace('\n', " ").trim())
+}
+
+/// The words that are compared.
+pub fn words(text: &str) -> Vec<String> {
+    crate::characters::split(&Tokeniser::V13a.tokenise(&text.trim().to_lowercase())).map(str::to_owned).collect()
+}
+
+/// The row's references, or those of its `sentence_annotations`: three, made up with `<null>`.
+fn references(row: &Row, columns: &Map<String, Value>) -> Vec<String> {
+    let annotated = || -> Option<Vec<String>> {
+        let sentence = |value: &Value| value.get("final_sentence").and_then(Value::as_str).map(str::to_owned);
+        match columns.get("sentence_annotations")? {
+            Value::Array(annotations) => annotations.iter().map(sentence).collect(),
+            annotations => {
+                let texts = annotations.get("final_sentence")?.as_array()?;
+                texts.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+            }
+        }
+    };
+    let texts = if row.references.is_empty() { annotated().unwrap_or_default() } else { row.references.clone() };
+    let mut texts: Vec<String> = texts.iter().take(3).map(|text| prepared(text)).collect();
+    texts.resize_with(3, || NULL.into());
+    texts
+}
+
+struct Cell {
+    value: String,
+    is_header: bool,
+}
+
+fn cells(table: &Value) -> Option<Vec<Vec<Cell>>> {
+    let cell = |cell: &Value| {
+        let is_header = cell.get("is_header")?.as_bool()?;
+        Some(Cell { value: cell.get("value")?.as_str()?.to_owned(), is_header })
+    };
+    table.as_array()?.iter().map(|row| row.as_array()?.iter().map(cell).collect()).collect()
+}
+
+fn highlighted<'a>(places: &Value, table: &'a [Vec<Cell>]) -> Option<Vec<&'a Cell>> {
+    let cell = |place: &Value| {
+        let at = |i: usize| usize::try_from(place.get(i)?.as_u64()?).ok();
+        table.get(at(0)?)?.get(at(1)?)
+    };
+    places.as_array()?.iter().map(cell).collect()
+}
+
+/// The words of the values of cells and titles, as the scripts read them back from a line of `attribute|||value` between
+/// TABs.
+fn entries(cells: &[&Cell], titles: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let of_cells = cells.iter().map(|cell| (if cell.is_header { "header" } else { "cell" }, cell.value.trim()));
+    let entries = of_cells.chain(titles.iter().copied()).filter(|(_, value)| !value.is_empty());
+    let line: Vec<String> =
+        entries.map(|(attribute, value)| format!("{attribute}|||{}", value.replace('|', "-"))).collect();
+    let line = detokenised(&line.join("\t").to_lowercase().replace('\n', " "));
+    line.split('\t').map(|entry| words(entry.split("|||").nth(1).unwrap_or_default())).collect()
+}
