@@ -1,34 +1,14 @@
-//! The binary `gradus`: arguments in, one call of the library, results out.
+//! The binary `gradus`.
 
 mod allocator;
-mod browser;
-mod cli;
-mod commands;
-mod flags;
-mod help;
-mod numbers;
-mod output;
-mod process;
-mod progress;
-mod report;
-mod table;
-mod watch;
 
 use std::process::ExitCode;
 
-use output::Output;
-
 fn main() -> ExitCode {
     // A process that renders chat templates for another one does nothing else.
-    if let Some(code) = output::render_for_parent() {
-        return code;
-    }
-    allocator::keep_pages();
-    let matches = match cli::command().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return output::usage(error),
-    };
-    let out = Output::new(&cli::Global::from(&matches));
-    let result = process::render_apart().and_then(|()| commands::run(&matches, &out));
-    report::finish(result, &out)
+    let code = gradus_cli::render_for_parent(std::env::args_os().skip(1)).unwrap_or_else(|| {
+        allocator::keep_pages();
+        gradus_cli::main(std::env::args_os().skip(1))
+    });
+    ExitCode::from(code)
 }

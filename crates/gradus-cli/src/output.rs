@@ -6,7 +6,8 @@
 
 use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 use gradus::config::{Spelling, translate};
@@ -15,6 +16,7 @@ use gradus::text::render;
 pub use gradus::text::visible;
 use serde::Serialize;
 
+use crate::Called;
 use crate::cli::{ColourChoice, Global};
 use crate::numbers::not_finite;
 use crate::progress::{Counter, Progress};
@@ -26,6 +28,8 @@ pub struct Output {
     json: bool,
     paint: Paint,
     data_paint: Paint,
+    /// Where everything goes that would be printed; none: it is printed.
+    captured: Option<Arc<Mutex<Called>>>,
 }
 
 /// Whoever reads stdout has gone; the program ends quietly, as a filter does.
@@ -51,7 +55,31 @@ impl Output {
         let colour = wanted(std::io::stderr().is_terminal());
         let data_paint = Paint { colour: wanted(std::io::stdout().is_terminal()) };
         start_log(global.verbose, colour);
-        Self { quiet: global.quiet, json: global.json, paint: Paint { colour }, data_paint }
+        Self { quiet: global.quiet, json: global.json, paint: Paint { colour }, data_paint, captured: None }
+    }
+
+    /// An output that prints nothing, and keeps what a command says: results as JSON, and messages.
+    pub fn captured() -> Self {
+        let captured = Some(Arc::default());
+        Self { quiet: false, json: true, paint: Paint::plain(), data_paint: Paint::plain(), captured }
+    }
+
+    /// Whether nothing is printed.
+    pub fn is_captured(&self) -> bool {
+        self.captured.is_some()
+    }
+
+    /// What was kept.
+    pub fn take(&self) -> Called {
+        let captured = self.captured.as_ref().map(|captured| captured.lock().unwrap_or_else(PoisonError::into_inner));
+        captured.map(|mut captured| std::mem::take(&mut *captured)).unwrap_or_default()
+    }
+
+    /// Keeps something instead of printing it. Whether it was kept.
+    fn capture(&self, keep: impl FnOnce(&mut Called)) -> bool {
+        let Some(captured) = &self.captured else { return false };
+        keep(&mut captured.lock().unwrap_or_else(PoisonError::into_inner));
+        true
     }
 
     /// Whether results are printed as JSON.
@@ -130,6 +158,9 @@ impl Output {
     }
 
     fn print(&self, text: &str) -> anyhow::Result<()> {
+        if self.capture(|called| called.output.push_str(text)) {
+            return Ok(());
+        }
         let mut stdout = std::io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
@@ -207,7 +238,7 @@ impl Output {
 
     /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
     pub fn progress(&self, what: &str, total: u64) -> Progress {
-        if self.quiet {
+        if self.quiet || self.is_captured() {
             Progress::silent()
         } else if std::io::stderr().is_terminal() {
             Progress::bar(&visible(what), total)
@@ -218,13 +249,13 @@ impl Output {
 
     /// Counts on stderr, where the total comes with the first count; quiet where the rows themselves show on the terminal.
     pub fn counter(&self, what: &'static str) -> Counter {
-        let quiet = self.quiet || std::io::stdout().is_terminal();
+        let quiet = self.quiet || self.is_captured() || std::io::stdout().is_terminal();
         Counter::new(what, Self { quiet, ..self.clone() })
     }
 
     /// A sign of life on stderr; nothing with `--quiet`, one line where stderr is no terminal.
     pub fn spinner(&self, what: &str) -> Progress {
-        if self.quiet {
+        if self.quiet || self.is_captured() {
             Progress::silent()
         } else if std::io::stderr().is_terminal() {
             Progress::spinner(&visible(what))
@@ -236,6 +267,9 @@ impl Output {
 
     /// Messages have nowhere else to go when stderr is closed.
     fn stderr(&self, text: Arguments<'_>) {
+        if self.capture(|called| called.messages.push(text.to_string().trim_end().to_owned())) {
+            return;
+        }
         let text = rendered(&text.to_string(), std::io::stderr().is_terminal());
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
@@ -286,12 +320,12 @@ fn is_color(piece: &str) -> bool {
 }
 
 /// Renders chat templates for the process that started this one, where it did so for that, and returns how to exit.
-pub fn render_for_parent() -> Option<ExitCode> {
-    render::answer(std::env::args_os().skip(1), || render::streams(std::io::stdin(), std::io::stdout()))
+pub fn render_for_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
+    render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.
-pub fn usage(mut error: clap::Error) -> ExitCode {
+pub fn usage(mut error: clap::Error) -> u8 {
     translate_unknown(&mut error);
     let (is_error, styled) = (error.use_stderr(), error.render());
     let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
@@ -302,7 +336,7 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
         true => std::io::stderr().lock().write_all(text.as_bytes()),
         false => std::io::stdout().lock().write_all(text.as_bytes()),
     };
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    u8::try_from(error.exit_code()).unwrap_or(2)
 }
 
 /// What clap has to say, with what was typed, or put there by a script, in it: of its escapes colours alone.
@@ -346,7 +380,7 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
 ];
 
 /// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
-fn translate_unknown(error: &mut clap::Error) {
+pub fn translate_unknown(error: &mut clap::Error) {
     if let (clap::error::ErrorKind::InvalidSubcommand, Some(ContextValue::String(given))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand).cloned())
     {

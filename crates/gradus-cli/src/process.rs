@@ -3,21 +3,40 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
-use gradus::text::render;
+use gradus::text::render::{self, Starter};
 
 /// The program itself, with no arguments yet. Whatever they become, no shell reads them.
 pub fn gradus() -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = match PROGRAM.get() {
+        Some(Starter { program, arguments }) => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
+        None => Command::new(std::env::current_exe()?),
+    };
     command.stdin(Stdio::null());
     Ok(command)
 }
 
+/// How the program is started, where its file is another one: an interpreter with a module.
+static PROGRAM: OnceLock<Starter> = OnceLock::new();
+
+/// Says how this program is started again. The first call decides.
+pub fn start_as(program: Starter) {
+    PROGRAM.get_or_init(|| program.clone());
+    render::register(program);
+}
+
 /// Has chat templates rendered by processes of their own from now on, which are this program too.
 pub fn render_apart() -> anyhow::Result<()> {
-    let program = render::this_program().context("chat templates need a process of their own")?;
-    render::register(program);
+    if PROGRAM.get().is_none() {
+        let program = render::this_program().context("chat templates need a process of their own")?;
+        render::register(program);
+    }
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! How a command ended: an exit code, and an error as text with excerpt, underline and hint.
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use gradus::error::{Diagnostic, Error, Place};
 
@@ -45,24 +44,33 @@ impl std::fmt::Display for Found {
 impl std::error::Error for Found {}
 
 /// Shows the error, if there is one, and returns the exit code.
-pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
+pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
+    let Err(error) = result else { return 0 };
     if error.is::<ClosedPipe>() {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     if let Some(Found(code)) = error.downcast_ref() {
-        return ExitCode::from(*code);
+        return *code;
     }
     let error = match error.downcast::<clap::Error>() {
         Ok(error) => return crate::output::usage(error),
         Err(error) => error,
     };
     out.error(render(&error, out.paint()).trim_end());
-    ExitCode::from(match error.downcast_ref::<Error>() {
+    match error.downcast_ref::<Error>() {
         Some(Error::Config(_)) => USAGE,
         Some(Error::Interrupted) => INTERRUPTED,
         _ => FAILED,
-    })
+    }
+}
+
+/// The error as [`finish`] shows it, without colors and without the word `error` before it.
+pub fn text(error: &anyhow::Error) -> String {
+    let text = match error.downcast_ref::<clap::Error>() {
+        Some(error) => error.render().to_string(),
+        None => render(error, Paint::plain()),
+    };
+    text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
 }
 
 /// Shows an error after which the program goes on.
@@ -103,6 +111,9 @@ fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
         match place {
             Place::Flag(flag) => {
                 let _ = writeln!(text, "  {} flag `{flag}`", paint.frame("-->"));
+            }
+            Place::Argument(name) => {
+                let _ = writeln!(text, "  {} argument `{name}`", paint.frame("-->"));
             }
             Place::File { path, line, column, width, excerpt, from } => {
                 let _ = writeln!(text, "  {} {}:{line}:{column}", paint.frame("-->"), path.display());

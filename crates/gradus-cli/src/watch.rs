@@ -115,6 +115,10 @@ pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 /// From now on the first Ctrl-C raises a flag, and an answer is printed at once; a second one, a second later or more, ends the
 /// program.
 pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
+    // A program with a life of its own handles its signals, and raises the flag itself.
+    if answer.is_some_and(|(out, _)| out.is_captured()) {
+        return;
+    }
     static FIRST: OnceLock<Instant> = OnceLock::new();
     static ANSWER: Mutex<Option<(Output, &'static str)>> = Mutex::new(None);
     let mut current = ANSWER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -222,6 +222,8 @@ pub enum Place {
     },
     /// A command-line flag, such as `--clip-range`.
     Flag(String),
+    /// An argument of a function, such as `clip_range`.
+    Argument(String),
 }
 
 impl std::fmt::Display for Diagnostic {

@@ -45,6 +45,13 @@ pub enum Event<'a> {
         /// What was appended to `metrics.jsonl`.
         metrics: &'a Metrics,
     },
+    /// What was sampled has been learned from.
+    Rollouts {
+        /// The step, counted from 1.
+        step: usize,
+        /// The completions, in the order of the prompts.
+        completions: &'a [LearnedCompletion<'a>],
+    },
     /// The held-out rows were evaluated.
     Evaluated {
         /// After this step.
@@ -65,6 +72,25 @@ pub enum Event<'a> {
     Message(&'a str),
     /// Something the user should look at.
     Warning(&'a str),
+}
+
+/// A completion that was learned from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnedCompletion<'a> {
+    /// The prompt's row in its data set, counted from 0.
+    pub row: usize,
+    /// The prompt as the model read it.
+    pub prompt: &'a str,
+    /// What the model wrote.
+    pub completion: &'a str,
+    /// Ids of the completion.
+    pub tokens: usize,
+    /// The reward of the whole completion; `None` where it was not scored.
+    pub reward: Option<f32>,
+    /// The parts of the reward by name, before weighting.
+    pub parts: Vec<(&'a str, f32)>,
+    /// The mean advantage of its tokens.
+    pub advantage: f32,
 }
 
 /// Watches a run and may stop it.

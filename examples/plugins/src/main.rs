@@ -100,7 +100,7 @@ fn run(directory: &Path, file: Option<&Path>) -> gradus::Result<Value> {
 fn main() -> ExitCode {
     // This program, started once more to render chat templates for itself, does nothing else.
     let connect = || render::streams(std::io::stdin(), std::io::stdout());
-    if let Some(code) = render::answer(std::env::args_os().skip(1), connect) {
+    if let Some(code) = render::answer(std::env::args_os().skip(1), connect).map(ExitCode::from) {
         return code;
     }
     // From here on, templates of models, which may be a stranger's, are rendered by such a process.

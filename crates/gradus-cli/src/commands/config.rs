@@ -62,7 +62,7 @@ pub fn run(args: ConfigArgs, out: &Output) -> anyhow::Result<()> {
             for note in &notes {
                 let line = note.places.iter().find_map(|place| match place {
                     Place::File { line, .. } => Some(format!(":{line}")),
-                    Place::Flag(_) => None,
+                    Place::Flag(_) | Place::Argument(_) => None,
                 });
                 out.warn(format_args!("{}{}: {}", file.display(), line.unwrap_or_default(), note.message));
             }

@@ -32,6 +32,8 @@ mod sweep;
 mod text;
 mod train;
 
+pub use train::fetch_inputs;
+
 /// One command of the binary.
 pub struct Entry {
     /// The word on the command line.
@@ -183,16 +185,18 @@ fn others() -> Vec<Entry> {
     ]
 }
 
+/// Whether the command that `matches` names computes, on all threads.
+pub fn computes(matches: &ArgMatches) -> bool {
+    let name = matches.subcommand_name();
+    let entry = entries().into_iter().find(|entry| Some(entry.name) == name);
+    entry.is_some_and(|entry| matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve")
+}
+
 /// Runs the command that `matches` names.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (name, arguments) = matches.subcommand().expect("clap requires a command");
     let entries = entries();
     let entry = entries.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
-    // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its thread
-    // counted among those that compute, one would be missing.
-    if matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve" {
-        gradus::machine::use_threads(None)?;
-    }
     (entry.run)(arguments, out)
 }
 

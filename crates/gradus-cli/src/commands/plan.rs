@@ -41,7 +41,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let method = what.and_then(Path::to_str).filter(|name| MethodConfig::named(name).is_some());
     let file = what.filter(|_| method.is_none());
     let given = train::every_flag().given(matches);
-    let plan = train::plan(&Request { file, method, flags: &given, registry: None }, matches)?;
+    let plan = train::plan(&Request { file, method, flags: &given, ..Request::default() }, matches)?;
     let workload = forecast::workload(&plan, &mut Watcher::new(out))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);

@@ -36,7 +36,7 @@ pub fn run_file(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
 pub fn run_method(method: &str, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let given = flags::given(matches, Scope::Method(method));
-    run(&Request { file, method: Some(method), flags: &given, registry: None }, matches, out)
+    run(&Request { file, method: Some(method), flags: &given, ..Request::default() }, matches, out)
 }
 
 fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
@@ -57,19 +57,24 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
         ));
     }
     gradus::machine::use_threads(plan.train().threads)?;
-    let config = plan.config();
-    fetch(&config.model, out)?;
-    [Some(&config.data), config.held_out().as_ref(), config.test().as_ref()]
-        .into_iter()
-        .flatten()
-        .try_for_each(|data| fetch_rows(data, out))?;
-    config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))?;
+    fetch_inputs(plan, out)?;
     let outcome = gradus::train::run(plan, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
     out.note(summary(&outcome.results));
     if let Some(text) = outcome.results["no_improvement"].as_str() {
         out.warn(out.paint().bold(text));
     }
     out.result(&outcome.results, || outcome.directory.display().to_string())
+}
+
+/// Fetches the model and the rows of a run from the hub, where they are not here yet.
+pub fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
+    let config = plan.config();
+    fetch(&config.model, out)?;
+    [Some(&config.data), config.held_out().as_ref(), config.test().as_ref()]
+        .into_iter()
+        .flatten()
+        .try_for_each(|data| fetch_rows(data, out))?;
+    config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))
 }
 
 /// An interruption before anything was kept says so.

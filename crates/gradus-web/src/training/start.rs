@@ -110,7 +110,7 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Dr
     flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
     let line = command(method, &flags);
     flags.extend(set(method, "train.device", &app.training.device));
-    let request = Request { file: None, method: Some(method), flags: &flags, registry: None };
+    let request = Request { method: Some(method), flags: &flags, ..Request::default() };
     let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
     let plan = plan.map_err(|error| in_words(&error))?;
     Ok((Draft { name: format!("{before}{name}"), directory, yaml: plan.to_yaml() }, line))
@@ -125,7 +125,7 @@ fn in_words(error: &Error) -> Vec<String> {
     let one = |problem: &gradus::error::Diagnostic| {
         let fields = problem.places.iter().filter_map(|place| match place {
             Where::Flag(flag) => Some(flag.trim_start_matches('-')),
-            Where::File { .. } => None,
+            Where::File { .. } | Where::Argument(_) => None,
         });
         let fields: Vec<&str> = fields.collect();
         let of = if fields.is_empty() { String::new() } else { format!("{}: ", fields.join(", ")) };

@@ -182,7 +182,8 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
         None => is_online || !of_reward(flag),
     };
     let flags: Vec<Flag> = request.flags.iter().filter(belongs).cloned().collect();
-    resolve(base, None, &Request { file: None, method: Some(name), flags: &flags, registry: request.registry })
+    let request = Request { method: Some(name), flags: &flags, registry: request.registry, ..Request::default() };
+    resolve(base, None, &request)
 }
 
 /// A method to train.

@@ -108,6 +108,13 @@ pub enum Spelling {
     Key,
     /// A flag: `--learning-rate`.
     Flag,
+    /// An argument of a function: `learning_rate`.
+    Argument,
+}
+
+/// What of a key is said in its flag.
+fn flag(key: &str) -> &str {
+    key.strip_prefix("train.").or_else(|| key.strip_prefix("method.*.")).unwrap_or(key)
 }
 
 /// What `name`, which another tool knows, is here; dashes and underscores are the same. `method` is the one that keys of a
@@ -118,10 +125,8 @@ pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option
     let Some(key) = found.key else { return Some(format!("`{name}` of other tools: {}", found.note)) };
     let place = match spelling {
         Spelling::Key => key.replace('*', method.unwrap_or("METHOD")),
-        Spelling::Flag => {
-            let rest = key.strip_prefix("train.").or_else(|| key.strip_prefix("method.*.")).unwrap_or(key);
-            format!("--{}", rest.replace(['.', '_'], "-"))
-        }
+        Spelling::Flag => format!("--{}", flag(key).replace(['.', '_'], "-")),
+        Spelling::Argument => flag(key).replace('.', "_"),
     };
     let note = if found.note.is_empty() { String::new() } else { format!(" ({})", found.note) };
     Some(format!("it is `{place}` here{note}"))

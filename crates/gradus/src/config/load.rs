@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::argument::Argument;
 use super::comparison::{of_method, unreached};
 use super::flags::{Flag, overlay, tree};
 use super::node::{Entry, Node, Value, document};
@@ -23,6 +24,8 @@ pub struct Request<'a> {
     pub method: Option<&'a str>,
     /// Flags, which lie over the file.
     pub flags: &'a [Flag],
+    /// Keys that a program hands over, which lie over the file and the flags.
+    pub arguments: &'a [Argument],
     /// What the program adds by name.
     pub registry: Option<&'a Registry>,
 }
@@ -140,6 +143,7 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
         problems.extend(found);
         Node::empty()
     });
+    request.arguments.iter().for_each(|argument| argument.lay(&mut over));
     if let Some(method) = request.method {
         problems.extend([Some(&base), file.as_ref()].into_iter().flatten().find_map(|node| other_method(node, method)));
         choose(&mut over, method);

@@ -5,6 +5,7 @@
 //!
 //! The choice is a key (`method: {ppo: …}`), unknown keys are refused, every default stands next to its field.
 
+mod argument;
 mod comparison;
 mod flags;
 mod foreign;
@@ -25,6 +26,7 @@ mod sweep;
 mod tests;
 mod write;
 
+pub use argument::Argument;
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};

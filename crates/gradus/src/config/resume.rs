@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use super::argument::Argument;
 use super::load::{Request, Written, resolve, resolved, text};
 use super::node::{Node, Value, document};
 use super::{Plan, RunConfig};
@@ -77,6 +78,10 @@ impl Resume<'_> {
     pub fn directory_of(request: &Request<'_>) -> Result<PathBuf> {
         let flag = request.flags.iter().rfind(|flag| flag.spec.key == "output_dir").and_then(|flag| flag.values.last());
         if let Some(directory) = flag {
+            return Ok(directory.into());
+        }
+        let argument = request.arguments.iter().rfind(|argument| argument.key() == "output_dir");
+        if let Some(Json::String(directory)) = argument.map(Argument::value) {
             return Ok(directory.into());
         }
         let named = match request.file {

@@ -242,7 +242,7 @@ fn problems(text: &str) -> Vec<Diagnostic> {
 fn shown(text: &str) -> Vec<String> {
     let place = |place: &Place| match place {
         Place::File { line, column, width, .. } => format!("{line}:{column}+{width}"),
-        Place::Flag(flag) => flag.clone(),
+        Place::Flag(name) | Place::Argument(name) => name.clone(),
     };
     let show = |problem: Diagnostic| {
         let places: Vec<_> = problem.places.iter().map(place).collect();

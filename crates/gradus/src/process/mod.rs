@@ -33,6 +33,11 @@ impl Interrupt {
         self.0.store(true, Ordering::SeqCst);
     }
 
+    /// Says that the user wants to go on: what was raised is over.
+    pub fn lower(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+
     /// Whether the user wants to stop.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)

@@ -565,7 +565,8 @@ fn surround(
     config: &Value,
     special: &Special,
 ) -> Result<(), String> {
-    if matches!(convention, Convention::Gpt2 | Convention::Qwen2) {
+    // ByT5 has no file: what is read in its place says it.
+    if matches!(convention, Convention::Gpt2 | Convention::Qwen2 | Convention::ByT5) {
         return Ok(());
     }
     let space = config.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(convention.adds_space());

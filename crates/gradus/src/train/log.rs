@@ -38,7 +38,7 @@ impl<'a> Logged<'a> {
             Event::Checkpoint { step, path } => format!("step {step}: checkpoint {}", path.display()),
             Event::Message(text) => (*text).to_owned(),
             Event::Warning(text) => format!("warning: {text}"),
-            Event::Progress { .. } | Event::Within { .. } | Event::Step { .. } => return None,
+            Event::Progress { .. } | Event::Within { .. } | Event::Step { .. } | Event::Rollouts { .. } => return None,
         })
     }
 }

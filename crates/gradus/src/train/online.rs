@@ -13,7 +13,7 @@ use super::steps::{self, TrainingStep};
 use super::warnings::Shown;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
-use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
+use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
 use crate::error::Result;
 use crate::evaluation::{Evaluation, Measuring, observe_logprobs, observe_rewards, observe_rollouts};
@@ -23,7 +23,7 @@ use crate::learner::optimizer::Optimizer;
 use crate::math::{Baseline, Scale, group_advantages};
 use crate::method::Iteration;
 use crate::model::CausalLm;
-use crate::observer::Event;
+use crate::observer::{Event, LearnedCompletion};
 use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
@@ -253,6 +253,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         let logged = self.log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref());
         recorder.unless_gone(logged)?;
+        let completions = learned(&experience.rollouts, &scores, &advantages);
+        recorder.tell(&Event::Rollouts { step: done, completions: &completions });
         let warnings = self.log.watch(done, Shown::of(&experience, &scores, kls.as_deref()));
         for warning in recorder.unless_gone(warnings)? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
@@ -323,6 +325,23 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         self.algorithm.save(&frozen, directory)?;
         self.algorithm.save_state(directory, &save)
     }
+}
+
+/// The completions as observers see them.
+fn learned<'a>(rollouts: &'a Rollouts, scores: &'a [Score], advantages: &Advantages) -> Vec<LearnedCompletion<'a>> {
+    let of = |(i, (rollout, score)): (usize, (&'a rollout::Rollout, &'a Score))| {
+        let (prompt, advantages_t) = (rollouts.prompt(i), &advantages.advantages[i]);
+        LearnedCompletion {
+            row: prompt.row,
+            prompt: &prompt.text,
+            completion: &rollout.completion,
+            tokens: rollout.completion_ids.len(),
+            reward: score.total(),
+            parts: score.parts.iter().map(|part| (part.name.as_str(), part.total())).collect(),
+            advantage: advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32,
+        }
+    };
+    rollouts.rollouts.iter().zip(scores).enumerate().map(of).collect()
 }
 
 /// The rounds of sampling of one iteration.

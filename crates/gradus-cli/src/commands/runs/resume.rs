@@ -85,6 +85,6 @@ pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result
 }
 
 fn plan(directory: &Path, step: Option<usize>, given: &[Flag]) -> gradus::Result<Plan> {
-    let request = Request { file: None, method: None, flags: given, registry: None };
+    let request = Request { flags: given, ..Request::default() };
     Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&Machine::detect())
 }

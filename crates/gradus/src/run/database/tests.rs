@@ -294,8 +294,10 @@ fn files_that_are_no_rollout_database_are_refused() {
 
     fs::remove_file(&path).unwrap();
     whole(&run, 1);
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 4).unwrap();
-    let expected = format!("{}: rollout database of version 4, but this gradus reads versions to 3", path.display());
+    let newer = VERSION + 1;
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", newer).unwrap();
+    let expected =
+        format!("{}: rollout database of version {newer}, but this gradus reads versions to {VERSION}", path.display());
     assert_eq!(refused().to_string(), expected);
 }
 

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,9 @@ pub(super) const SECONDS: u64 = 5;
 /// Conversations of so few bytes that follow each other within this time have one limit of time together.
 const SHARED: Duration = Duration::from_millis(100);
 const SHORT_BYTES: usize = 1 << 20;
+
+/// Exit code of a renderer whose parent has gone.
+const FAILED: u8 = 1;
 
 /// How a child ends that is of another version than its parent.
 pub(super) const OTHER_VERSION: u8 = 81;
@@ -62,35 +64,35 @@ pub fn streams(
 }
 
 /// Renders chat templates for another process, where `arguments` (without the program's name) say that this process was
-/// started for it, and returns how to exit. `None` for every other start.
+/// started for it, and returns its exit code. `None` for every other start.
 ///
 /// `connect` gives standard input and standard output, as [`streams`] makes them. A program that [registers](super::register) itself calls this before
 /// anything else: nothing may be printed before, and threads that run already would count against the limits.
 pub fn answer(
     arguments: impl IntoIterator<Item = OsString>,
     connect: impl FnOnce() -> io::Result<(File, File)>,
-) -> Option<ExitCode> {
+) -> Option<u8> {
     let mut arguments = arguments.into_iter();
     if arguments.next()? != COMMAND {
         return None;
     }
     if arguments.next().is_none_or(|version| version != VERSION) {
-        return Some(ExitCode::from(OTHER_VERSION));
+        return Some(OTHER_VERSION);
     }
-    let Ok((input, output)) = connect() else { return Some(ExitCode::FAILURE) };
+    let Ok((input, output)) = connect() else { return Some(FAILED) };
     // The stack is taken before memory is limited.
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
         if limits::set().is_err() {
-            return ExitCode::from(WITHOUT_LIMITS);
+            return WITHOUT_LIMITS;
         }
         match serve(input, output) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => 0,
             // The parent has gone.
-            Err(_) => ExitCode::FAILURE,
+            Err(_) => FAILED,
         }
     });
-    let Ok(worker) = worker else { return Some(ExitCode::from(WITHOUT_STACK)) };
-    Some(worker.join().unwrap_or(ExitCode::FAILURE))
+    let Ok(worker) = worker else { return Some(WITHOUT_STACK) };
+    Some(worker.join().unwrap_or(FAILED))
 }
 
 fn serve(input: File, output: File) -> io::Result<()> {

@@ -1,0 +1,20 @@
+"""The command line: ``python -m gradus`` is ``gradus``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> int:
+    """Run the command line with the arguments of this process, and return its exit code."""
+    # Before anything else: children that render chat templates begin here, many times.
+    from gradus import _native
+
+    # The command line handles Ctrl-C itself.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

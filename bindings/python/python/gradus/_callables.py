@@ -1,0 +1,284 @@
+"""Python functions where the configuration has rewards, metrics and post-processors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+class TrainerState:
+    """What a reward function is told of the run."""
+
+    def __init__(self, global_step: int, max_steps: int) -> None:
+        #: Steps that are done.
+        self.global_step = global_step
+        #: Steps that there will be; 0 while that is not known.
+        self.max_steps = max_steps
+
+    def __repr__(self) -> str:
+        return f"TrainerState(global_step={self.global_step}, max_steps={self.max_steps})"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A name for a function that a configuration may hold: small letters, digits and ``_``."""
+    name = getattr(function, "__name__", None) or type(function).__name__
+    name = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    return name if name[:1].isalpha() else f"f_{name}".rstrip("_")
+
+
+def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``arguments`` that ``function`` takes: all of them where it has ``**kwargs``, and where its signature is unknown."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return dict(arguments)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(arguments)
+    return {name: value for name, value in arguments.items() if name in parameters}
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def _number(value: Any, what: str) -> float:
+    """A finite number."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool) or isinstance(value, (int, float)):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        raise ValueError(f"{what} is {number}, but a finite number is needed")
+    raise TypeError(f"{what} is a `{type(value).__name__}`, but a number is needed")
+
+
+class Rewards:
+    """One or several reward functions, called with every batch of completions.
+
+    Functions have TRL's contract. They are called with keywords, those that they accept: ``prompts``, ``completions``,
+    ``completion_ids``, ``trainer_state``, ``log_extra``, ``log_metric`` and every column of the rows, each a list with one entry per
+    completion. They return a list of numbers; ``None`` says that the function does not judge the completion. Async functions run
+    side by side.
+    """
+
+    def __init__(self, functions: Sequence[tuple[str, Callable[..., Any], float]]) -> None:
+        self.functions = list(functions)
+        #: What functions logged with ``log_extra``: columns of values, one per completion.
+        self.extra: dict[str, list[Any]] = {}
+
+    def __call__(
+        self,
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        columns: dict[str, list[Any]],
+        rows: list[int],
+        step: int,
+        total: int,
+    ) -> tuple[list[str], list[float], list[list[float | None]], list[tuple[str, float]]]:
+        logged: list[tuple[str, float]] = []
+        state = TrainerState(step, total)
+
+        def log_metric(name: str, value: Any) -> None:
+            logged.append((str(name), _number(value, f"the metric `{name}`")))
+
+        def log_extra(column: str, values: Sequence[Any]) -> None:
+            values = list(values)
+            if len(values) != len(prompts):
+                raise ValueError(f"`log_extra` got {len(values)} values of `{column}` for {len(prompts)} completions")
+            self.extra.setdefault(str(column), []).extend(values)
+
+        arguments: dict[str, Any] = {
+            **columns,
+            "prompts": prompts,
+            "completions": completions,
+            "completion_ids": completion_ids,
+            "trainer_state": state,
+            "log_extra": log_extra,
+            "log_metric": log_metric,
+        }
+        waiting: dict[int, Any] = {}
+        found: list[Any] = []
+        for number, (name, function, _) in enumerate(self.functions):
+            try:
+                if _is_async(function):
+                    waiting[number] = function(**_accepted(function, arguments))
+                    found.append(None)
+                else:
+                    found.append(function(**_accepted(function, arguments)))
+            except Exception as error:
+                for coroutine in waiting.values():
+                    coroutine.close()
+                error.add_note(_where(name, rows))
+                raise
+        if waiting:
+
+            async def gather() -> list[Any]:
+                return await asyncio.gather(*waiting.values())
+
+            try:
+                answers = asyncio.run(gather())
+            except Exception as error:
+                error.add_note(_where(", ".join(self.functions[number][0] for number in waiting), rows))
+                raise
+            for number, answer in zip(waiting, answers):
+                found[number] = answer
+        values = [
+            _checked(name, answer, rows) for (name, _, _), answer in zip(self.functions, found)
+        ]
+        names = [name for name, _, _ in self.functions]
+        return names, [weight for _, _, weight in self.functions], values, logged
+
+
+def _where(name: str, rows: Sequence[int]) -> str:
+    numbers = sorted(set(rows))
+    listed = ", ".join(str(number) for number in numbers[:10]) + (", …" if len(numbers) > 10 else "")
+    return f"raised by the reward `{name}`, which judged completions of the prompts in rows {listed}"
+
+
+def _checked(name: str, answer: Any, rows: Sequence[int]) -> list[float | None]:
+    """A number or ``None`` for each completion."""
+    if hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    if isinstance(answer, (str, bytes, Mapping)) or not hasattr(answer, "__iter__"):
+        raise TypeError(
+            f"the reward `{name}` returned a `{type(answer).__name__}`, but a list with a number or None for each of "
+            f"{len(rows)} completions is needed"
+        )
+    values = list(answer)
+    if len(values) != len(rows):
+        raise ValueError(f"the reward `{name}` returned {len(values)} values for {len(rows)} completions")
+    return [
+        None if value is None else _number(value, f"the reward `{name}` of completion {number} (row {row})")
+        for number, (value, row) in enumerate(zip(values, rows), 1)
+    ]
+
+
+class Metric:
+    """A metric function: called with the keywords that it accepts of ``predictions``, ``references``, ``prompts`` and ``rows``.
+
+    It returns a number for all rows, a list with a number for each, or a dict of these.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.function = function
+
+    def __call__(
+        self,
+        predictions: list[str],
+        references: list[list[str]],
+        prompts: list[str],
+        rows: list[dict[str, Any]],
+    ) -> list[tuple[str, float | None, list[float] | None]]:
+        arguments = {"predictions": predictions, "references": references, "prompts": prompts, "rows": rows}
+        answer = self.function(**_accepted(self.function, arguments))
+        parts = answer if isinstance(answer, Mapping) else {"": answer}
+        return [(str(part), *self._part(str(part), value)) for part, value in parts.items()]
+
+    def _part(self, part: str, value: Any) -> tuple[float | None, list[float] | None]:
+        what = f"the metric `{self.name}/{part}`" if part else f"the metric `{self.name}`"
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return None, [_number(item, f"{what} of row {number}") for number, item in enumerate(value, 1)]
+        return _number(value, what), None
+
+
+class Callables:
+    """Collects the functions of a call, and puts what a configuration says of them in their places."""
+
+    def __init__(self) -> None:
+        #: ``(kind, name, callable)``, as the native module takes them.
+        self.found: list[tuple[str, str, Any]] = []
+
+    def add(self, kind: str, name: str, function: Any) -> str:
+        """Keep ``function``; return the name under which the configuration has it."""
+        taken = {known for of, known, _ in self.found if of == kind}
+        chosen, number = name, 1
+        while chosen in taken:
+            number += 1
+            chosen = f"{name}_{number}"
+        self.found.append((kind, chosen, function))
+        return chosen
+
+    def reward(self, reward: Any, weights: Sequence[float] | None, timeout_s: float | None) -> Any:
+        """The configuration of a reward: a function, the name of a reward model, a mapping, or a list of these."""
+        several = isinstance(reward, Sequence) and not isinstance(reward, str)
+        parts = list(reward) if several else [reward]
+        if not parts:
+            raise ValueError("`reward` is an empty list, but at least one reward is needed")
+        if weights is None:
+            weights = [1.0] * len(parts)
+        elif len(weights) != len(parts):
+            raise ValueError(f"`reward_weights` has {len(weights)} weights for {len(parts)} rewards")
+        if all(callable(part) for part in parts):
+            # Together, so that async functions wait for each other.
+            named: list[tuple[str, Callable[..., Any], float]] = []
+            for part, weight in zip(parts, weights):
+                name = name_of(part)
+                count = sum(known == name or known.startswith(f"{name}_") for known, _, _ in named)
+                named.append((f"{name}_{count + 1}" if count else name, part, float(weight)))
+            return self._plugin(named[0][0] if len(named) == 1 else "python", named, timeout_s)
+        if not several and weights[0] == 1.0:
+            return self._one(reward, timeout_s)
+        return {"mix": [{"reward": self._one(part, timeout_s), "weight": weight} for part, weight in zip(parts, weights)]}
+
+    def _one(self, reward: Any, timeout_s: float | None) -> Any:
+        if callable(reward):
+            return self._plugin(name_of(reward), [(name_of(reward), reward, 1.0)], timeout_s)
+        if isinstance(reward, Mapping):
+            return self.inside(dict(reward))
+        if isinstance(reward, str) or hasattr(reward, "__fspath__"):
+            return {"model": str(reward)}
+        if hasattr(reward, "model_path"):
+            return {"model": str(reward.model_path)}
+        raise TypeError(
+            f"a reward is a `{type(reward).__name__}`, but a function, the name of a reward model or a dict is expected"
+        )
+
+    def _plugin(
+        self, name: str, functions: list[tuple[str, Callable[..., Any], float]], timeout_s: float | None
+    ) -> dict[str, Any]:
+        options: dict[str, Any] = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return {"plugin": {self.add("reward", name, Rewards(functions)): options}}
+
+    def metrics(self, metrics: Any) -> Any:
+        """A list of metrics: names, mappings and functions."""
+        if callable(metrics) or isinstance(metrics, (str, Mapping)):
+            metrics = [metrics]
+        return [self._metric(metric) for metric in metrics]
+
+    def _metric(self, metric: Any) -> Any:
+        if not callable(metric):
+            return metric
+        name = name_of(metric)
+        return {"plugin": {self.add("metric", name, Metric(name, metric)): {}}}
+
+    def post_process(self, function: Any) -> Any:
+        """What is done to completions before they are measured."""
+        if not callable(function):
+            return function
+        return {"plugin": {self.add("post_processor", name_of(function), function): {}}}
+
+    def inside(self, value: Any) -> Any:
+        """A mapping of the configuration, with functions in it replaced: rewards of a ``mix``, lists of ``metrics``."""
+        if isinstance(value, Mapping):
+            return {
+                key: self.metrics(item)
+                if key == "metrics" and isinstance(item, Sequence) and not isinstance(item, str)
+                else self.post_process(item)
+                if key == "post_process"
+                else self._one(item, None)
+                if callable(item)
+                else self.inside(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.inside(item) for item in value]
+        return value

@@ -1,0 +1,110 @@
+"""Rows of other libraries, as files that gradus reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gradus import _native
+
+#: Rows: a path or a hub name, a table (``datasets``, ``polars``, ``pandas``, ``pyarrow``, ``duckdb``: whatever speaks Arrow), or dicts.
+Rows: TypeAlias = Any
+
+
+def cache_directory() -> Path:
+    """The folder that keeps rows which were handed over: ``$GRADUS_CACHE``, or ``gradus`` in the user's cache folder."""
+    own = os.environ.get("GRADUS_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gradus"
+
+
+def _table(rows: Any) -> Any | None:
+    """What speaks Arrow's stream interface for these rows, if anything does."""
+    # `datasets.Dataset` keeps a pyarrow table; a selection of its rows is applied first.
+    if type(rows).__module__.startswith("datasets.") and hasattr(rows, "data"):
+        if getattr(rows, "_indices", None) is not None:
+            rows = rows.flatten_indices()
+        rows = rows.data
+        rows = getattr(rows, "table", rows)
+    return rows if hasattr(rows, "__arrow_c_stream__") else None
+
+
+def _dicts(rows: Any, name: str) -> Iterable[Any]:
+    """The rows as dicts."""
+    if type(rows).__module__.startswith("pandas.") and hasattr(rows, "to_dict"):
+        # Without pyarrow, pandas does not speak Arrow.
+        records: list[dict[str, Any]] = rows.to_dict("records")
+        return records
+    if isinstance(rows, Mapping):
+        splits = ", ".join(f"`{split}`" for split in rows)
+        raise TypeError(f"`{name}` is a mapping of {splits}, but rows are expected: choose one of its splits")
+    if not isinstance(rows, Iterable):
+        raise TypeError(
+            f"`{name}` is a `{type(rows).__name__}`, but a path, a hub name, a table or an iterable of dicts is expected"
+        )
+    return rows
+
+
+def _refuse_images(row: Mapping[str, Any], number: int) -> None:
+    for name in ("image", "images"):
+        if row.get(name) is not None:
+            raise ValueError(f"row {number} has images (column `{name}`), but gradus trains on text")
+
+
+def _plain(value: Any) -> Any:
+    """What ``json`` does not know: numbers of numpy, dates, paths."""
+    if hasattr(value, "item"):
+        return value.item()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"a `{type(value).__name__}` cannot be a value of a row")
+
+
+def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
+    """Write dicts as JSON lines, one after the other, so that a generator is never held as a whole."""
+    handle, name = tempfile.mkstemp(suffix=".jsonl", dir=folder)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        number = 0
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, Mapping):
+                raise TypeError(f"row {number} is a `{type(row).__name__}`, but a dict is expected")
+            _refuse_images(row, number)
+            try:
+                file.write(json.dumps(dict(row), ensure_ascii=False, allow_nan=False, default=_plain))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"row {number}: {error}") from None
+            file.write("\n")
+        if number == 0:
+            raise ValueError("there are no rows")
+    return Path(name)
+
+
+def as_path(rows: Rows, name: str = "data") -> str:
+    """The path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
+
+    A run keeps that path, so ``gradus runs resume`` finds the rows again.
+    """
+    if isinstance(rows, str):
+        return rows
+    if isinstance(rows, os.PathLike):
+        return os.fspath(rows)
+    folder = cache_directory() / "rows"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = _table(rows)
+    if table is not None:
+        return _native.write_table(table, str(folder))
+    written = _write_rows(_dicts(rows, name), folder)
+    try:
+        return _native.keep_file(str(written), str(folder))
+    finally:
+        written.unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""What a person sees of a run: a bar in a terminal, a line that changes in a notebook."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: Metrics that matter most, and how a bar calls them.
+_SHOWN = (
+    ("reward", "reward"),
+    ("objective/scores", "reward"),
+    ("objective/kl", "kl"),
+    ("loss", "loss"),
+    ("accuracy", "accuracy"),
+    ("rewards/accuracies", "accuracy"),
+)
+_WIDTH = 24
+
+
+def _numbers(metrics: dict[str, float], prefix: str = "") -> str:
+    shown: dict[str, float] = {}
+    for key, name in _SHOWN:
+        value = metrics.get(prefix + key)
+        if value is not None:
+            shown.setdefault(name, value)
+    return " ".join(f"{prefix}{name} {value:.4g}" for name, value in shown.items())
+
+
+def _in_notebook() -> bool:
+    # IPython is looked for only where it runs already.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and shell.__class__.__name__ == "ZMQInteractiveShell"
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, name: str, total: int | None, done: int) -> None:
+        """A stretch of work began."""
+
+    def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """A step was done."""
+
+    def within(self, what: str, done: int, total: int) -> None:
+        """Work within a step."""
+
+    def say(self, text: str) -> None:
+        """Something the user should know."""
+
+    def close(self) -> None:
+        """The run has ended."""
+
+
+class Bar(Silent):
+    """One line that changes, on a terminal or in a notebook; where stderr is neither, a line every few seconds."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.done = 0
+        self.first = 0
+        self.total: int | None = None
+        self.numbers = ""
+        self.inside = ""
+        self.since = time.monotonic()
+        self.shown = 0.0
+        self.width = 0
+        self.display: Any = None
+        self.changes = sys.stderr.isatty()
+        if _in_notebook():
+            from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+
+            self.display = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def begin(self, name: str, total: int | None, done: int) -> None:
+        self.name, self.total, self.done, self.first, self.inside = name, total, done, done, ""
+        self.since = time.monotonic()
+        self._draw(now=True)
+
+    def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        self.done, self.total, self.numbers, self.inside = step, total, _numbers(metrics), ""
+        self._draw(now=step == total)
+
+    def within(self, what: str, done: int, total: int) -> None:
+        self.inside = f"{what} {done}/{total}"
+        self._draw(now=False)
+
+    def say(self, text: str) -> None:
+        self._clear()
+        if self.display is not None:
+            from IPython.display import display
+
+            display({"text/plain": text}, raw=True)
+        else:
+            print(text, file=sys.stderr)
+        self._draw(now=True)
+
+    def close(self) -> None:
+        if self.display is None and self.changes and self.width:
+            print(file=sys.stderr)
+
+    def _line(self) -> str:
+        if not self.total:
+            return self.name
+        share = min(self.done / self.total, 1.0)
+        full = round(share * _WIDTH)
+        took = time.monotonic() - self.since
+        did = self.done - self.first
+        left = f", {took / did * (self.total - self.done):.0f} s left" if did and self.done < self.total else ""
+        parts = [f"{self.name} {'█' * full}{'░' * (_WIDTH - full)} {self.done}/{self.total}{left}", self.inside, self.numbers]
+        return "  ".join(part for part in parts if part)
+
+    def _clear(self) -> None:
+        if self.display is None and self.changes and self.width:
+            print("\r" + " " * self.width + "\r", end="", file=sys.stderr)
+            self.width = 0
+
+    def _draw(self, now: bool) -> None:
+        elapsed = time.monotonic() - self.shown
+        patience = 0.1 if self.changes or self.display is not None else 10.0
+        if not now and elapsed < patience:
+            return
+        if now and not self.changes and self.display is None and elapsed < 1.0:
+            return
+        self.shown = time.monotonic()
+        line = self._line()
+        if self.display is not None:
+            self.display.update({"text/plain": line}, raw=True)
+        elif self.changes:
+            print("\r" + line.ljust(self.width), end="", file=sys.stderr, flush=True)
+            self.width = len(line)
+        else:
+            print(line, file=sys.stderr)
+
+
+class Watcher:
+    """Hears of everything in a run: draws progress, and calls what the user gave."""
+
+    def __init__(
+        self,
+        progress: bool | None,
+        on_step: Callable[..., Any] | None,
+        on_evaluation: Callable[..., Any] | None,
+        on_rollouts: Callable[..., Any] | None,
+    ) -> None:
+        shows = progress if progress is not None else sys.stderr.isatty() or _in_notebook()
+        self.bar = Bar() if shows else Silent()
+        self.on_step = on_step
+        self.on_evaluation = on_evaluation
+        self.on_rollouts = on_rollouts
+        #: Warnings of the run, in their order.
+        self.warnings: list[str] = []
+
+    def __call__(self, kind: str, details: dict[str, Any]) -> bool | None:
+        answer = None
+        if kind == "step":
+            self.bar.step(details["step"], details["total"], details["metrics"])
+            if self.on_step is not None:
+                answer = self.on_step(details["step"], details["total"], details["metrics"])
+        elif kind == "within":
+            self.bar.within(details["what"], details["done"], details["total"])
+        elif kind == "evaluation":
+            best = ", the best so far" if details["best"] else ""
+            self.bar.say(f"step {details['step']}: {_numbers(details['metrics'], 'eval_')}{best}")
+            if self.on_evaluation is not None:
+                answer = self.on_evaluation(details["step"], details["metrics"], details["best"])
+        elif kind == "rollouts":
+            if self.on_rollouts is not None:
+                answer = self.on_rollouts(details["step"], details["rollouts"])
+        elif kind == "phase":
+            self.bar.begin(details["name"], details["total"], details["done"])
+        elif kind == "message":
+            self.bar.say(details["text"])
+        elif kind == "warning":
+            self.warnings.append(details["text"])
+            self.bar.say(f"warning: {details['text']}")
+        # Only `False` stops the run.
+        return False if answer is False else None

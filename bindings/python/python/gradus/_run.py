@@ -1,0 +1,208 @@
+"""A run: what training left behind."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradus._model import Model
+
+
+class Run:
+    """A run directory, with its metrics, plots, completions and model.
+
+    ``str(run)`` is the directory, so a run may stand wherever a model or a run is named.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, finished: bool = True, extra: dict[str, list[Any]] | None = None) -> None:
+        #: The run directory.
+        self.path = Path(path)
+        #: Whether the run reached its end; else it was stopped, and ``resume`` goes on.
+        self.finished = finished
+        #: Columns that reward functions logged with ``log_extra``, over all completions of the run.
+        self.extra = extra or {}
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        best = self.results.get("best") or {}
+        shown = f", best {best['metric']} {best['value']:.4g} at step {best['step']}" if best.get("metric") else ""
+        return f"<gradus.Run {str(self.path)!r}: {self.results.get('steps', 0)} steps{shown}>"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What ``results.json`` holds: the steps, metrics before and after, the best ones. Empty for a run without an end."""
+        path = self.path / "results.json"
+        if not path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of ``metrics.jsonl``: one for each step that was logged, with ``step`` and the metrics."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.strip()]
+
+    @property
+    def metrics(self) -> dict[str, list[float | None]]:
+        """The metrics as columns of one length, for ``pandas.DataFrame`` and ``polars.DataFrame``; None where a step has no value."""
+        rows = self.rows
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    @property
+    def config(self) -> str:
+        """The configuration of the run with all defaults, as YAML."""
+        return (self.path / "config.yml").read_text(encoding="utf-8")
+
+    @property
+    def plots(self) -> dict[str, Path]:
+        """The plots by their names: files in SVG or PNG."""
+        return {path.stem: path for path in sorted((self.path / "plots").glob("*")) if path.suffix in (".svg", ".png")}
+
+    @property
+    def report(self) -> Path:
+        """The page with the curves, the numbers and the configuration of the run."""
+        return self.path / "report.html"
+
+    @property
+    def completions(self) -> Completions:
+        """What the run sampled while it trained. Empty for methods that sample nothing."""
+        return Completions(self.path / "rollouts.sqlite")
+
+    @property
+    def model_path(self) -> Path:
+        """The directory of the trained model; of a run without an end, its best or newest one."""
+        for name in ("model", "best"):
+            if (self.path / name).is_dir():
+                return self.path / name
+        checkpoints = sorted((self.path / "checkpoints").glob("*")) if (self.path / "checkpoints").is_dir() else []
+        if checkpoints:
+            return checkpoints[-1]
+        raise FileNotFoundError(f"`{self.path}` has no model yet")
+
+    @property
+    def best_path(self) -> Path:
+        """The directory of the best model by ``best_metric``; that of the model where nothing was evaluated."""
+        best = self.path / "best"
+        return best if best.is_dir() else self.model_path
+
+    @property
+    def model(self) -> Model:
+        """The trained model, loaded anew each time."""
+        from gradus._model import load
+
+        return load(self.model_path)
+
+    def resume(self, **arguments: Any) -> Run:
+        """Go on from the last checkpoint; ``arguments`` are keys that may change, and the callables that the run needs again."""
+        from gradus._training import resume
+
+        return resume(self.path, **arguments)
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+class Completions:
+    """Rows of ``rollouts.sqlite``: what a run sampled, newest last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _query(self, text: str, *values: Any) -> Iterator[sqlite3.Row]:
+        if not self.path.exists():
+            return
+        connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            connection.row_factory = sqlite3.Row
+            yield from connection.execute(text, values)
+        finally:
+            connection.close()
+
+    def __len__(self) -> int:
+        return next((int(row[0]) for row in self._query("SELECT count(*) FROM rollouts")), 0)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in self._query("SELECT * FROM rollouts ORDER BY id"):
+            yield dict(row)
+
+    def of_step(self, step: int) -> list[dict[str, Any]]:
+        """The completions of one step, from 1."""
+        return [dict(row) for row in self._query("SELECT * FROM rollouts WHERE step = ? ORDER BY id", step)]
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """As columns, for ``pandas.DataFrame`` and ``polars.DataFrame``."""
+        rows = list(self)
+        return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
+
+    def __repr__(self) -> str:
+        return f"<gradus.Completions: {len(self)} in {str(self.path)!r}>"
+
+
+#: Curves that a page shows first, where they are there.
+_FIRST = ("reward", "objective/scores", "eval_reward", "loss", "eval_loss", "rewards/accuracies", "eval_accuracy", "objective/kl")
+_CURVES = 4
+
+
+def _curve(name: str, points: list[tuple[float, float]]) -> str:
+    """A small plot of a metric over steps, as SVG. The numbers below it are the first and the last."""
+    width, height, edge = 240, 80, 6
+    (left, right) = (points[0][0], points[-1][0])
+    low = min(value for _, value in points)
+    high = max(value for _, value in points)
+    across = (width - 2 * edge) / ((right - left) or 1)
+    up = (height - 2 * edge) / ((high - low) or 1)
+    line = " ".join(
+        f"{edge + (step - left) * across:.1f},{height - edge - (value - low) * up:.1f}" for step, value in points
+    )
+    return (
+        f'<figure style="display:inline-block;margin:0 1em 1em 0"><figcaption>{html.escape(name)}</figcaption>'
+        f'<svg width="{width}" height="{height}" role="img" aria-label="{html.escape(name)} over steps">'
+        f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor" stroke-opacity="0.2"/>'
+        f'<polyline points="{line}" fill="none" stroke="#2a78d6" stroke-width="1.5"/></svg>'
+        f"<div><small>{points[0][1]:.4g} → {points[-1][1]:.4g}</small></div></figure>"
+    )
+
+
+def _page(run: Run) -> str:
+    columns = run.metrics
+    steps = columns.get("step", [])
+    names = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST and name != "step"]
+    figures = []
+    for name in names:
+        points = [
+            (float(step), float(value))
+            for step, value in zip(steps, columns[name])
+            if step is not None and isinstance(value, (int, float))
+        ]
+        if len(points) > 1:
+            figures.append(_curve(name, points))
+        if len(figures) == _CURVES:
+            break
+    results = run.results
+    before, after = results.get("before") or {}, results.get("after") or {}
+    shown = [name for name in after if name in before][:8]
+    cell = "<td style='text-align:right'>{:.4g}</td>".format
+    lines = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>{cell(before[name])}{cell(after[name])}</tr>"
+        for name in shown
+        if isinstance(before[name], (int, float)) and isinstance(after[name], (int, float))
+    )
+    table = f"<table><tr><th></th><th>before</th><th>after</th></tr>{lines}</table>" if lines else ""
+    state = "" if run.finished else " (stopped before its end)"
+    return f"<div><p><code>{html.escape(str(run.path))}</code>{state}</p>{''.join(figures)}{table}</div>"

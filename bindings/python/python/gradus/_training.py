@@ -1,0 +1,100 @@
+"""Training runs from keyword arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gradus import _native
+from gradus._callables import Callables, Rewards
+from gradus._data import as_path
+from gradus._progress import Watcher
+from gradus._run import Run
+
+#: Arguments with rows.
+_ROWS = ("data", "eval_data", "test_data")
+
+
+def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
+    """The arguments that are keys of the configuration, with what a configuration can hold in the place of functions and tables."""
+    reward = given.pop("reward", None)
+    weights: Sequence[float] | None = given.pop("reward_weights", None)
+    timeout_s: float | None = given.pop("reward_timeout_s", None)
+    keys = {name: callables.inside(value) for name, value in given.items() if name not in _ROWS and value is not None}
+    for name in _ROWS:
+        rows = given.get(name)
+        if rows is None:
+            continue
+        # A mapping of the configuration says where rows come from (`{"task": …}`, `{"from": …, "split": …}`).
+        is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
+        keys[name] = rows if is_part else as_path(rows, name)
+    if reward is not None:
+        keys["reward"] = callables.reward(reward, weights, timeout_s)
+    elif weights is not None or timeout_s is not None:
+        raise TypeError("`reward_weights` and `reward_timeout_s` need a `reward`")
+    if callable(keys.get("evaluation_post_process")):
+        keys["evaluation_post_process"] = callables.post_process(keys["evaluation_post_process"])
+    if "evaluation_metrics" in keys:
+        keys["evaluation_metrics"] = callables.metrics(keys["evaluation_metrics"])
+    return keys
+
+
+def train(method: str | None, given: dict[str, Any]) -> Run:
+    """Train by ``method``; without one, as the configuration or the run to go on with says."""
+    config = given.pop("config", None)
+    overwrite, resume, resume_from = given.pop("overwrite", False), given.pop("resume", False), given.pop("resume_from", None)
+    if overwrite and (resume or resume_from is not None):
+        raise TypeError("`overwrite` and `resume` do not go together")
+    watcher = Watcher(
+        given.pop("progress", None),
+        given.pop("on_step", None),
+        given.pop("on_evaluation", None),
+        given.pop("on_rollouts", None),
+    )
+    callables = Callables()
+    keys = _configuration(given, callables)
+    existing = "overwrite" if overwrite else "resume" if resume else "refuse"
+    try:
+        directory, _, finished = _native.train(
+            method,
+            keys,
+            None if config is None else os.fspath(config),
+            existing,
+            None if resume_from is None else str(resume_from),
+            callables.found,
+            watcher,
+            watcher.on_rollouts is not None,
+        )
+    finally:
+        watcher.bar.close()
+    extra: dict[str, list[Any]] = {}
+    for _, _, function in callables.found:
+        if isinstance(function, Rewards):
+            extra.update(function.extra)
+    return Run(directory, finished=finished, extra=extra)
+
+
+def resume(run: str | os.PathLike[str], **arguments: Any) -> Run:
+    """Go on with a run from its last checkpoint.
+
+    ``arguments`` are keys that may change, and the functions that the run was given: a configuration cannot hold them.
+    """
+    return train(None, {**arguments, "output_dir": os.fspath(run), "resume": True})
+
+
+def run(config: str | os.PathLike[str], **arguments: Any) -> Run:
+    """Train what a configuration file says; ``arguments`` lie over it."""
+    return train(None, {**arguments, "config": config})
+
+
+def plan(method: str | None = None, **given: Any) -> dict[str, Any]:
+    """What a run would need in memory, phase by phase, without training: the arguments are those of the method's function."""
+    config = given.pop("config", None)
+    for name in ("overwrite", "resume", "resume_from", "progress", "on_step", "on_evaluation", "on_rollouts"):
+        given.pop(name, None)
+    callables = Callables()
+    keys = _configuration(given, callables)
+    method = {"reward_model": "reward"}.get(method or "", method)
+    found: dict[str, Any] = _native.plan(method, keys, None if config is None else os.fspath(config), callables.found)
+    return found

@@ -1,0 +1,60 @@
+"""Metrics of generated text, equal to the tools that people call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradus import _native
+
+
+class Score(dict[str, float]):
+    """The values of a metric: by part, or under the metric's name where it has none."""
+
+    #: The values of each row, by the same names; a part that says nothing of rows is not there.
+    rows: dict[str, list[float]]
+
+    def __init__(self, values: Mapping[str, float], rows: dict[str, list[float]]) -> None:
+        super().__init__(values)
+        self.rows = rows
+
+    def __float__(self) -> float:
+        """The value of a metric that has one."""
+        if len(self) != 1:
+            raise TypeError(f"there are {len(self)} values ({', '.join(self)}): choose one")
+        return next(iter(self.values()))
+
+
+def compute(
+    name: str,
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]] | None = None,
+    *,
+    prompts: Sequence[str] | None = None,
+    columns: Mapping[str, Sequence[Any]] | None = None,
+    **options: Any,
+) -> Score:
+    """Measure predictions.
+
+    ``references`` has a text or several for each prediction, ``prompts`` what was asked, ``columns`` whatever else a metric reads.
+    ``options`` are those of the metric: ``gradus.explain("train.evaluation.metrics")`` lists metrics and options.
+
+    >>> compute("rouge", ["the cat sat"], ["the cat sat down"])["rouge1"]
+    0.857...
+    """
+    predictions = list(predictions)
+    count = len(predictions)
+    texts = [[]] * count if references is None else [[one] if isinstance(one, str) else list(one) for one in references]
+    asked = [""] * count if prompts is None else list(prompts)
+    for what, values in [("references", texts), ("prompts", asked), *((columns or {}).items())]:
+        if len(values) != count:
+            raise ValueError(f"there are {count} predictions, but {len(values)} `{what}`")
+    rows = [{name: values[i] for name, values in (columns or {}).items()} for i in range(count)]
+    found, remark = _native.measure(name, options, predictions, texts, asked, rows)
+    if remark:
+        warnings.warn(f"`{name}` is computed {remark}", stacklevel=2)
+    return Score(
+        {part or name: value for part, value, _ in found},
+        {part or name: values for part, _, values in found if values is not None},
+    )

@@ -1,0 +1,300 @@
+//! Python callables where plug-ins stand: rewards, metrics and post-processors.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gradus::config::Registry;
+use gradus::data::Message;
+use gradus::metric::{Measure, Metric, Row, RowError};
+use gradus::process::{Interrupt, default_timeout_s};
+use gradus::reward::{Count, Part, Reward, RewardError, Score};
+use gradus::rollout::Rollouts;
+use gradus::task::PostProcessor;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::compute::{NoAnswer, call_python};
+use crate::convert::{from_json, from_map};
+
+/// What a run and its callables share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Stops the run.
+    pub interrupt: Interrupt,
+    /// The first exception of a callable.
+    raised: Mutex<Option<PyErr>>,
+    /// Steps that are done.
+    pub step: AtomicUsize,
+    /// Steps that there will be; 0 while that is not known.
+    pub total: AtomicUsize,
+}
+
+impl Shared {
+    /// Keeps an exception, unless an earlier one is kept.
+    pub fn keep(&self, error: PyErr) {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// The exception that was kept.
+    pub fn take(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Options of every callable.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallableOptions {
+    /// Seconds that one call may take. Default 60, as for programs.
+    pub timeout_s: f64,
+}
+
+impl Default for CallableOptions {
+    fn default() -> Self {
+        Self { timeout_s: default_timeout_s() }
+    }
+}
+
+impl CallableOptions {
+    fn limit(&self) -> gradus::Result<Duration> {
+        Duration::try_from_secs_f64(self.timeout_s).ok().filter(|limit| !limit.is_zero()).ok_or_else(|| {
+            gradus::Error::input(format!("`timeout_s` is {}, but must be above 0", self.timeout_s))
+        })
+    }
+}
+
+/// Adds the callables of a run: `(kind, name, callable)`.
+///
+/// # Errors
+/// When a name is taken, or is no name of a plug-in.
+pub fn register(
+    registry: &mut Registry,
+    callables: Vec<(String, String, Py<PyAny>)>,
+    shared: &Arc<Shared>,
+) -> gradus::Result<()> {
+    for (kind, name, callable) in callables {
+        let (callable, shared, own) = (Arc::new(callable), Arc::clone(shared), name.clone());
+        match kind.as_str() {
+            "reward" => registry.reward(&name, move |options: &CallableOptions, _| {
+                let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
+                Ok(PyReward { name: own.clone(), callable, limit: options.limit()?, shared })
+            })?,
+            "metric" => registry.metric(&name, move |options: &CallableOptions, _| {
+                let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
+                Ok(PyMetric { callable, limit: options.limit()?, shared })
+            })?,
+            "post_processor" => registry.post_processor(&name, move |options: &CallableOptions| {
+                let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
+                Ok(PyPostProcessor { callable, limit: options.limit()?, shared })
+            })?,
+            kind => return Err(gradus::Error::input(format!("a callable cannot be a `{kind}`"))),
+        }
+    }
+    Ok(())
+}
+
+/// `TypeName: message`, as the last line of a traceback.
+pub fn headline(error: &PyErr) -> String {
+    Python::attach(|py| error.value(py).str().map_or_else(|_| error.to_string(), |_| error.to_string()))
+}
+
+/// Why a callable gave nothing that can be used, in words.
+fn failed(why: NoAnswer, limit: Duration) -> RewardError {
+    match why {
+        NoAnswer::Interrupted => RewardError::interrupted(),
+        NoAnswer::TimedOut => RewardError::new(format!("no answer after {} s", limit.as_secs_f64()))
+            .with_hint("raise `timeout_s`, or find out why the function hangs; it was left running"),
+    }
+}
+
+/// One or several Python functions that judge completions.
+struct PyReward {
+    name: String,
+    /// A `gradus._callables.Rewards`.
+    callable: Arc<Py<PyAny>>,
+    limit: Duration,
+    shared: Arc<Shared>,
+}
+
+/// A completion as functions see it.
+struct Judged {
+    row: usize,
+    prompt: String,
+    messages: Option<Vec<Message>>,
+    completion: String,
+    ids: Vec<u32>,
+    columns: Map<String, Value>,
+}
+
+/// What the functions gave: their names and weights, for each function a value of each completion, and what they logged.
+type Given = (Vec<String>, Vec<f32>, Vec<Vec<Option<f32>>>, Vec<(String, f64)>);
+
+impl Reward for PyReward {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        let judged = (0..rollouts.len()).map(|i| {
+            let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+            Judged {
+                row: prompt.row,
+                prompt: prompt.text.clone(),
+                messages: prompt.messages.clone(),
+                completion: rollout.completion.clone(),
+                ids: rollout.completion_ids.clone(),
+                columns: prompt.columns.clone(),
+            }
+        });
+        let (judged, callable): (Vec<Judged>, _) = (judged.collect(), Arc::clone(&self.callable));
+        let steps = [&self.shared.step, &self.shared.total].map(|steps| steps.load(Ordering::Relaxed));
+        let called =
+            call_python(self.limit, &self.shared.interrupt, move |py| call_rewards(py, &callable, &judged, steps));
+        let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
+        let fail = |error: RewardError| vec![Err(error); rollouts.len()];
+        match called {
+            Err(why) => fail(failed(why, self.limit)),
+            Ok(Err(error)) => {
+                let message = headline(&error);
+                self.shared.keep(error);
+                fail(RewardError::new(message))
+            }
+            Ok(Ok(given)) => scores(&given, lengths).into_iter().map(Ok).collect(),
+        }
+    }
+}
+
+fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: [usize; 2]) -> PyResult<Given> {
+    let prompts = PyList::empty(py);
+    let completions = PyList::empty(py);
+    let mut names: Vec<&str> = Vec::new();
+    for of in judged {
+        match &of.messages {
+            None => {
+                prompts.append(&of.prompt)?;
+                completions.append(&of.completion)?;
+            }
+            Some(messages) => {
+                let messages = serde_json::to_value(messages).expect("messages are plain data");
+                prompts.append(from_json(py, &messages)?)?;
+                let answer = PyDict::new(py);
+                answer.set_item("role", "assistant")?;
+                answer.set_item("content", &of.completion)?;
+                completions.append([answer])?;
+            }
+        }
+        names.extend(of.columns.keys().map(String::as_str).filter(|name| !names.contains(name)).collect::<Vec<_>>());
+    }
+    let columns = PyDict::new(py);
+    for name in names {
+        let values = PyList::empty(py);
+        for of in judged {
+            values.append(from_json(py, of.columns.get(name).unwrap_or(&Value::Null))?)?;
+        }
+        columns.set_item(name, values)?;
+    }
+    let ids: Vec<&[u32]> = judged.iter().map(|of| &of.ids[..]).collect();
+    let rows: Vec<usize> = judged.iter().map(|of| of.row + 1).collect();
+    callable.bind(py).call1((prompts, completions, ids, columns, rows, steps[0], steps[1]))?.extract()
+}
+
+/// A part for each function that judged, and what was logged with the first completion.
+fn scores((names, weights, values, logged): &Given, lengths: impl Iterator<Item = usize>) -> Vec<Score> {
+    let is_alone = names.len() == 1;
+    let score = |(i, length): (usize, usize)| {
+        let part = |((name, &weight), values): ((&String, &f32), &Vec<Option<f32>>)| {
+            let mut rewards_t = vec![0.0; length];
+            *rewards_t.last_mut()? = values[i]?;
+            // A single function has the name of the reward.
+            Some(Part { name: if is_alone { String::new() } else { name.clone() }, weight, rewards_t })
+        };
+        let counts = logged.iter().filter(|_| i == 0).map(|(name, value)| Count::new(name.clone(), *value, 1));
+        Score { parts: names.iter().zip(weights).zip(values).filter_map(part).collect(), counts: counts.collect() }
+    };
+    lengths.enumerate().map(score).collect()
+}
+
+/// A Python function that measures predictions.
+struct PyMetric {
+    /// A `gradus._callables.Metric`.
+    callable: Arc<Py<PyAny>>,
+    limit: Duration,
+    shared: Arc<Shared>,
+}
+
+/// Parts of a metric: name, value of all rows where it is not the mean, values of rows where there are any.
+type Measured = Vec<(String, Option<f64>, Option<Vec<f64>>)>;
+
+impl Metric for PyMetric {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let (callable, rows, count) = (Arc::clone(&self.callable), rows.to_vec(), rows.len());
+        let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<Measured> {
+            let texts = |of: fn(&Row) -> &str| PyList::new(py, rows.iter().map(of));
+            let predictions = texts(|row| &row.prediction)?;
+            let prompts = texts(|row| &row.prompt)?;
+            let references: Vec<&[String]> = rows.iter().map(|row| &row.references[..]).collect();
+            let metadata: Vec<_> = rows.iter().map(|row| from_map(py, &row.metadata)).collect::<PyResult<_>>()?;
+            callable.bind(py).call1((predictions, references, prompts, metadata))?.extract()
+        });
+        let refused = |error: RewardError| RowError {
+            row: 0,
+            message: error.message,
+            hint: error.hint,
+            is_interrupted: error.is_interrupted,
+        };
+        let parts = match called {
+            Err(why) => return Err(refused(failed(why, self.limit))),
+            Ok(Err(error)) => {
+                let message = headline(&error);
+                self.shared.keep(error);
+                return Err(RowError::new(0, message));
+            }
+            Ok(Ok(parts)) => parts,
+        };
+        let measure = |(part, value, rows): (String, Option<f64>, Option<Vec<f64>>)| match (value, rows) {
+            (_, Some(rows)) if rows.len() != count => {
+                Err(RowError::new(0, format!("{} values for {count} rows", rows.len())))
+            }
+            (None, Some(rows)) => Ok(Measure::mean(part, &rows)),
+            (Some(value), Some(rows)) => Ok(Measure::beside_rows(part, value, rows)),
+            (Some(value), None) => Ok(Measure::whole(part, value)),
+            (None, None) => Err(RowError::new(0, "no value")),
+        };
+        parts.into_iter().map(measure).collect()
+    }
+}
+
+/// A Python function that changes a completion before it is measured.
+struct PyPostProcessor {
+    callable: Arc<Py<PyAny>>,
+    limit: Duration,
+    shared: Arc<Shared>,
+}
+
+impl PostProcessor for PyPostProcessor {
+    /// An exception stops the run: what is returned then is not used.
+    fn apply(&self, completion: &str) -> String {
+        let (callable, text) = (Arc::clone(&self.callable), completion.to_owned());
+        let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<String> {
+            Ok(callable.bind(py).call1((text,))?.cast::<PyString>()?.to_str()?.to_owned())
+        });
+        let error = match called {
+            Ok(Ok(text)) => return text,
+            Ok(Err(error)) => error,
+            Err(why) => pyo3::exceptions::PyTimeoutError::new_err(failed(why, self.limit).message),
+        };
+        self.shared.keep(error);
+        self.shared.interrupt.raise();
+        completion.to_owned()
+    }
+}
+
+/// Where a run is kept, as Python has it.
+pub fn text_of(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,141 @@
+//! The commands of the binary, metrics, and the keys of the configuration.
+
+use std::ffi::OsString;
+
+use gradus::config::{FlagKind, MethodConfig, Schema, Scope, flags};
+use gradus::metric::{Row, configure};
+use gradus::metric_models::MetricModels;
+use gradus::process::Interrupt;
+use gradus::text::render::Starter;
+use gradus::{Error, batches::MicroBatch, device::DeviceChoice};
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyDict, PyList};
+use serde_json::{Map, Value, json};
+
+use crate::compute::compute;
+use crate::convert::{from_json, to_json};
+use crate::errors::{exception, of_command};
+
+/// Runs the command line, and gives its exit code.
+///
+/// # Errors
+/// None: errors are printed.
+#[pyfunction]
+pub fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| gradus_cli::main(arguments))
+}
+
+/// How this program is started again, for processes of its own: those that render chat templates, and those of sweeps.
+#[pyfunction]
+pub fn set_program(program: OsString, arguments: Vec<OsString>) {
+    gradus_cli::start_as(Starter { program: program.into(), arguments });
+}
+
+/// Runs a command with `--json`: what it prints, and the messages beside it.
+///
+/// # Errors
+/// The exception of what the command would have ended with.
+#[pyfunction]
+pub fn call(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<(String, Vec<String>)> {
+    let interrupt = gradus_cli::interrupt();
+    let called = compute(py, None, &interrupt, move || gradus_cli::call(arguments))?;
+    called.map(|called| (called.output, called.messages)).map_err(|error| of_command(py, error))
+}
+
+/// Measures predictions: `(part, value, values of rows)` for each part, and what a reader of the values must know.
+///
+/// # Errors
+/// Unknown names or options, and rows that cannot be measured.
+#[pyfunction]
+#[pyo3(signature = (name, options, predictions, references, prompts, columns))]
+pub fn measure<'py>(
+    py: Python<'py>,
+    name: &str,
+    options: &Bound<'py, PyDict>,
+    predictions: Vec<String>,
+    references: Vec<Vec<String>>,
+    prompts: Vec<String>,
+    columns: &Bound<'py, PyList>,
+) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
+    let mut rows = Vec::with_capacity(predictions.len());
+    for (i, ((prediction, references), prompt)) in predictions.into_iter().zip(references).zip(prompts).enumerate() {
+        let metadata = match columns.get_item(i) {
+            Ok(columns) => match to_json("columns", &columns)? {
+                Value::Object(map) => map,
+                _ => Map::new(),
+            },
+            Err(_) => Map::new(),
+        };
+        rows.push(Row { prompt, prediction, references, metadata });
+    }
+    let mut given = Vec::with_capacity(options.len());
+    for (key, value) in options {
+        let key: String = key.extract()?;
+        let value = match to_json(&key, &value)? {
+            Value::String(text) => text,
+            value => value.to_string(),
+        };
+        given.push(format!("{key}={value}"));
+    }
+    let metric = configure(&[name.to_owned()], &given).map_err(|error| exception(py, error))?.remove(0);
+    let interrupt = Interrupt::default();
+    let stopped = interrupt.clone();
+    let found = compute(py, None, &interrupt, move || {
+        let passes = MicroBatch { tokens: 4096, rows: None };
+        let models = MetricModels::new(DeviceChoice::cpu().device(), passes);
+        let metric = metric.build(&models, &stopped)?;
+        let measures = metric.measure(&rows).map_err(|error| {
+            let message = error.to_string();
+            match error.hint {
+                Some(hint) => Error::input(message).with_hint(hint),
+                None => Error::input(message),
+            }
+        })?;
+        let values = measures.into_iter().map(|measure| (measure.part.clone(), measure.value(), measure.row_values()));
+        Ok((values.collect::<Vec<_>>(), metric.remark()))
+    })?;
+    let (values, remark) = found.map_err(|error: Error| exception(py, error))?;
+    Ok((PyList::new(py, values)?, remark))
+}
+
+/// The methods and their keys, as the Python functions of methods are made from them.
+///
+/// # Errors
+/// When Python has no memory left.
+#[pyfunction]
+pub fn keys(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let schema = Schema::run_config();
+    let methods: Vec<Value> = MethodConfig::all()
+        .iter()
+        .map(|method| {
+            let keys: Vec<Value> = flags(&schema, Scope::Method(method.name()))
+                .into_iter()
+                .map(|spec| {
+                    let (kind, words) = match &spec.kind {
+                        FlagKind::Switch => ("switch", Vec::new()),
+                        FlagKind::Value(placeholder) => (*placeholder, Vec::new()),
+                        FlagKind::Words(words) => ("words", words.iter().map(|word| word.name.clone()).collect()),
+                        FlagKind::WordList(words) => ("word_list", words.iter().map(|word| word.name.clone()).collect()),
+                        FlagKind::Repeated => ("repeated", Vec::new()),
+                        FlagKind::Names => ("names", Vec::new()),
+                        FlagKind::Arguments => ("arguments", Vec::new()),
+                        FlagKind::Numbers => ("numbers", Vec::new()),
+                        FlagKind::Yaml => ("yaml", Vec::new()),
+                    };
+                    json!({
+                        "name": spec.name.replace('-', "_"),
+                        "key": spec.key,
+                        "section": spec.section,
+                        "doc": spec.doc,
+                        "default": spec.default,
+                        "kind": kind,
+                        "words": words,
+                    })
+                })
+                .collect();
+            let is_online = method.is_online();
+            json!({ "name": method.name(), "about": method.method().about(), "is_online": is_online, "keys": keys })
+        })
+        .collect();
+    from_json(py, &Value::Array(methods))
+}

@@ -1,0 +1,45 @@
+//! The module `gradus._native`: what the Python package `gradus` stands on.
+//!
+//! Everything that computes runs on threads of gradus, without the interpreter's lock; the thread that waits for it hears Ctrl-C
+//! (`compute.rs`). Python callables are plug-ins (`callables.rs`), so a run from Python is a run like any other. Memory of gradus comes
+//! from an allocator of its own, which nothing else in the process uses.
+
+#![warn(missing_docs)]
+
+mod callables;
+mod commands;
+mod compute;
+mod convert;
+mod data;
+mod errors;
+mod sampling;
+mod session;
+mod trainer;
+mod training;
+
+use pyo3::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What the Python package stands on.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::commands::{call, keys, main, measure, set_program};
+    #[pymodule_export]
+    use crate::data::keep_file;
+    #[pymodule_export]
+    use crate::session::NativeSession;
+    #[pymodule_export]
+    use crate::trainer::NativeTrainer;
+    #[pymodule_export]
+    use crate::training::{plan, train};
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

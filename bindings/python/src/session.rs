@@ -1,0 +1,332 @@
+//! A loaded model: completions, conversations and log-probabilities.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus::data::Message;
+use gradus::device::DeviceChoice;
+use gradus::inference::{Ask, Asked, ChatFormat, ChatOptions, Piece, Session};
+use gradus::model::WeightFormat;
+use gradus::pretrained::TextFiles;
+use gradus::process::Interrupt;
+use gradus::rng::{Purpose, Seed};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::callables::text_of;
+use crate::compute::compute;
+use crate::convert::to_json;
+use crate::errors::exception;
+use crate::sampling::sampling;
+
+/// Rows that are sampled side by side; others wait.
+const PLACES: usize = 64;
+
+/// What is told of a row: an id with its log-probability, the text that became certain, and why it ended.
+type Told = (Option<(u32, f32)>, String, Option<&'static str>);
+
+/// A model in memory.
+#[pyclass(frozen, module = "gradus._native")]
+pub struct NativeSession(Arc<Mutex<State>>);
+
+struct State {
+    session: Session,
+    /// What was told of rows that nobody has asked after yet.
+    told: HashMap<usize, VecDeque<gradus::Result<Told>>>,
+}
+
+impl State {
+    /// Draws one more token for every row.
+    fn step(&mut self) {
+        for piece in self.session.step() {
+            let (row, told) = match piece {
+                Piece::Token { row, said, text } => (row, Ok((Some((said.id, said.logprob)), text, None))),
+                Piece::End { row, text, end } => (row, end.map(|end| (None, text, Some(end.name())))),
+            };
+            self.told.entry(row).or_default().push_back(told);
+        }
+    }
+}
+
+/// A word that names `T`.
+pub fn word<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
+    text.parse().map_err(|error| PyValueError::new_err(format!("`{name}` is `{text}`: {error}")))
+}
+
+/// A conversation.
+fn messages(value: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
+    let serde_json::Value::Array(items) = to_json("messages", value)? else {
+        return Err(PyTypeError::new_err("a conversation is a list of messages: `[{\"role\": \"user\", \"content\": …}]`"));
+    };
+    let message = |(i, item): (usize, &serde_json::Value)| {
+        Message::read(item).map_err(|error| PyValueError::new_err(format!("message {} {error}", i + 1)))
+    };
+    items.iter().enumerate().map(message).collect()
+}
+
+/// What a model is asked: ids, a text, or a conversation.
+enum Prompt {
+    Ids(Vec<u32>),
+    Text(String),
+    Messages(Vec<Message>, Asked),
+}
+
+impl Prompt {
+    fn read(value: &Bound<'_, PyAny>, asked: &Asked) -> PyResult<Self> {
+        if let Ok(text) = value.extract::<String>() {
+            return Ok(Self::Text(text));
+        }
+        if let Ok(ids) = value.extract::<Vec<u32>>() {
+            return Ok(Self::Ids(ids));
+        }
+        let asked = Asked { tools: asked.tools.clone(), variables: asked.variables.clone() };
+        Ok(Self::Messages(messages(value)?, asked))
+    }
+
+    /// Its ids, its text where it has one, and the strings that end what follows it.
+    fn ids(&self, session: &Session, stop: &[String]) -> gradus::Result<(Vec<u32>, String, Vec<String>)> {
+        let prompter = session.prompter();
+        Ok(match self {
+            Self::Ids(ids) => (ids.clone(), String::new(), stop.to_vec()),
+            Self::Text(text) => (prompter.ids_of(text, true)?, text.clone(), stop.to_vec()),
+            Self::Messages(messages, asked) => {
+                let text = prompter.text_of(messages, asked)?;
+                (prompter.prompt_of(messages, asked)?, text, session.stop_of(stop))
+            }
+        })
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[pymethods]
+impl NativeSession {
+    #[new]
+    #[pyo3(signature = (model, adapter, weights, device, tokenizer, chat_template, format))]
+    #[expect(clippy::too_many_arguments, reason = "one for each option of a chat")]
+    fn new(
+        py: Python<'_>,
+        model: String,
+        adapter: Option<String>,
+        weights: &str,
+        device: &str,
+        tokenizer: Option<String>,
+        chat_template: Option<std::path::PathBuf>,
+        format: Option<&str>,
+    ) -> PyResult<Self> {
+        let options = ChatOptions {
+            model,
+            adapter,
+            weights: word::<WeightFormat>("weights", weights)?,
+            text: TextFiles { tokenizer, chat_template },
+            format: format.map(|format| word::<ChatFormat>("format", format)).transpose()?,
+            device: word::<DeviceChoice>("device", device)?,
+        };
+        let opened = compute(py, None, &Interrupt::default(), move || {
+            gradus_cli::fetch_model(&options.model)?;
+            Session::open(&options, PLACES)
+        })?;
+        let session = opened.map_err(|error| exception(py, error))?;
+        Ok(Self(Arc::new(Mutex::new(State { session, told: HashMap::new() }))))
+    }
+
+    /// The directory of the model.
+    #[getter]
+    fn directory(&self) -> String {
+        text_of(locked(&self.0).session.directory())
+    }
+
+    /// Size of the vocabulary.
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        locked(&self.0).session.vocab_size()
+    }
+
+    /// How many tokens a prompt and its completion may have together, where there is a limit.
+    #[getter]
+    fn max_positions(&self) -> Option<usize> {
+        locked(&self.0).session.max_positions()
+    }
+
+    /// The ids of a text.
+    fn encode(&self, py: Python<'_>, text: String, add_special_tokens: bool) -> PyResult<Vec<u32>> {
+        let state = Arc::clone(&self.0);
+        let found = py.detach(move || locked(&state).session.tokenizer().encode(&text, add_special_tokens));
+        found.map_err(|error| exception(py, error))
+    }
+
+    /// The text of ids.
+    fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
+        let state = Arc::clone(&self.0);
+        let found = py.detach(move || locked(&state).session.tokenizer().decode(&ids, skip_special_tokens));
+        found.map_err(|error| exception(py, error))
+    }
+
+    /// `group_size` completions of each prompt, in the order of the prompts.
+    fn generate<'py>(
+        &self,
+        py: Python<'py>,
+        prompts: Vec<Bound<'py, PyAny>>,
+        group_size: usize,
+        arguments: &Bound<'py, PyDict>,
+        stop: Vec<String>,
+        seed: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let params = sampling(arguments)?;
+        let nothing = Asked::default();
+        let prompts = prompts.iter().map(|prompt| Prompt::read(prompt, &nothing)).collect::<PyResult<Vec<_>>>()?;
+        let (state, interrupt) = (Arc::clone(&self.0), Interrupt::default());
+        let stopped = interrupt.clone();
+        let found = compute(py, None, &interrupt, move || -> gradus::Result<_> {
+            let mut state = locked(&state);
+            let mut rows: Vec<(usize, String)> = Vec::new();
+            let submitted = prompts.iter().enumerate().try_for_each(|(i, prompt)| {
+                let (prompt, text, stop) = prompt.ids(&state.session, &stop)?;
+                let first = i * group_size;
+                let streams = first..first + group_size;
+                let streams = streams.map(|i| Seed(seed).stream(Purpose::Generate, 0, i as u64)).collect();
+                let own = state.session.submit(Ask { prompt, params: params.clone(), stop, streams })?;
+                rows.extend(own.map(|row| (row, text.clone())));
+                Ok(())
+            });
+            let mut is_cut_off = submitted.is_err();
+            while !is_cut_off && rows.iter().any(|(row, _)| !has_ended(&state, *row)) {
+                state.step();
+                is_cut_off = stopped.is_raised();
+            }
+            let told = rows.into_iter().map(|(row, text)| {
+                state.session.cancel(row);
+                (text, state.told.remove(&row).unwrap_or_default())
+            });
+            let told: Vec<_> = told.collect();
+            submitted.map(|()| told)
+        })?;
+        let list = PyList::empty(py);
+        for (prompt, told) in found.map_err(|error| exception(py, error))? {
+            let (mut completion, mut ids, mut logprobs, mut end) = (String::new(), Vec::new(), Vec::new(), "");
+            for told in told {
+                let (token, text, ended) = told.map_err(|error| exception(py, error))?;
+                completion.push_str(&text);
+                if let Some((id, logprob)) = token {
+                    ids.push(id);
+                    logprobs.push(logprob);
+                }
+                end = ended.unwrap_or(end);
+            }
+            let of = PyDict::new(py);
+            of.set_item("prompt", prompt)?;
+            of.set_item("completion", completion)?;
+            of.set_item("completion_ids", ids)?;
+            of.set_item("logprobs", floats(py, &logprobs))?;
+            of.set_item("stop", end)?;
+            list.append(of)?;
+        }
+        Ok(list)
+    }
+
+    /// Asks for one completion of a prompt; gives its row.
+    #[expect(clippy::too_many_arguments, reason = "one for each part of a request")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        tools: &Bound<'_, PyAny>,
+        variables: &Bound<'_, PyDict>,
+        arguments: &Bound<'_, PyDict>,
+        stop: Vec<String>,
+        seed: u64,
+    ) -> PyResult<usize> {
+        let params = sampling(arguments)?;
+        let serde_json::Value::Array(tools) = to_json("tools", tools)? else {
+            return Err(PyTypeError::new_err("`tools` is a list of descriptions of functions"));
+        };
+        let serde_json::Value::Object(variables) = to_json("variables", variables)? else {
+            return Err(PyTypeError::new_err("the variables of a template are a dict"));
+        };
+        let prompt = Prompt::read(prompt, &Asked { tools, variables })?;
+        let state = Arc::clone(&self.0);
+        let found = compute(py, None, &Interrupt::default(), move || {
+            let mut state = locked(&state);
+            let (prompt, _, stop) = prompt.ids(&state.session, &stop)?;
+            let streams = vec![Seed(seed).stream(Purpose::Generate, 0, 0)];
+            Ok(state.session.submit(Ask { prompt, params, stop, streams })?.start)
+        })?;
+        found.map_err(|error| exception(py, error))
+    }
+
+    /// What has been drawn of a row since it was asked last, at least one token: `(id, logprob)`, text, and why it ended. Nothing where
+    /// the row has ended.
+    fn next(&self, py: Python<'_>, row: usize) -> PyResult<Vec<Told>> {
+        let state = Arc::clone(&self.0);
+        let found = compute(py, None, &Interrupt::default(), move || {
+            let mut state = locked(&state);
+            while !state.told.contains_key(&row) && state.session.is_busy() {
+                state.step();
+            }
+            state.told.remove(&row).unwrap_or_default()
+        })?;
+        found.into_iter().collect::<gradus::Result<_>>().map_err(|error| exception(py, error))
+    }
+
+    /// Lets go of a row.
+    fn cancel(&self, row: usize) {
+        let mut state = locked(&self.0);
+        state.session.cancel(row);
+        state.told.remove(&row);
+    }
+
+    /// Log-probabilities of each completion after its prompt, as bytes of `float32`; prompts and completions are texts or ids.
+    fn logprobs<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let nothing = Asked::default();
+        let read = |(prompt, completion): &(Bound<'py, PyAny>, Bound<'py, PyAny>)| {
+            Ok((Prompt::read(prompt, &nothing)?, Prompt::read(completion, &nothing)?))
+        };
+        let rows = rows.iter().map(read).collect::<PyResult<Vec<_>>>()?;
+        let (state, interrupt) = (Arc::clone(&self.0), Interrupt::default());
+        let stopped = interrupt.clone();
+        let found = compute(py, None, &interrupt, move || -> gradus::Result<Vec<Vec<f32>>> {
+            let state = locked(&state);
+            let score = |(prompt, completion): &(Prompt, Prompt)| {
+                if stopped.is_raised() {
+                    return Err(gradus::Error::Interrupted);
+                }
+                let (mut ids, ..) = prompt.ids(&state.session, &[])?;
+                let completion = match completion {
+                    Prompt::Text(text) => state.session.prompter().ids_of(text, false)?,
+                    Prompt::Ids(ids) => ids.clone(),
+                    Prompt::Messages(..) => {
+                        return Err(gradus::Error::input("a completion is a text or a list of ids"));
+                    }
+                };
+                if ids.is_empty() {
+                    return Err(gradus::Error::input("a prompt needs at least one id: nothing predicts the first token"));
+                }
+                let first = ids.len() - 1;
+                ids.extend(completion);
+                Ok(state.session.score(&ids, 0)?[first..].iter().map(|said| said.logprob).collect())
+            };
+            rows.iter().map(score).collect()
+        })?;
+        let found = found.map_err(|error| exception(py, error))?;
+        Ok(found.iter().map(|logprobs| floats(py, logprobs)).collect())
+    }
+}
+
+/// Whether all of a row has been told.
+fn has_ended(state: &State, row: usize) -> bool {
+    let last = state.told.get(&row).and_then(VecDeque::back);
+    last.is_some_and(|told| !matches!(told, Ok((_, _, None))))
+}
+
+/// Numbers as the bytes of an array of `float32`.
+pub fn floats<'py>(py: Python<'py>, numbers: &[f32]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    PyBytes::new(py, &bytes)
+}

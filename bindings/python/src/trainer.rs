@@ -1,0 +1,180 @@
+//! The primitives of training, for loops written in Python.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus::learner::optimizer::{AdamWConfig, OptimizerConfig};
+use gradus::model::adapter::LoraConfig;
+use gradus::process::Interrupt;
+use gradus::rng::Seed;
+use gradus::trainer::{Datum, ForwardBackward, Loss, OptimStep, Trainer, TrainerOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::compute::compute;
+use crate::convert::to_json;
+use crate::errors::exception;
+use crate::sampling::sampling;
+use crate::session::{floats, word};
+
+/// A policy in training.
+#[pyclass(frozen, module = "gradus._native")]
+pub struct NativeTrainer(Arc<Mutex<Trainer>>);
+
+fn locked(trainer: &Mutex<Trainer>) -> MutexGuard<'_, Trainer> {
+    trainer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A row to learn from: prompt, completion, weights, log-probabilities of the policy that sampled it.
+type Row = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
+
+/// The loss with this name, and its bounds.
+fn loss(name: &str, low: f64, high: f64) -> PyResult<Loss> {
+    Ok(match name {
+        "cross_entropy" => Loss::CrossEntropy,
+        "importance_sampling" => Loss::ImportanceSampling,
+        "ppo" => Loss::Ppo { low, high },
+        "cispo" => Loss::Cispo { high },
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "`loss` is `{name}`, but must be `cross_entropy`, `importance_sampling`, `ppo` or `cispo`"
+            )));
+        }
+    })
+}
+
+impl NativeTrainer {
+    /// Does something with the trainer on the threads that compute.
+    fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        job: impl FnOnce(&mut Trainer) -> gradus::Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let trainer = Arc::clone(&self.0);
+        let found = compute(py, None, &Interrupt::default(), move || job(&mut locked(&trainer)))?;
+        found.map_err(|error| exception(py, error))
+    }
+}
+
+#[pymethods]
+impl NativeTrainer {
+    #[new]
+    #[pyo3(signature = (model, lora, weights, compute_in, device, betas, epsilon, weight_decay, seed))]
+    #[expect(clippy::too_many_arguments, reason = "one for each option of a trainer")]
+    fn new(
+        py: Python<'_>,
+        model: String,
+        lora: Option<&Bound<'_, PyAny>>,
+        weights: &str,
+        compute_in: &str,
+        device: &str,
+        betas: [f64; 2],
+        epsilon: f64,
+        weight_decay: f64,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let lora = lora.map(|lora| {
+            let found: Result<LoraConfig, _> = serde_json::from_value(to_json("lora", lora)?);
+            found.map_err(|error| PyValueError::new_err(format!("`lora`: {error}")))
+        });
+        let options = TrainerOptions {
+            model,
+            lora: lora.transpose()?,
+            weights: word("weights", weights)?,
+            device: word("device", device)?,
+            compute: word("compute", compute_in)?,
+            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas, epsilon, weight_decay }),
+            seed: Seed(seed),
+            ..TrainerOptions::default()
+        };
+        let opened = compute(py, None, &Interrupt::default(), move || {
+            gradus_cli::fetch_model(&options.model)?;
+            Trainer::open(&options)
+        })?;
+        let trainer = opened.map_err(|error| exception(py, error))?;
+        Ok(Self(Arc::new(Mutex::new(trainer))))
+    }
+
+    /// Which weights the policy has.
+    #[getter]
+    fn version(&self) -> u64 {
+        locked(&self.0).version()
+    }
+
+    /// The ids of a text.
+    fn encode(&self, py: Python<'_>, text: &str, add_special_tokens: bool) -> PyResult<Vec<u32>> {
+        locked(&self.0).tokenizer().encode(text, add_special_tokens).map_err(|error| exception(py, error))
+    }
+
+    /// The text of ids.
+    fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
+        locked(&self.0).tokenizer().decode(&ids, skip_special_tokens).map_err(|error| exception(py, error))
+    }
+
+    /// Adds the gradient of a loss: its sum over tokens, the log-probabilities of each completion, and the tokens computed.
+    fn forward_backward<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Vec<Row>,
+        name: &str,
+        low: f64,
+        high: f64,
+    ) -> PyResult<(f64, Vec<Bound<'py, PyBytes>>, usize)> {
+        let loss = loss(name, low, high)?;
+        let datum =
+            |(prompt, completion, weights, old_logprobs)| Datum { prompt, completion, weights, old_logprobs };
+        let data: Vec<Datum> = rows.into_iter().map(datum).collect();
+        let ForwardBackward { loss, logprobs, tokens } =
+            self.with(py, move |trainer| trainer.forward_backward(&data, loss))?;
+        Ok((loss, logprobs.iter().map(|logprobs| floats(py, logprobs)).collect(), tokens))
+    }
+
+    /// Moves the weights: the norm of the gradient before it was clipped, and which weights these are.
+    fn optim_step(&self, py: Python<'_>, learning_rate: f64, max_grad_norm: f64) -> PyResult<(f64, u64)> {
+        let OptimStep { grad_norm, version } =
+            self.with(py, move |trainer| trainer.optim_step(learning_rate, max_grad_norm))?;
+        Ok((grad_norm, version))
+    }
+
+    /// Log-probabilities of each completion after its prompt.
+    fn logprobs<'py>(&self, py: Python<'py>, rows: Vec<(Vec<u32>, Vec<u32>)>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let found = self.with(py, move |trainer| {
+            let rows: Vec<(&[u32], &[u32])> =
+                rows.iter().map(|(prompt, completion)| (&prompt[..], &completion[..])).collect();
+            trainer.logprobs(&rows)
+        })?;
+        Ok(found.iter().map(|logprobs| floats(py, logprobs)).collect())
+    }
+
+    /// `group_size` completions of each prompt.
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        prompts: Vec<Vec<u32>>,
+        group_size: usize,
+        arguments: &Bound<'py, PyDict>,
+        seed: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let params = sampling(arguments)?;
+        let found = self.with(py, move |trainer| {
+            let prompts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt[..]).collect();
+            trainer.sample(&prompts, group_size, &params, Seed(seed))
+        })?;
+        let list = PyList::empty(py);
+        for completion in found {
+            let of = PyDict::new(py);
+            of.set_item("completion_ids", &completion.ids)?;
+            of.set_item("logprobs", floats(py, &completion.logprobs))?;
+            of.set_item("sampled_logprobs", floats(py, &completion.sampled_logprobs))?;
+            of.set_item("stop", completion.stop.name())?;
+            list.append(of)?;
+        }
+        Ok(list)
+    }
+
+    /// Writes the policy as a Hugging Face directory.
+    fn save(&self, py: Python<'_>, directory: PathBuf) -> PyResult<()> {
+        self.with(py, move |trainer| trainer.save(&directory))
+    }
+}

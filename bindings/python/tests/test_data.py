@@ -1,0 +1,78 @@
+"""Rows of other libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradus
+import pytest
+from gradus._data import as_path
+
+ROWS = [
+    {"prompt": "a", "completion": " b", "n": 1, "tags": ["x", "y"], "m": {"k": 0.5}},
+    {"prompt": "c", "completion": " d", "n": 2, "tags": [], "m": {"k": None}},
+]
+
+
+def loaded(rows: Any) -> list[dict[str, Any]]:
+    """The rows as gradus reads them."""
+    from gradus._commands import command
+
+    found: list[dict[str, Any]] = command("data", "show", lines=False, positional=[as_path(rows)])
+    return found
+
+
+def test_dicts_generators_and_paths(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ROWS
+
+    one, two = as_path(ROWS), as_path(rows())
+    assert one == two and [json.loads(line) for line in Path(one).read_text().splitlines()] == ROWS
+    assert as_path("some/name") == "some/name" and as_path(tmp_path) == os.fspath(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([], "there are no rows"),
+        ([1], "row 1 is a `int`, but a dict is expected"),
+        (3, "`data` is a `int`"),
+        ([{"prompt": "a"}, {"prompt": {1, 2}}], "row 2: a `set` cannot be a value of a row"),
+        ([{"prompt": float("nan")}], "row 1: "),
+        ([{"prompt": "a", "images": ["x.png"]}], "row 1 has images"),
+        ({"train": ROWS, "test": ROWS}, "mapping of `train`, `test`"),
+    ],
+)
+def test_what_cannot_be_rows_is_said(rows: Any, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        as_path(rows)
+
+
+def test_tables_are_handed_over_without_json(gpt2: Path) -> None:
+    import pyarrow
+
+    path = as_path(pyarrow.Table.from_pylist(ROWS))
+    assert path.endswith(".arrow")
+    assert as_path(pyarrow.Table.from_pylist(ROWS)) == path
+    assert pyarrow.ipc.open_stream(path).read_all().to_pylist() == ROWS
+    here = gradus.load(gpt2).score(pyarrow.Table.from_pylist(ROWS))
+    assert here == gradus.load(gpt2).score(ROWS)
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "datasets"])
+def test_libraries_of_tables(library: str, gpt2: Path) -> None:
+    module = pytest.importorskip(library, reason=f"skipped: {library} is not installed")
+    rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in ROWS]
+    table = {
+        "polars": lambda: module.DataFrame(rows),
+        "pandas": lambda: module.DataFrame(rows),
+        "datasets": lambda: module.Dataset.from_list([*rows, rows[0]]).select([0, 1]),
+    }[library]()
+    assert gradus.load(gpt2).score(table) == gradus.load(gpt2).score(rows)
+    if library == "datasets":
+        stream = module.Dataset.from_list(rows).to_iterable_dataset()
+        assert gradus.load(gpt2).score(stream) == gradus.load(gpt2).score(rows)

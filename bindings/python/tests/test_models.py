@@ -1,0 +1,189 @@
+"""Models in memory, commands, metrics and the primitives of training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gradus
+import numpy
+import pytest
+from conftest import REPOSITORY, command
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_completions_are_those_of_the_command_line(gpt2: Path) -> None:
+    words = ["The kettle", "A bird"]
+    flags = ["--group-size", "3", "--max-new-tokens", "8", "--temperature", "0.7", "--top-k", "20", "--seed", "5"]
+    there = lines(command("generate", "--model", gpt2, *(f"--prompt={word}" for word in words), *flags).stdout)
+    here = gradus.load(gpt2).generate(words, group_size=3, max_new_tokens=8, temperature=0.7, top_k=20, seed=5)
+    assert len(here) == len(there) == 6
+    for one, other in zip(here, there):
+        assert {**one, "logprobs": None} == {**other, "logprobs": None}
+        assert one["logprobs"].dtype == numpy.float32
+        assert (one["logprobs"] == numpy.float32(other["logprobs"])).all()
+
+
+def test_a_single_text_gives_a_single_completion(gpt2: Path) -> None:
+    model = gradus.load(gpt2)
+    one = model.generate("The kettle", max_new_tokens=4, temperature=0)
+    assert str(one) == one["completion"] and one["prompt"] == "The kettle"
+    ids = model.encode("The kettle")
+    assert model.generate([ids], max_new_tokens=4, temperature=0)[0]["completion_ids"] == one["completion_ids"]
+    assert model.generate([numpy.array(ids)], max_new_tokens=4, temperature=0)[0]["completion_ids"] == one["completion_ids"]
+    assert model.decode(ids) == "The kettle"
+
+
+def test_streams_join_to_the_completion(qwen3: Path) -> None:
+    model = gradus.load(qwen3)
+    messages = [{"role": "user", "content": "hello"}]
+    whole = model.chat(messages, max_new_tokens=12, seed=2)
+    assert "".join(model.stream(messages, max_new_tokens=12, seed=2)) == whole["content"]
+    assert model.chat("hello", max_new_tokens=12, seed=2) == whole
+    # Two streams at once do not disturb each other, and one that is dropped is let go of.
+    one, two = (model.stream(messages, max_new_tokens=12, seed=seed) for seed in (2, 3))
+    pieces = [next(one, ""), next(two, "")]
+    two.close()
+    assert "".join([pieces[0], *one]) == whole["content"]
+
+
+def test_logprobs_are_those_of_sampling(gpt2: Path) -> None:
+    model = gradus.load(gpt2)
+    found = model.generate(["The kettle", "A bird"], max_new_tokens=6, temperature=1.0)
+    again = model.logprobs([one["prompt"] for one in found], [one["completion_ids"] for one in found])
+    for one, logprobs in zip(found, again):
+        numpy.testing.assert_allclose(logprobs, one["logprobs"], rtol=0, atol=2e-5)
+
+
+def test_wrong_settings_are_refused(gpt2: Path) -> None:
+    model = gradus.load(gpt2)
+    with pytest.raises(TypeError, match="did you mean `temperature`"):
+        model.generate("a", temprature=1.0)
+    with pytest.raises(ValueError, match="`top_p` is 2, but must be above 0 and at most 1"):
+        model.generate("a", top_p=2.0)
+    with pytest.raises(TypeError, match="`top_k` cannot be a `str`"):
+        model.generate("a", top_k="many")
+    with pytest.raises(ValueError, match="message 1"):
+        model.chat([{"content": "no role"}])
+    with pytest.raises(gradus.ModelError):
+        gradus.load("/nowhere/at/all")
+    with pytest.raises(ValueError, match="`weights` is `f64`"):
+        gradus.load(gpt2, weights="f64")
+
+
+def test_scores_are_those_of_the_command_line(tmp_path: Path, qwen3: Path, reward_model: Path) -> None:
+    rows = [{"prompt": "a b", "completion": " c d"}, {"prompt": "e", "completion": " f g h"}]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    there = lines(command("score", "--model", qwen3, "--data", data).stdout)
+    assert gradus.load(qwen3).score(rows) == there
+    there = lines(command("score", "--reward-model", reward_model, "--data", data).stdout)
+    assert gradus.score(rows, reward_model=reward_model) == there
+
+
+def test_models_are_written(tmp_path: Path, gpt2: Path) -> None:
+    report = gradus.quantize(gpt2, "int8", tmp_path / "int8", max_new_tokens=4)
+    assert report["format"] == "int8" and (tmp_path / "int8" / "config.json").exists()
+    exported = gradus.load(gpt2).export(tmp_path / "model.gguf", weights="f32")
+    assert exported["tensors"] > 10 and (tmp_path / "model.gguf").stat().st_size > 1000
+    with pytest.raises(gradus.InputError):
+        gradus.export(gpt2, tmp_path / "model.gguf")
+    made = tmp_path / "tiny"
+    gradus.new_model(made, family="llama", tokenizer=gpt2)
+    assert gradus.load(made).vocab_size > 0
+
+
+def test_commands_are_refused_with_their_text(gpt2: Path) -> None:
+    with pytest.raises(gradus.UsageError, match="--wieghts"):
+        gradus.export(gpt2, "x.gguf", wieghts="f32")
+
+
+def test_the_machine_and_the_keys() -> None:
+    assert gradus.doctor()["threads"] >= 1
+    keys = gradus.explain("train.learning_rate")
+    assert any("learning_rate" in json.dumps(key) for key in keys)
+
+
+def test_metrics_have_the_values_of_the_tools() -> None:
+    found = gradus.metrics.compute(
+        "rouge",
+        ["the cat sat on the mat", "it rains"],
+        [["the cat sat on a mat", "a cat was on the mat"], "it is raining today"],
+    )
+    assert found.keys() == {"rouge/rouge1", "rouge/rouge2", "rouge/rougeL", "rouge/rougeLsum"} or "rouge1" in found
+    bleu = gradus.metrics.compute("sacre_bleu", ["the cat sat on the mat"], ["the cat sat on the mat"])
+    assert float(bleu) == pytest.approx(1.0) and bleu.rows["sacre_bleu"] == pytest.approx([1.0])
+    with pytest.raises(gradus.InputError, match="no metric is called `rogue`"):
+        gradus.metrics.compute("rogue", ["a"], ["b"])
+    with pytest.raises(gradus.InputError, match="no references"):
+        gradus.metrics.compute("rouge", ["a"])
+    with pytest.raises(ValueError, match="1 predictions, but 2 `references`"):
+        gradus.metrics.compute("rouge", ["a"], ["b", "c"])
+    assert float(gradus.metrics.compute("chrf", ["abc"], ["abd"], word_order=2)) < 1
+
+
+FIXTURE = REPOSITORY / "crates/gradus/tests/fixtures/parity/trainer/fixture.json"
+
+
+def test_the_primitives_are_those_of_torch(gpt2: Path) -> None:
+    fixture = json.loads(FIXTURE.read_text())
+    assert len(fixture["cases"]) == 4
+    for case in fixture["cases"]:
+        trainer = gradus.Trainer(gpt2)
+        data = [
+            gradus.Datum(
+                datum["prompt"],
+                numpy.array(datum["completion"]),
+                numpy.array(datum["weights"], dtype=numpy.float32),
+                datum["old_logprobs"],
+            )
+            for datum in case["data"]
+        ]
+        bounds = {name: value for name, value in case.items() if name in ("low", "high")}
+        for step in case["steps"]:
+            # Two calls add up to what one would have found.
+            parts = [trainer.forward_backward(part, case["loss"], **bounds) for part in (data[:1], data[1:])]
+            assert sum(part.loss for part in parts) == pytest.approx(step["loss"], rel=1e-4, abs=1e-4)
+            for logprobs, expected in zip([one for part in parts for one in part.logprobs], step["logprobs"]):
+                numpy.testing.assert_allclose(logprobs, expected, rtol=0, atol=1e-4)
+            done = trainer.optim_step(fixture["learning_rate"], max_grad_norm=fixture["max_grad_norm"])
+            assert done.grad_norm == pytest.approx(step["grad_norm"], rel=1e-3)
+        assert trainer.version == len(case["steps"])
+
+
+def test_reinforce_in_thirty_lines(tmp_path: Path, gpt2: Path) -> None:
+    trainer = gradus.Trainer(gpt2, seed=1)
+    prompt = trainer.encode("The kettle")
+    means = []
+    for step in range(20):
+        samples = trainer.sample([prompt], group_size=16, seed=step, max_new_tokens=8)
+        # Even ids are good.
+        rewards = numpy.array([numpy.mean([token % 2 == 0 for token in sample.ids]) for sample in samples])
+        advantages = rewards - rewards.mean()
+        data = [
+            gradus.Datum(prompt, sample.ids, numpy.full(len(sample.ids), advantage / len(samples)), sample.logprobs)
+            for sample, advantage in zip(samples, advantages)
+        ]
+        found = trainer.forward_backward(data, "importance_sampling")
+        # The policy that samples is the policy that trains.
+        for sample, logprobs in zip(samples, found.logprobs):
+            numpy.testing.assert_allclose(logprobs, sample.logprobs, rtol=0, atol=2e-5)
+        trainer.optim_step(1e-2)
+        means.append(rewards.mean())
+    assert means[-1] > means[0] + 0.3, means
+    trainer.save(tmp_path / "model")
+    assert gradus.load(tmp_path / "model").generate("The", max_new_tokens=1)["completion_ids"]
+
+
+def test_a_bad_datum_is_named(gpt2: Path) -> None:
+    trainer = gradus.Trainer(gpt2)
+    with pytest.raises(gradus.InputError, match="datum 1 has 1 `weights`, but its completion has 2 ids"):
+        trainer.forward_backward([gradus.Datum([3], [4, 5], [1.0])], "cross_entropy")
+    with pytest.raises(ValueError, match="`loss` is `mse`"):
+        trainer.forward_backward([], "mse")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`lora`"):
+        gradus.Trainer(gpt2, lora={"rnak": 3})

@@ -1,0 +1,126 @@
+"""The package as a guest: import, types, other libraries beside it, and input that makes no sense."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gradus
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments, "-c", script], capture_output=True, text=True, check=False)
+
+
+def test_the_import_takes_nothing_heavy_along() -> None:
+    done = run("import sys, gradus; print(*sorted(name for name in sys.modules if name in {'numpy', 'torch', 'IPython', 'pyarrow', 'datasets', 'asyncio'} - {'asyncio'}))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_other_libraries_are_left_alone(gpt2: Path) -> None:
+    others = [name for name in ("numpy", "torch", "polars", "pyarrow", "datasets") if importlib.util.find_spec(name)]
+    script = f"""
+import signal, sys, threading
+before = signal.getsignal(signal.SIGINT), threading.active_count(), sys.excepthook
+for order in (0, 1):
+    if order == 0:
+        import {", ".join(others)}
+    import gradus
+model = gradus.load({str(gpt2)!r})
+model.generate(["a"] * 4, max_new_tokens=4)
+import numpy
+a = numpy.random.default_rng(0).random((500, 500))
+assert numpy.allclose(a @ numpy.linalg.inv(a), numpy.eye(500), atol=1e-6)
+if "torch" in sys.modules:
+    import torch
+    assert torch.ones(300, 300).matmul(torch.ones(300, 300))[0, 0] == 300
+try:
+    gradus.load("/nowhere")
+except gradus.ModelError:
+    pass
+assert (signal.getsignal(signal.SIGINT), threading.active_count(), sys.excepthook) == before
+print("fine")
+"""
+    done = run(script)
+    assert done.stdout == "fine\n" and done.returncode == 0, done.stderr
+
+
+def test_the_command_line_is_the_same_library() -> None:
+    done = subprocess.run([sys.executable, "-m", "gradus", "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == f"gradus {gradus.__version__}"
+    wrong = subprocess.run([sys.executable, "-m", "gradus", "sfft"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "sft" in wrong.stderr
+
+
+def test_functions_are_those_of_the_schema() -> None:
+    done = subprocess.run(
+        [sys.executable, PACKAGE / "tools/make_methods.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    from gradus import _methods
+
+    for name in _methods.METHODS:
+        function = getattr(gradus, name)
+        assert function.__doc__ and inspect.signature(function).parameters["model"].default is None
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_types(checker: str) -> None:
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"skipped: {checker} is not installed")
+    words = {"mypy": ["mypy", "--strict", "--no-error-summary"], "pyright": ["pyright"]}[checker]
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+anything: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.text(alphabet=st.characters(codec=None, categories=["Cs"]), max_size=2)
+    | st.binary(max_size=4)
+    | st.just(object())
+    | st.just(print),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), inner, max_size=3) | st.tuples(inner),
+    max_leaves=6,
+)
+names = st.sampled_from(
+    [key["name"] for method in gradus._native.keys() if method["name"] == "grpo" for key in method["keys"]]
+    + ["train", "evaluation", "reward", "reward_weights", "reward_timeout_s", "config", "resume_from", "overwrite", "progress"]
+) | st.text(max_size=10).filter(lambda name: name not in ("on_step",))
+
+
+@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(keys=st.dictionaries(names, anything, max_size=3))
+def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
+    keys.pop("model", None)
+    keys.pop("data", None)
+    # Nothing can be trained: there is no such model.
+    try:
+        gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **{**keys, "output_dir": "/nowhere/run", "progress": False})
+    except (TypeError, ValueError, OSError, gradus.Error):
+        return
+    raise AssertionError(f"a run without a model: {keys}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(arguments=st.lists(anything, max_size=3))
+def test_no_argument_of_metrics_brings_the_process_down(arguments: list[Any]) -> None:
+    try:
+        gradus.metrics.compute("rouge", *arguments)
+    except (TypeError, ValueError, gradus.Error):
+        return

@@ -1,0 +1,323 @@
+"""Training from Python: the same bits as from the command line, callables, callbacks, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gradus
+import pytest
+from conftest import command
+
+SHORT: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "seed": 3, "eval_steps": -1, "progress": False}
+ONLINE: dict[str, Any] = {**SHORT, "max_new_tokens": 6}
+
+
+def weights(run: gradus.Run | Path) -> bytes:
+    path = run.path if isinstance(run, gradus.Run) else run
+    return (path / "model" / "model.safetensors").read_bytes()
+
+
+def flags(keys: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in keys.items() if name != "progress"]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
+def test_weights_are_those_of_the_command_line(
+    method: str, tmp_path: Path, gpt2: Path, texts: Any, pairs: Any, prompts: Any
+) -> None:
+    rows = {"sft": texts, "dpo": pairs, "grpo": prompts}[method]
+    keys = dict(ONLINE if method == "grpo" else SHORT)
+    data = write(tmp_path / "rows.jsonl", rows)
+    if method == "grpo":
+        keys["reward_rule_length_target"] = 10
+    there = tmp_path / "there"
+    command(method, "--model", gpt2, "--data", data, "--output-dir", there, "--quiet", *flags(keys))
+    here = getattr(gradus, method)(gpt2, rows, output_dir=tmp_path / "here", **keys)
+    assert weights(here) == weights(there)
+    # A file by its name is the same.
+    again = getattr(gradus, method)(str(gpt2), str(data), output_dir=tmp_path / "again", **keys)
+    assert weights(again) == weights(there)
+
+
+def test_a_run_has_metrics_completions_and_a_model(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    run = gradus.grpo(gpt2, prompts, reward=lambda completions, **_: [float(len(text)) for text in completions],
+                      output_dir=tmp_path / "run", **ONLINE)
+    assert run.finished and run.results["steps"] == 2
+    metrics = run.metrics
+    assert metrics["step"] == [1, 2] and len(metrics["reward"]) == 2
+    completions = list(run.completions)
+    assert len(completions) == len(run.completions) == 2 * 4 * 8
+    assert {row["step"] for row in completions} == {1, 2}
+    assert len(run.completions.of_step(1)) == 32
+    assert len(run.completions.to_dict()["step"]) == 64
+    page = run._repr_html_()
+    assert "<svg" in page and "reward" in page
+    assert run.plots and run.report.exists() and "grpo" in run.config
+    assert len(run.model.generate(["The"], max_new_tokens=2)) == 1
+    assert repr(run).startswith("<gradus.Run ")
+
+
+def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    seen: dict[str, Any] = {}
+
+    def brevity(prompts: Any, completions: Any, completion_ids: Any, length: Any, trainer_state: Any, log_extra: Any, log_metric: Any) -> list[float]:
+        seen.setdefault("steps", []).append(trainer_state.global_step)
+        assert len(prompts) == len(completions) == len(completion_ids) == len(length) == 32
+        assert all(len(prompt) == number for prompt, number in zip(prompts, length))
+        assert all(isinstance(ids[0], int) for ids in completion_ids)
+        log_metric("mean_length", sum(length) / len(length))
+        log_extra("first", [text[:1] for text in completions])
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    async def slow(completions: Any, **_: Any) -> list[float | None]:
+        await asyncio.sleep(0.2)
+        return [None if i % 2 else 0.5 for i in range(len(completions))]
+
+    async def slower(completions: Any, **_: Any) -> list[float]:
+        await asyncio.sleep(0.2)
+        return [0.25] * len(completions)
+
+    begun = time.monotonic()
+    run = gradus.grpo(gpt2, prompts, reward=[brevity, slow, slower], reward_weights=[1.0, 2.0, 0.5],
+                      output_dir=tmp_path / "run", **ONLINE)
+    assert time.monotonic() - begun > 0.4
+    assert seen["steps"] == [0, 1]
+    row = run.rows[0]
+    assert row["rewards/slow/mean"] == pytest.approx(0.5)
+    assert row["rewards/slower/mean"] == pytest.approx(0.25)
+    assert any(name.endswith("mean_length") for name in row), row
+    assert len(run.extra["first"]) == 64
+    first = [json.loads(part) if isinstance(part, str) else part for part in [run.completions.of_step(1)[0]]][0]
+    assert first["reward"] == pytest.approx(first["reward"])
+
+
+def test_async_rewards_run_side_by_side(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    barrier = 0
+
+    def waits(name: str) -> Any:
+        async def reward(completions: Any, **_: Any) -> list[float]:
+            nonlocal barrier
+            barrier += 1
+            for _ in range(500):
+                if barrier % 2 == 0:
+                    return [1.0] * len(completions)
+                await asyncio.sleep(0.01)
+            raise RuntimeError("the other reward never began")
+
+        reward.__name__ = name
+        return reward
+
+    gradus.grpo(gpt2, prompts, reward=[waits("one"), waits("two")], output_dir=tmp_path / "run", **ONLINE)
+
+
+def test_functions_and_reward_models_mix(tmp_path: Path, qwen3: Path, reward_model: Path, prompts: Any) -> None:
+    def brevity(completions: Any, **_: Any) -> list[float]:
+        return [-float(len(text)) for text in completions]
+
+    run = gradus.grpo(qwen3, prompts, reward=[brevity, str(reward_model), {"rule": {"length": {"target": 4}}}],
+                      output_dir=tmp_path / "run", **{**ONLINE, "max_steps": 1})
+    names = [name for name in run.rows[0] if name.startswith("rewards/") and name.endswith("/mean")]
+    assert {"rewards/brevity/mean", "rewards/model/mean", "rewards/length/mean"} <= set(names), run.rows[0]
+
+
+def test_conversations_reach_rewards_as_messages(tmp_path: Path, qwen3: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"say {i}"}]} for i in range(4)]
+
+    def reward(prompts: Any, completions: Any, **_: Any) -> list[float]:
+        assert prompts[0][0]["role"] == "user" and prompts[0][0]["content"].startswith("say")
+        assert completions[0][0]["role"] == "assistant" and isinstance(completions[0][0]["content"], str)
+        return [0.0 if i % 2 else 1.0 for i in range(len(prompts))]
+
+    gradus.grpo(qwen3, rows, reward=reward, output_dir=tmp_path / "run", **{**ONLINE, "max_steps": 1})
+
+
+def test_an_exception_in_a_reward_stops_the_run_with_its_traceback(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    calls = 0
+
+    def fails(completions: Any, **_: Any) -> list[float]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyError("no such word")
+        return [float(len(text)) for text in completions]
+
+    with pytest.raises(gradus.RewardError, match="`fails`: KeyError") as caught:
+        gradus.grpo(gpt2, prompts, reward=fails, output_dir=tmp_path / "run", **ONLINE)
+    assert caught.value.row is not None
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyError) and cause.__traceback__ is not None
+    assert "in rows" in "".join(cause.__notes__)
+    # The step before is kept, and the run goes on from there with a function that works.
+    run = gradus.resume(tmp_path / "run", reward=fails, progress=False)
+    assert run.finished and run.results["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ([1.0], "returned 1 values for 32 completions"),
+        ("text", "returned a `str`"),
+        ([float("nan")] * 32, "is nan, but a finite number is needed"),
+        (["x"] * 32, "is a `str`, but a number is needed"),
+        (None, "returned a `NoneType`"),
+    ],
+)
+def test_what_a_reward_returns_is_checked(answer: Any, error: str, tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    with pytest.raises(gradus.RewardError, match=error):
+        gradus.grpo(gpt2, prompts, reward=lambda **_: answer, output_dir=tmp_path / "run", **ONLINE)
+
+
+def test_a_reward_that_hangs_has_a_time_limit(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    release = threading.Event()
+
+    def hangs(completions: Any, **_: Any) -> list[float]:
+        release.wait()
+        return [0.0] * len(completions)
+
+    with pytest.raises(gradus.RewardError, match="no answer after 0.3 s"):
+        gradus.grpo(gpt2, prompts, reward=hangs, reward_timeout_s=0.3, output_dir=tmp_path / "run", **ONLINE)
+    release.set()
+
+
+def test_a_reward_may_ask_a_model(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    judge = gradus.load(gpt2)
+
+    def likely(prompts: Any, completions: Any, **_: Any) -> list[float | None]:
+        found = judge.logprobs(prompts, [text or " " for text in completions])
+        return [float(one.mean()) if len(one) else None for one in found]
+
+    run = gradus.grpo(gpt2, prompts, reward=likely, output_dir=tmp_path / "run", threads=1, **ONLINE)
+    assert run.rows[0]["reward"] < 0
+
+
+def test_metrics_and_post_processors_may_be_functions(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    def shout(text: str) -> str:
+        return text.upper() + "!"
+
+    def ends(predictions: Any, references: Any, **_: Any) -> list[float]:
+        assert len(predictions) == len(references)
+        return [1.0 if text.endswith("!") else 0.0 for text in predictions]
+
+    def several(predictions: Any) -> dict[str, Any]:
+        return {"count": len(predictions), "length": [len(text) for text in predictions]}
+
+    run = gradus.sft(gpt2, texts, eval_data=texts[:4], output_dir=tmp_path / "run", **{**SHORT, "eval_steps": 1},
+                     evaluation_metrics=[ends, several, "ter"], evaluation_post_process=shout, evaluation_max_new_tokens=4)
+    last = run.rows[-1]
+    assert last["eval_ends"] == 1.0 and last["eval_several/count"] == 4 and "eval_ter" in last
+
+
+def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    heard: list[Any] = []
+
+    def on_step(step: int, total: int, metrics: dict[str, float]) -> bool:
+        heard.append((step, total, metrics["reward"]))
+        return step < 2
+
+    def on_rollouts(step: int, rollouts: list[dict[str, Any]]) -> None:
+        heard.append(len(rollouts))
+        assert rollouts[0].keys() == {"row", "prompt", "completion", "tokens", "reward", "rewards", "advantage"}
+
+    reward = {"rule": {"length": {"target": 10}}}
+    run = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", on_step=on_step, on_rollouts=on_rollouts,
+                      **{**ONLINE, "max_steps": 5})
+    assert not run.finished and [one for one in heard if isinstance(one, int)] == [32, 32]
+    assert [one[:2] for one in heard if isinstance(one, tuple)] == [(1, 5), (2, 5)]
+    # The run goes on where it stopped, and ends with the weights of a run without a stop.
+    resumed = gradus.resume(run, progress=False)
+    whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **{**ONLINE, "max_steps": 5})
+    assert resumed.finished and weights(resumed) == weights(whole)
+
+
+def test_an_exception_in_a_callback_comes_out(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
+        raise LookupError("as asked")
+
+    with pytest.raises(LookupError, match="as asked"):
+        gradus.sft(gpt2, texts, output_dir=tmp_path / "run", on_step=on_step, **SHORT)
+
+
+def test_ctrl_c_stops_at_a_checkpoint(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import gradus
+def on_step(step, total, metrics):
+    print("step", step, flush=True)
+try:
+    gradus.grpo({str(gpt2)!r}, {prompts!r}, reward={{"rule": {{"length": {{"target": 9}}}}}}, output_dir="run", max_steps=100000,
+                max_new_tokens=8, batch_size=4, eval_steps=-1, progress=False, on_step=on_step)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    )
+    process = subprocess.Popen([sys.executable, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("step")
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait() == 0 and rest.splitlines()[-1] == "interrupted"
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "text"),
+    [
+        ({"learning_rte": 1.0}, TypeError, "sft() has no argument `learning_rte`: did you mean `learning_rate`?"),
+        ({"per_device_train_batch_size": 4}, TypeError, "it is `batch_size` here"),
+        ({"learning_rate": "fast"}, gradus.ConfigError, "`learning_rate`"),
+        ({"learning_rate": float("inf")}, ValueError, "`learning_rate` is inf"),
+        ({"max_steps": object()}, TypeError, "`max_steps` is a `object`"),
+        ({"max_steps": 2**70}, ValueError, "does not fit into 64 bits"),
+        ({"system_prompt": "\ud800"}, ValueError, "not valid Unicode"),
+        ({"batch_size": 0}, gradus.ConfigError, "batch_size"),
+        ({"overwrite": True, "resume": True}, TypeError, "do not go together"),
+    ],
+)
+def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    with pytest.raises(error) as caught:
+        gradus.sft(gpt2, texts, **{"output_dir": tmp_path / "run", **keys})
+    assert text in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_errors_have_the_text_of_the_command_line(tmp_path: Path, gpt2: Path) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{"question": "?"}])
+    printed = command("sft", "--model", gpt2, "--data", rows, "--output-dir", tmp_path / "a", "--quiet", code=1).stderr
+    with pytest.raises(gradus.DataError) as caught:
+        gradus.sft(gpt2, rows, output_dir=tmp_path / "b", progress=False)
+    assert f"error: {caught.value}" == printed.strip()
+    with pytest.raises(gradus.ConfigError) as config:
+        gradus.sft(gpt2, rows, output_dir=tmp_path / "b", warmup_steps=-1)
+    printed = command("sft", "--model", gpt2, "--data", rows, "--warmup-steps=-1", code=2).stderr
+    assert str(config.value).splitlines()[0] == printed.splitlines()[0].removeprefix("error: ")
+    with pytest.raises(gradus.InputError, match="exists and is not empty"):
+        gradus.sft(gpt2, rows, output_dir=gpt2)
+
+
+def test_a_configuration_file_with_arguments_over_it(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    data = write(tmp_path / "rows.jsonl", texts)
+    config = tmp_path / "run.yml"
+    config.write_text(f"model: {gpt2}\ndata: {data}\nmethod: {{ sft: {{}} }}\ntrain: {{ max_steps: 3, batch_size: 4, eval_steps: -1 }}\n")
+    run = gradus.run(config, output_dir=tmp_path / "run", max_steps=1, progress=False)
+    assert run.results["steps"] == 1
+    again = gradus.run(config, output_dir=tmp_path / "again", train={"max_steps": 2}, progress=False)
+    assert again.results["steps"] == 2
+
+
+def test_plan_says_what_a_run_needs(gpt2: Path, texts: Any) -> None:
+    plan = gradus.plan("sft", model=gpt2, data=texts, batch_size=4)
+    assert plan["fits"] and plan["peak_bytes"] > 1_000_000 and plan["phases"]
