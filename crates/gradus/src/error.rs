@@ -21,7 +21,7 @@ pub enum Error {
     Data {
         /// The file, as the user named it.
         file: PathBuf,
-        /// Line (text files) or row number (Parquet, JSON arrays), counted from 1.
+        /// Line (text files) or row number (Parquet, Arrow, JSON arrays), counted from 1.
         line: Option<usize>,
         /// What is wrong and what was found.
         message: String,

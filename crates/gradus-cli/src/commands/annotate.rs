@@ -134,7 +134,7 @@ struct InviteArgs {
 struct ExportArgs {
     /// The project's name
     name: String,
-    /// The file: .jsonl, .json, .csv or .parquet
+    /// The file: .jsonl, .json, .csv, .parquet or .arrow
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// preference (chosen and rejected, with the margin; TRL's form), feedback (spans, missing information, corrections, preferences of

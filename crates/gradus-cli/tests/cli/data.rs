@@ -80,7 +80,7 @@ fn a_format_that_would_change_a_value_is_refused_with_the_row() {
         ),
         (
             &["1", "9223372036854775808"],
-            "2: column `a` holds 9223372036854775808, more than a 64-bit integer of Parquet holds",
+            "2: column `a` holds 9223372036854775808, more than a signed 64-bit integer holds",
         ),
         (
             &["0.5", "9007199254740993"],
@@ -99,18 +99,27 @@ fn a_format_that_would_change_a_value_is_refused_with_the_row() {
         test.succeeds(&["data", "convert", "rows.jsonl", "-o", "same.json", "--overwrite"]);
     }
     assert!(!test.path().join("rows.parquet").exists());
+    test.write("rows.jsonl", "{\"text\": \"t\", \"a\": 1}\n{\"text\": \"t\", \"a\": \"x\"}\n");
+    test.fails(
+        &["data", "convert", "rows.jsonl", "-o", "rows.arrow"],
+        1,
+        "error: rows.arrow:2: column `a` holds text here and a number before, but a column of Arrow has one type\n\
+         hint: write .jsonl or .json, which hold any rows\n",
+    );
 }
 
 #[test]
 fn convert_writes_what_show_reads() {
     let test = CliTest::with("pairs.jsonl", PAIRS);
-    let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "--output", "pairs.parquet"]);
-    assert_eq!(stdout, "pairs.parquet: 2 rows, Parquet\n");
-    test.succeeds(&["data", "convert", "pairs.parquet", "-o", "back.jsonl"]);
     let rows = |text: &str| -> Vec<serde_json::Value> {
         text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
     };
-    assert_eq!(rows(&test.read("back.jsonl")), rows(PAIRS));
+    for (name, format) in [("pairs.parquet", "Parquet"), ("pairs.arrow", "Arrow")] {
+        let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "--output", name]);
+        assert_eq!(stdout, format!("{name}: 2 rows, {format}\n"));
+        test.succeeds(&["data", "convert", name, "-o", "back.jsonl", "--overwrite"]);
+        assert_eq!(rows(&test.read("back.jsonl")), rows(PAIRS));
+    }
     let overwrite = "error: `back.jsonl` exists; `--overwrite` replaces it\n";
     test.fails(&["data", "convert", "pairs.jsonl", "-o", "back.jsonl"], 2, overwrite);
     test.succeeds(&["data", "convert", "pairs.jsonl", "-o", "back.jsonl", "--overwrite", "--to", "prompt-completion"]);
@@ -169,7 +178,7 @@ fn bad_input_is_named() {
         &["data", "convert", "good.jsonl", "-o", "out.doc"],
         1,
         "error: the name `out.doc` says no format\n\
-         hint: end it in .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt; .gz behind that compresses\n",
+         hint: end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; .gz behind that compresses\n",
     );
 }
 

@@ -43,11 +43,12 @@ use crate::store::sessions::Session;
 const SECONDS_MAX: f64 = 300.0;
 
 /// What downloads end in, and what they are.
-const DOWNLOADS: [(&str, &str); 4] = [
+const DOWNLOADS: [(&str, &str); 5] = [
     ("jsonl", "application/jsonl; charset=utf-8"),
     ("json", "application/json"),
     ("csv", "text/csv; charset=utf-8"),
     ("parquet", "application/vnd.apache.parquet"),
+    ("arrow", "application/vnd.apache.arrow.stream"),
 ];
 
 /// The routes below `/annotate`.

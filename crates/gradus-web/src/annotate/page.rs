@@ -310,7 +310,7 @@ pub fn results(
     };
     let links = |form: &Form| -> Vec<Html> {
         let one = |ending: &&str| html!["<a href=\"" (path(project, &format!("{}.{ending}", form.name()))) "\" download>" (*ending) "</a> "];
-        ["jsonl", "json", "csv", "parquet"].iter().map(one).collect()
+        ["jsonl", "json", "csv", "parquet", "arrow"].iter().map(one).collect()
     };
     let forms = Form::ALL.iter().map(|form| html!["<li>" (form.name()) ": " (links(form)) "</li>\n"]);
     let decide = match waiting {

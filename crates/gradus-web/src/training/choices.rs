@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 4;
 const MOST: usize = 500;
 
 /// What names of data files end in, `.gz` behind it aside.
-const ENDINGS: [&str; 6] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet"];
+const ENDINGS: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "arrow"];
 
 /// Data files below `folder`, by name: their paths below it, with `/`; and folders that hold some, with `/` at the end. What lies in
 /// runs and models is no data, and a link may lead out.

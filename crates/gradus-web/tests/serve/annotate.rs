@@ -366,6 +366,8 @@ fn downloads_have_the_form_that_is_asked_for() {
         "{csv:?}"
     );
     assert!(ada.get("/annotate/tea/preference.parquet").body.starts_with("PAR1"));
+    let arrow = ada.get("/annotate/tea/preference.arrow");
+    assert_eq!((arrow.status, arrow.header("content-type")), (200, Some("application/vnd.apache.arrow.stream")));
     assert_eq!(ada.get("/annotate/tea/label-studio.json").json()[0]["data"]["answer1"], "a b");
     assert_eq!(ada.get("/annotate/tea/argilla.json").json()[0]["responses"]["1v2"][0]["value"], "first");
     for path in ["preference.xlsx", "preference", "nothing.jsonl", "..%2frows.jsonl"] {

@@ -38,6 +38,7 @@ fn download(
 ) -> Result<Result<Source>, ApiError> {
     let mut files = on_hub.files(api)?;
     files.retain(|file| is_data_file(Path::new(file)));
+    files.sort();
     keep_folder(&mut files, folder);
     let mut source = match choose(Path::new(on_hub.name), &files, split) {
         Ok(source) => source,
@@ -57,6 +58,7 @@ fn cached(on_hub: OnHub<'_>, folder: Option<&str>, split: Option<&str>) -> Resul
     if files.is_empty() {
         return Ok(None);
     }
+    files.sort();
     keep_folder(&mut files, folder);
     let source = choose(Path::new(on_hub.name), &files, split)?;
     Ok(Some(Source { files: source.files.iter().map(|f| snapshot.join(f)).collect(), ..source }))

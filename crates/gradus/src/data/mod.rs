@@ -6,6 +6,8 @@
 mod answered;
 mod apart;
 mod array;
+pub mod arrow;
+mod arrow_value;
 mod classified;
 mod convert;
 mod delimited;
@@ -34,6 +36,8 @@ mod recognise;
 mod references;
 mod report;
 mod row;
+mod saved;
+mod shape;
 mod source;
 mod split;
 mod stats;
@@ -43,6 +47,7 @@ mod transcript;
 mod unpaired;
 mod words;
 mod write;
+mod write_arrow;
 mod write_parquet;
 
 pub use answered::answered;

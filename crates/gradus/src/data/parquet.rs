@@ -9,7 +9,7 @@ use parquet::record::{Field, Row};
 use serde_json::Value;
 
 use super::place::Place;
-use super::reader::{Origin, RawRow, read_all};
+use super::reader::{Origin, RawRow, not_finite, read_all};
 use crate::{Error, Result, border, files};
 
 pub(super) struct ParquetRows {
@@ -57,7 +57,7 @@ fn invalid(origin: &Origin, what: &str) -> Error {
 }
 
 /// The first column that holds a NaN or an infinity, which would become null.
-fn not_finite(row: &Row) -> Option<String> {
+fn infinite(row: &Row) -> Option<String> {
     fn holds(field: &Field) -> bool {
         match field {
             Field::Float16(value) => !value.is_finite(),
@@ -80,15 +80,13 @@ impl Iterator for ParquetRows {
             return None;
         }
         let rows = &mut self.rows;
-        let error = match border::cross(|| Some(rows.next()?.map(|row| (not_finite(&row), row.to_json_value())))) {
+        let error = match border::cross(|| Some(rows.next()?.map(|row| (infinite(&row), row.to_json_value())))) {
             Ok(None) => return None,
-            Ok(Some(Ok((not_finite, row)))) => {
+            Ok(Some(Ok((infinite, row)))) => {
                 self.row += 1;
                 let place = Place::new(&self.origin.file, self.row);
-                if let Some(column) = not_finite {
-                    let message = format!("column `{column}` holds a number that is not finite");
-                    let hint = "rows have no such number: write null in its place, or leave the column out";
-                    return Some(Err(place.error(message).with_hint(hint)));
+                if let Some(column) = infinite {
+                    return Some(Err(not_finite(&place, &column)));
                 }
                 return Some(match row {
                     Value::Object(columns) => Ok(RawRow { place, columns }),

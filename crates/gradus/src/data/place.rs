@@ -10,7 +10,7 @@ use crate::Error;
 pub struct Place {
     /// The file, as the user named it.
     pub file: Arc<Path>,
-    /// The line the row begins on; in Parquet files the row number. From 1.
+    /// The line the row begins on; in Parquet and Arrow files the row number. From 1.
     pub line: usize,
     /// The row's number, from 1, in a JSON array that has several rows on this line.
     pub row_in_array: Option<usize>,

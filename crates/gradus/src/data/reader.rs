@@ -9,6 +9,7 @@ use flate2::read::MultiGzDecoder;
 use serde_json::{Map, Value};
 
 use super::array::JsonArray;
+use super::arrow::{self, ArrowRows};
 use super::delimited::Delimited;
 use super::documents::Documents;
 use super::json;
@@ -40,6 +41,8 @@ pub enum Format {
     Tsv,
     /// Parquet.
     Parquet,
+    /// Arrow IPC, as a stream or as a file.
+    Arrow,
     /// Plain text.
     Text,
 }
@@ -53,6 +56,7 @@ impl Format {
             Self::Csv => "CSV",
             Self::Tsv => "TSV",
             Self::Parquet => "Parquet",
+            Self::Arrow => "Arrow",
             Self::Text => "plain text",
         }
     }
@@ -96,6 +100,9 @@ pub fn open(path: &Path) -> Result<Rows> {
     if head.starts_with(b"PAR1") {
         return Ok(Rows { format: Format::Parquet, gzip, rows: Box::new(ParquetRows::open(origin, input)?) });
     }
+    if is_arrow(path, head)? {
+        return Ok(Rows { format: Format::Arrow, gzip, rows: Box::new(ArrowRows::open(origin, input)?) });
+    }
     if head.starts_with(&[0xef, 0xbb, 0xbf]) {
         input.consume(3);
     }
@@ -111,7 +118,7 @@ pub fn open(path: &Path) -> Result<Rows> {
             let start: String = String::from_utf8_lossy(&head[..head.len().min(12)]).escape_debug().collect();
             let message = format!("not a data file: it begins with `{start}`");
             return Err(Error::data(path, None, message).with_hint(
-                "gradus reads JSON lines, JSON arrays, CSV (named .csv or .tsv), Parquet and text (named .txt), plain or gzipped",
+                "gradus reads JSON lines, JSON arrays, CSV (named .csv or .tsv), Parquet, Arrow and text (named .txt), plain or gzipped",
             ));
         }
     };
@@ -123,6 +130,21 @@ pub fn open(path: &Path) -> Result<Rows> {
         _ => Box::new(JsonLines { origin, input, line: 0, buffer: Vec::new(), done: false }),
     };
     Ok(Rows { format, gzip, rows })
+}
+
+/// Whether a file that begins with `head` is Arrow. The name decides where the content says nothing: of a stream from before
+/// Arrow 0.15, and of a file without a byte.
+fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
+    if head.starts_with(b"FEA1") {
+        return Err(Error::data(path, None, "Feather version 1, which is not read here").with_hint(
+            "write it as version 2: `pyarrow.feather.write_feather(pyarrow.feather.read_table(\"FILE\"), \"NEW\")`",
+        ));
+    }
+    if head.starts_with(arrow::MAGIC) || head.starts_with(&arrow::CONTINUATION) {
+        return Ok(true);
+    }
+    let is_named = matches!(extension(path).as_deref(), Some("arrow" | "feather"));
+    Ok(is_named && (head.is_empty() || arrow::begins_older_stream(head)))
 }
 
 /// The lines of a text file, plain or gzipped, each with its place and without its end.
@@ -211,6 +233,13 @@ pub(super) const ROW_BYTES: usize = 64 << 20;
 pub(super) fn too_large(file: &Path, line: usize) -> Error {
     let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
     Error::data(file, None, message)
+}
+
+/// The error of a row whose `column` holds a NaN or an infinity.
+pub(super) fn not_finite(place: &Place, column: &str) -> Error {
+    place
+        .error(format!("column `{column}` holds a number that is not finite"))
+        .with_hint("rows have no such number: write null in its place, or leave the column out")
 }
 
 struct JsonLines {

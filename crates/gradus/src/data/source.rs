@@ -1,9 +1,10 @@
 //! What `--data` names: a file, a directory of shards, or a data set on the hub.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::hub;
 use super::reader::extension;
+use super::{hub, saved};
 use crate::hub::OnProgress;
 use crate::{Error, Result};
 
@@ -21,7 +22,8 @@ pub struct Source {
 /// Finds the files of `name`: a path, a hub name, or either with `:split` behind it. What is downloaded tells
 /// `on_progress`.
 ///
-/// A directory stands for its data files in name order, or for its text files where it has no other. Where file or folder names carry a split (`train`, `test`,
+/// A directory stands for its data files in name order, or for its text files where it has no other; one that `save_to_disk`
+/// of `datasets` wrote stands for the files that it lists, in that order. Where file or folder names carry a split (`train`, `test`,
 /// `validation`), only one split is read: the one asked for, else `train`, else the only one.
 ///
 /// # Errors
@@ -106,18 +108,58 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
     if !path.is_dir() {
         return Ok(Source { files: vec![path.to_path_buf()], ..Source::default() });
     }
-    let mut files = Vec::new();
-    collect(path, &mut Vec::new(), &is_data_file, &mut files)?;
-    if files.is_empty() {
-        collect(path, &mut Vec::new(), &is_text_file, &mut files)?;
+    if let Some(splits) = saved::splits(path)? {
+        let (chosen, other_splits) = choose_split(path, splits, split)?;
+        let folder = chosen.as_ref().map_or_else(|| path.to_owned(), |split| path.join(split));
+        let files = data_files(&folder)?;
+        if files.is_empty() {
+            return Err(no_data_file(&folder));
+        }
+        return Ok(Source { files, split: chosen, other_splits });
     }
-    files.sort();
+    let files = data_files(path)?;
     let relative = files
         .iter()
         .map(|f| f.strip_prefix(path).unwrap_or(f).to_string_lossy().replace('\\', "/"))
         .collect::<Vec<_>>();
     choose(path, &relative, split)
         .map(|chosen| Source { files: chosen.files.iter().map(|f| path.join(f)).collect(), ..chosen })
+}
+
+/// The data files of a directory in the order in which they are read, or its text files.
+fn data_files(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(path, &mut Vec::new(), &is_data_file, &mut files)?;
+    if files.is_empty() {
+        collect(path, &mut Vec::new(), &is_text_file, &mut files)?;
+    }
+    files.sort();
+    in_order_of_lists(files)
+}
+
+/// Sorted files in the order in which they are read: a directory that lists its files stands for these, in the order of the list.
+fn in_order_of_lists(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut lists = HashMap::new();
+    for folder in files.iter().filter(|file| is_arrow(file)).filter_map(|file| file.parent()) {
+        if !lists.contains_key(folder)
+            && let Some(listed) = saved::files(folder)?
+        {
+            lists.insert(folder.to_owned(), listed);
+        }
+    }
+    let mut ordered = Vec::with_capacity(files.len());
+    for file in files {
+        match file.parent().and_then(|folder| lists.get_mut(folder)) {
+            // The first file brings the whole list.
+            Some(listed) => ordered.append(listed),
+            None => ordered.push(file),
+        }
+    }
+    Ok(ordered)
+}
+
+fn is_arrow(path: &Path) -> bool {
+    extension(path).as_deref() == Some("arrow")
 }
 
 /// Adds the wanted files below `directory`, which lies in the directories `above`. A link to one of these is a circle, and not
@@ -155,8 +197,9 @@ pub(super) fn is_data_file(path: &Path) -> bool {
     const DESCRIPTIONS: [&str; 5] =
         ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
     let described = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| DESCRIPTIONS.contains(&n));
-    let data = extension(path).is_some_and(|e| matches!(&*e, "jsonl" | "ndjson" | "json" | "csv" | "tsv" | "parquet"));
-    data && !described
+    let data = extension(path)
+        .is_some_and(|e| matches!(&*e, "jsonl" | "ndjson" | "json" | "csv" | "tsv" | "parquet" | "arrow" | "feather"));
+    data && !described && !saved::is_cache(path)
 }
 
 /// Whether a file's name says that it is a text; beside other data files it is a description of them.
@@ -164,24 +207,45 @@ fn is_text_file(path: &Path) -> bool {
     extension(path).as_deref() == Some("txt")
 }
 
-/// Which of the data files (relative paths) are read.
+/// Which of the data files (relative paths, in the order in which they are read) are read.
 pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
     let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
     let mut known: Vec<String> = splits.iter().flatten().cloned().collect();
     known.sort();
     known.dedup();
+    let (chosen, other_splits) = choose_split(root, known, split)?;
+    let kept: Vec<PathBuf> = files
+        .iter()
+        .zip(&splits)
+        .filter(|(_, s)| chosen.is_none() || **s == chosen)
+        .map(|(f, _)| PathBuf::from(f))
+        .collect();
+    match kept.is_empty() {
+        true => Err(no_data_file(root)),
+        false => Ok(Source { files: kept, split: chosen, other_splits }),
+    }
+}
+
+fn no_data_file(directory: &Path) -> Error {
+    Error::data(directory, None, "no data file in it")
+        .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt, with or without .gz")
+}
+
+/// The split that is read of those there are, and the others.
+fn choose_split(root: &Path, mut known: Vec<String>, split: Option<&str>) -> Result<(Option<String>, Vec<String>)> {
     let list = known.iter().map(|s| format!("`{s}`")).collect::<Vec<_>>().join(", ");
+    let is_known = |name: &str| known.iter().any(|s| s == name);
     let chosen = match split {
         Some(split) => {
-            let wanted = canonical(split).unwrap_or(split);
-            if !known.iter().any(|s| s == wanted) {
+            let wanted = if is_known(split) { split } else { canonical(split).unwrap_or(split) };
+            if !is_known(wanted) {
                 let found = if known.is_empty() { "no splits".into() } else { list };
                 return Err(Error::data(root, None, format!("no split `{split}` (found {found})")));
             }
             Some(wanted.to_owned())
         }
         None if known.len() <= 1 => known.first().cloned(),
-        None if known.iter().any(|s| s == "train") => Some("train".into()),
+        None if is_known("train") => Some("train".into()),
         None => {
             let message = format!("several splits and no `train`: {list}");
             return Err(Error::data(root, None, message).with_hint(format!(
@@ -191,19 +255,8 @@ pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Resu
             )));
         }
     };
-    let mut kept: Vec<PathBuf> = files
-        .iter()
-        .zip(&splits)
-        .filter(|(_, s)| chosen.is_none() || **s == chosen)
-        .map(|(f, _)| PathBuf::from(f))
-        .collect();
-    kept.sort();
-    if kept.is_empty() {
-        return Err(Error::data(root, None, "no data file in it")
-            .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet or .txt, with or without .gz"));
-    }
     known.retain(|s| Some(s) != chosen.as_ref());
-    Ok(Source { files: kept, split: chosen, other_splits: known })
+    Ok((chosen, known))
 }
 
 /// The split a path names: the innermost part that is a split's name.
@@ -233,7 +286,7 @@ mod tests {
 
     #[test]
     fn train_is_read_unless_another_split_is_named() {
-        let files = ["data/train-1.parquet", "data/train-0.parquet", "data/test-0.parquet"];
+        let files = ["data/test-0.parquet", "data/train-0.parquet", "data/train-1.parquet"];
         let (kept, split) = chosen(&files, None).unwrap();
         assert_eq!(kept, ["data/train-0.parquet", "data/train-1.parquet"]);
         assert_eq!(split.as_deref(), Some("train"));
@@ -244,7 +297,7 @@ mod tests {
 
     #[test]
     fn shards_without_a_split_are_all_read() {
-        assert_eq!(chosen(&["b.jsonl", "a.jsonl"], None).unwrap(), (vec!["a.jsonl".into(), "b.jsonl".into()], None));
+        assert_eq!(chosen(&["a.jsonl", "b.jsonl"], None).unwrap(), (vec!["a.jsonl".into(), "b.jsonl".into()], None));
         assert_eq!(chosen(&["harmless-base/test.jsonl.gz"], None).unwrap().1.as_deref(), Some("test"));
     }
 

@@ -1,4 +1,4 @@
-//! Rows to a file: JSON lines, a JSON array, CSV or Parquet, as its name says, gzipped when it ends in `.gz`.
+//! Rows to a file: JSON lines, a JSON array, CSV, Parquet or Arrow, as its name says, gzipped when it ends in `.gz`.
 
 use std::io::Write;
 
@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::documents::DOCUMENT_END;
 use super::reader::{Format, extension};
+use super::write_arrow::ArrowColumns;
 use super::write_parquet::write_parquet;
 use crate::files::output::{OutputFile, Staged, commit};
 use crate::{Error, Result};
@@ -34,6 +35,7 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         Some("csv") => Format::Csv,
         Some("tsv") => Format::Tsv,
         Some("parquet") => Format::Parquet,
+        Some("arrow") => Format::Arrow,
         Some("txt") if rows.iter().all(|row| row.len() == 1 && row.contains_key("text")) => Format::Text,
         Some("txt") => {
             let message = format!("`{}` can hold texts alone, but the rows have other columns", path.display());
@@ -42,19 +44,21 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         _ => {
             let message = format!("the name `{}` says no format", path.display());
             return Err(Error::input(message).with_hint(
-                "end it in .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt; .gz behind that compresses",
+                "end it in .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt; .gz behind that compresses",
             ));
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
     // What a format cannot hold is told before anything is written.
-    let parquet = match format {
-        Format::Parquet => Some(write_parquet(rows).map_err(|fault| fault.error(path))?),
-        _ => None,
+    let columns = match format {
+        Format::Parquet => Columns::Parquet(write_parquet(rows).map_err(|fault| fault.error(path))?),
+        Format::Arrow => Columns::Arrow(ArrowColumns::of(rows).map_err(|fault| fault.error(path))?),
+        _ => Columns::None,
     };
-    let write = |out: &mut dyn Write| match &parquet {
-        Some(bytes) => out.write_all(bytes),
-        None => write_as(format, rows, out),
+    let write = |out: &mut dyn Write| match &columns {
+        Columns::Parquet(bytes) => out.write_all(bytes),
+        Columns::Arrow(columns) => columns.write(out),
+        Columns::None => write_as(format, rows, out),
     };
     let staged = file.stage(|file| {
         if !gzip {
@@ -65,6 +69,13 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         encoder.finish().map(drop)
     })?;
     Ok((staged, format))
+}
+
+/// What is made of all rows before the file is.
+enum Columns<'a> {
+    Parquet(Vec<u8>),
+    Arrow(ArrowColumns<'a>),
+    None,
 }
 
 fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) -> std::io::Result<()> {
@@ -84,7 +95,7 @@ fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) ->
         }
         Format::Csv => write_delimited(rows, b',', &mut *out)?,
         Format::Tsv => write_delimited(rows, b'\t', &mut *out)?,
-        Format::Parquet => unreachable!("made of all rows at once"),
+        Format::Parquet | Format::Arrow => unreachable!("made of all rows at once"),
         Format::Text => {
             for (i, row) in rows.iter().enumerate() {
                 if i > 0 {

@@ -150,6 +150,8 @@ readers!(
     text,
     gzip,
     parquet,
+    arrow,
+    arrow_types,
     tokenizer,
     sentencepiece,
     tokenizer_config,

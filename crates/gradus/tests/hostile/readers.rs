@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use gradus::config::RunConfig;
-use gradus::data::{LoadOptions, load, write_rows};
+use gradus::data::{LoadOptions, load, open, write_rows};
 use gradus::files::output::Outputs;
 use gradus::model::{AdapterDir, CausalLm, Classifier, ModelDir, save_causal};
 use gradus::reward::Lexicon;
@@ -37,6 +37,8 @@ pub fn all() -> Vec<Reader> {
         reader("text", text, |at, bytes| rows(at, "rows.txt", bytes)),
         reader("gzip", gzip, |at, bytes| rows(at, "rows.jsonl.gz", bytes)),
         reader("parquet", parquet, |at, bytes| rows(at, "rows.parquet", bytes)),
+        reader("arrow", arrow, |at, bytes| rows(at, "rows.arrow", bytes)),
+        reader("arrow_types", arrow_types, |at, bytes| every_row(&write(at, "rows.arrow", bytes))),
         reader("tokenizer", tokenizer, |at, bytes| {
             write(at, "tokenizer.json", bytes);
             let _ = std::fs::remove_file(at.join("tokenizer_config.json"));
@@ -220,6 +222,36 @@ fn parquet() -> Vec<Vec<u8>> {
         std::fs::read(path).expect("readable")
     };
     data().into_iter().map(file).collect()
+}
+
+/// What gradus writes, and what other libraries do: compressed, in the form of files, with dictionaries that grow.
+fn arrow() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |rows: Vec<Value>| {
+        let path = directory.path().join("rows.arrow");
+        let rows: Vec<Map<String, Value>> =
+            rows.iter().map(|row| row.as_object().expect("an object").clone()).collect();
+        write_rows(&Outputs::new(true).file(&path).expect("may be written"), &rows).expect("written");
+        std::fs::read(path).expect("readable")
+    };
+    let theirs = ["saved/data-00000-of-00003.arrow", "dictionaries.arrow"];
+    data().into_iter().chain(nested()).map(file).chain(theirs.map(arrow_fixture)).collect()
+}
+
+/// Files with a column of every type, which are no rows to train on.
+fn arrow_types() -> Vec<Vec<u8>> {
+    ["types.arrow", "batches.arrow", "file.arrow", "lz4.arrow", "lz4.feather", "zstd.arrow", "legacy.arrow"]
+        .map(arrow_fixture)
+        .to_vec()
+}
+
+fn arrow_fixture(name: &str) -> Vec<u8> {
+    std::fs::read(fixtures().join("arrow").join(name)).expect("the fixture is part of the repository")
+}
+
+/// Reads rows of any columns; the first error is the answer.
+fn every_row(path: &Path) -> Result<(), String> {
+    said(open(path).and_then(|rows| rows.map(|row| row.map(drop)).collect::<gradus::Result<()>>()))
 }
 
 /// One of each model, and one with every step that changes a text.

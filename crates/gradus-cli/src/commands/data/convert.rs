@@ -19,7 +19,7 @@ use crate::output::Output;
 pub struct ConvertArgs {
     #[command(flatten)]
     rows: RowArgs,
-    /// Where to write; the name says the format: .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt, with .gz behind it or not
+    /// Where to write; the name says the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt, with .gz behind it or not
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference`, `unpaired` (with a label;

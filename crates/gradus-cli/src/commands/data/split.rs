@@ -17,7 +17,7 @@ use crate::output::Output;
 pub struct SplitArgs {
     #[command(flatten)]
     rows: RowArgs,
-    /// Where the rows to train on go; the name says the format: .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt, with .gz behind it or not
+    /// Where the rows to train on go; the name says the format: .jsonl, .json, .csv, .tsv, .parquet, .arrow or, for texts, .txt, with .gz behind it or not
     #[arg(long, value_name = "FILE")]
     train: PathBuf,
     /// Where the held-out rows go

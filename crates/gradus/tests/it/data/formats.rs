@@ -27,7 +27,7 @@ fn rows() -> Vec<Map<String, Value>> {
 fn every_format_reads_what_it_wrote() {
     let folder = Folder::new();
     let mut first: Option<Vec<RowData>> = None;
-    for name in ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet"] {
+    for name in ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.arrow"] {
         for suffix in ["", ".gz"] {
             let path = folder.path(&format!("{name}{suffix}"));
             let format = write_rows(&OutputFile::new(&path).unwrap(), &rows()).unwrap();

@@ -1,6 +1,7 @@
 //! Data sets from files to rows: formats, bad input with the exact messages, the linter, and real data.
 
 mod apart;
+mod arrow;
 mod bad_input;
 mod feedback;
 mod formats;

@@ -1,0 +1,241 @@
+//! Values of Arrow's arrays as JSON, equal to what the reader of Parquet gives.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::temporal_conversions::{
+    date32_to_datetime, date64_to_datetime, timestamp_ms_to_datetime, timestamp_s_to_datetime, timestamp_us_to_datetime,
+};
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType,
+    Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::{DataType, Field, Fields, TimeUnit};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Number, Value};
+
+use crate::error::excerpt;
+
+/// Why rows have no value for a column, and what to do.
+type NoValue = (String, &'static str);
+
+/// Checks that rows can hold all columns: names are distinct, and types are known.
+pub(super) fn check_fields(fields: &Fields, column: Option<&str>) -> Result<(), NoValue> {
+    let mut names = HashSet::new();
+    for field in fields {
+        let column = column.unwrap_or(field.name());
+        if !names.insert(field.name()) {
+            let what = format!("two columns are named `{}`", excerpt(field.name(), 60));
+            return Err((what, "rename one of them: a row holds one value of a name"));
+        }
+        check_field(field, column)?;
+    }
+    Ok(())
+}
+
+fn check_field(field: &Field, column: &str) -> Result<(), NoValue> {
+    check_type(field.data_type(), column)
+}
+
+fn check_type(kind: &DataType, column: &str) -> Result<(), NoValue> {
+    use DataType::*;
+    match kind {
+        Null | Boolean | Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 | Float16 | Float32
+        | Float64 | Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | FixedSizeBinary(_) | Date32
+        | Date64 | Time32(_) | Time64(_) | Timestamp(..) => Ok(()),
+        Decimal32(_, scale) | Decimal64(_, scale) | Decimal128(_, scale) | Decimal256(_, scale) if *scale >= 0 => {
+            Ok(())
+        }
+        List(field) | LargeList(field) | FixedSizeList(field, _) => check_field(field, column),
+        Struct(fields) => check_fields(fields, Some(column)),
+        Map(entries, _) => match entries.data_type() {
+            Struct(fields) if fields.len() == 2 => fields.iter().try_for_each(|field| check_field(field, column)),
+            _ => Err(unsupported(kind, column)),
+        },
+        Dictionary(_, values) => check_type(values, column),
+        _ => Err(unsupported(kind, column)),
+    }
+}
+
+fn unsupported(kind: &DataType, column: &str) -> NoValue {
+    let kind = excerpt(&kind.to_string(), 200);
+    let what = format!("column `{}` has the type {kind}, which rows have no value for", excerpt(column, 60));
+    (what, "turn it into text, numbers, lists or structs, or leave the column out")
+}
+
+/// Why a value cannot be in a row.
+pub(super) enum Problem {
+    TooLarge,
+    NotFinite,
+    /// What the column does.
+    Is(String),
+}
+
+fn take(room: &mut usize, bytes: usize) -> Result<(), Problem> {
+    *room = room.checked_sub(bytes).ok_or(Problem::TooLarge)?;
+    Ok(())
+}
+
+fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, at: usize) -> T::Native {
+    array.as_primitive::<T>().value(at)
+}
+
+/// The value at `at`, as the reader of Parquet gives it. `room` is what is left of the row's bytes.
+pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Value, Problem> {
+    // The shortest value of JSON, with a comma.
+    take(room, 2)?;
+    if array.is_null(at) {
+        return Ok(Value::Null);
+    }
+    let text = |text: &str, room: &mut usize| take(room, text.len()).map(|()| Value::String(text.to_owned()));
+    let bytes = |bytes: &[u8], room: &mut usize| {
+        take(room, bytes.len().div_ceil(3).saturating_mul(4)).map(|()| Value::String(BASE64_STANDARD.encode(bytes)))
+    };
+    let float = |number: f64| Number::from_f64(number).map(Value::Number).ok_or(Problem::NotFinite);
+    let list = |values: &ArrayRef, start: usize, end: usize, room: &mut usize| {
+        (start..end).map(|at| value(values, at, room)).collect::<Result<_, _>>().map(Value::Array)
+    };
+    match array.data_type() {
+        DataType::Null => Ok(Value::Null),
+        DataType::Boolean => Ok(Value::Bool(array.as_boolean().value(at))),
+        DataType::Int8 => Ok(primitive::<Int8Type>(array, at).into()),
+        DataType::Int16 => Ok(primitive::<Int16Type>(array, at).into()),
+        DataType::Int32 => Ok(primitive::<Int32Type>(array, at).into()),
+        DataType::Int64 => Ok(primitive::<Int64Type>(array, at).into()),
+        DataType::UInt8 => Ok(primitive::<UInt8Type>(array, at).into()),
+        DataType::UInt16 => Ok(primitive::<UInt16Type>(array, at).into()),
+        DataType::UInt32 => Ok(primitive::<UInt32Type>(array, at).into()),
+        DataType::UInt64 => Ok(primitive::<UInt64Type>(array, at).into()),
+        DataType::Float16 => float(primitive::<Float16Type>(array, at).to_f64()),
+        DataType::Float32 => float(primitive::<Float32Type>(array, at).into()),
+        DataType::Float64 => float(primitive::<Float64Type>(array, at)),
+        DataType::Utf8 => text(array.as_string::<i32>().value(at), room),
+        DataType::LargeUtf8 => text(array.as_string::<i64>().value(at), room),
+        DataType::Utf8View => text(array.as_string_view().value(at), room),
+        DataType::Binary => bytes(array.as_binary::<i32>().value(at), room),
+        DataType::LargeBinary => bytes(array.as_binary::<i64>().value(at), room),
+        DataType::BinaryView => bytes(array.as_binary_view().value(at), room),
+        DataType::FixedSizeBinary(_) => bytes(array.as_fixed_size_binary().value(at), room),
+        DataType::Decimal32(_, scale) => Ok(decimal(primitive::<Decimal32Type>(array, at).to_string(), *scale)),
+        DataType::Decimal64(_, scale) => Ok(decimal(primitive::<Decimal64Type>(array, at).to_string(), *scale)),
+        DataType::Decimal128(_, scale) => Ok(decimal(primitive::<Decimal128Type>(array, at).to_string(), *scale)),
+        DataType::Decimal256(_, scale) => Ok(decimal(primitive::<Decimal256Type>(array, at).to_string(), *scale)),
+        DataType::Date32 | DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) | DataType::Timestamp(..) => {
+            temporal(array, at)
+        }
+        DataType::List(_) => {
+            let lists = array.as_list::<i32>();
+            let offsets = lists.value_offsets();
+            list(lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
+        }
+        DataType::LargeList(_) => {
+            let lists = array.as_list::<i64>();
+            let offsets = lists.value_offsets();
+            list(lists.values(), offsets[at] as usize, offsets[at + 1] as usize, room)
+        }
+        DataType::FixedSizeList(_, length) => {
+            let lists = array.as_fixed_size_list();
+            let start = lists.value_offset_at(at);
+            list(lists.values(), start, start + *length as usize, room)
+        }
+        DataType::Struct(fields) => {
+            let columns = array.as_struct().columns().iter();
+            let entry = |(field, column): (&Arc<Field>, &ArrayRef)| {
+                take(room, field.name().len())?;
+                Ok((field.name().clone(), value(column, at, room)?))
+            };
+            fields.iter().zip(columns).map(entry).collect::<Result<_, _>>().map(Value::Object)
+        }
+        DataType::Map(..) => {
+            let maps = array.as_map();
+            let mut map = Map::new();
+            for at in maps.value_offsets()[at] as usize..maps.value_offsets()[at + 1] as usize {
+                let key = match value(maps.keys(), at, room)? {
+                    Value::String(key) => key,
+                    other => other.to_string(),
+                };
+                let value = value(maps.values(), at, room)?;
+                if map.contains_key(&key) {
+                    let key = excerpt(&key, 60);
+                    return Err(Problem::Is(format!("holds a map with the key `{key}` twice")));
+                }
+                map.insert(key, value);
+            }
+            Ok(Value::Object(map))
+        }
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let key = value(dictionary.keys(), at, room)?.as_u64().and_then(|key| usize::try_from(key).ok());
+            value(dictionary.values(), key.expect("the keys of a dictionary are checked when it is read"), room)
+        }
+        other => Err(Problem::Is(format!("has the type {other}, which rows have no value for"))),
+    }
+}
+
+/// A date, a time of day or a point in time. Nanoseconds are a number, as in Parquet, where nothing shorter holds them.
+fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
+    const DATE: &str = "%Y-%m-%d";
+    const MILLISECONDS: &str = "%Y-%m-%d %H:%M:%S%.3f +00:00";
+    const MICROSECONDS: &str = "%Y-%m-%d %H:%M:%S%.6f +00:00";
+    let (number, time, format) = match array.data_type() {
+        DataType::Date32 => {
+            let days = primitive::<Date32Type>(array, at);
+            (i64::from(days), date32_to_datetime(days), DATE)
+        }
+        DataType::Date64 => {
+            let milliseconds = primitive::<Date64Type>(array, at);
+            (milliseconds, date64_to_datetime(milliseconds), DATE)
+        }
+        DataType::Timestamp(TimeUnit::Second, _) => {
+            let seconds = primitive::<TimestampSecondType>(array, at);
+            (seconds, timestamp_s_to_datetime(seconds), MILLISECONDS)
+        }
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            let milliseconds = primitive::<TimestampMillisecondType>(array, at);
+            (milliseconds, timestamp_ms_to_datetime(milliseconds), MILLISECONDS)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            let microseconds = primitive::<TimestampMicrosecondType>(array, at);
+            (microseconds, timestamp_us_to_datetime(microseconds), MICROSECONDS)
+        }
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+            return Ok(primitive::<TimestampNanosecondType>(array, at).into());
+        }
+        DataType::Time32(TimeUnit::Second) => {
+            return time_of_day(i64::from(primitive::<Time32SecondType>(array, at)) * 1000, 3);
+        }
+        DataType::Time32(_) => return time_of_day(primitive::<Time32MillisecondType>(array, at).into(), 3),
+        DataType::Time64(TimeUnit::Microsecond) => {
+            return time_of_day(primitive::<Time64MicrosecondType>(array, at), 6);
+        }
+        _ => return Ok(primitive::<Time64NanosecondType>(array, at).into()),
+    };
+    match time {
+        Some(time) => Ok(Value::String(time.format(format).to_string())),
+        None => Err(Problem::Is(format!("holds the time {number}, which no calendar has"))),
+    }
+}
+
+/// `HH:MM:SS` with as many digits behind the point as the unit has.
+fn time_of_day(units: i64, digits: usize) -> Result<Value, Problem> {
+    let units = u64::try_from(units).map_err(|_| Problem::Is(format!("holds the time of day {units}, below zero")))?;
+    let second = 10u64.pow(digits as u32);
+    let (seconds, rest) = (units / second, units % second);
+    let text = format!("{:02}:{:02}:{:02}.{rest:0digits$}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    Ok(Value::String(text))
+}
+
+/// Digits with a point before the last `scale` of them.
+fn decimal(digits: String, scale: i8) -> Value {
+    let scale = usize::try_from(scale).unwrap_or(0);
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |digits| ("-", digits));
+    // One digit stands before the point.
+    let digits = format!("{digits:0>width$}", width = scale + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    Value::String(format!("{sign}{whole}.{fraction}"))
+}
