@@ -91,6 +91,8 @@ def _model_type(model: Any) -> str | None:
         found = getattr(config, "model_type", None)
         return None if found is None else str(found)
     path = getattr(model, "model_path", model)
+    if not isinstance(path, (str, os.PathLike)):
+        return None
     file = Path(os.fspath(path)) / "config.json"
     if file.is_file():
         found = json.loads(file.read_text(encoding="utf-8")).get("model_type")

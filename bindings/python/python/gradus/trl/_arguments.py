@@ -91,7 +91,7 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "warmup_steps": Honored(("warmup_steps",), "below 1 it is a share of all steps, as in TRL", by="schedule"),
     "optim": Honored(
-        ("optimizer",),
+        ("optimizer", "adam_betas", "adam_epsilon"),
         "`rmsprop`, and the variants of AdamW that compute the same: `adamw_torch`, `adamw_torch_fused`, "
         "`adamw_torch_xla`, `adamw_torch_npu_fused`, `adamw_apex_fused`; others are refused",
         by="optimizer",
@@ -168,7 +168,7 @@ COMMON: Mapping[str, Treatment] = {
     "per_device_eval_batch_size": NoEffect("evaluations choose their own batches"),
     "prediction_loss_only": NoEffect("gradus measures the loss and its other metrics in one pass"),
     "eval_on_start": Honored(
-        ("eval_steps",),
+        ("eval_steps", "eval_fraction", "max_eval_rows"),
         "gradus always evaluates before the first step, to know which model is best; true adds it to the log history",
         by="evaluation",
     ),
@@ -248,8 +248,11 @@ _MODEL: Mapping[str, Treatment] = {
         by="model_init",
     ),
     "trust_remote_code": Refused("gradus runs no code of a model's author", "Use a model of a family that gradus knows."),
-    "dataset_num_proc": NoEffect(_CORES),
     "pad_to_multiple_of": NoEffect(_NO_PADDING),
+}
+_OFFLINE: Mapping[str, Treatment] = {
+    **_MODEL,
+    "dataset_num_proc": NoEffect(_CORES),
     "activation_offloading": NoEffect("it saves memory and changes no result; `gradient_checkpointing` does so here"),
 }
 _ROUTER: Mapping[str, Treatment] = {
@@ -317,6 +320,11 @@ _ONLINE: Mapping[str, Treatment] = {
         (None,),
     ),
     "num_generations": Honored(("group_size", "batch_size"), by="rollouts"),
+    "eval_strategy": Honored(
+        ("eval_steps", "eval_fraction", "max_eval_rows", "evaluation_samples"),
+        "`no` evaluates never and holds no rows out; else gradus evaluates after the last step too",
+        by="evaluation",
+    ),
     "num_generations_eval": Honored(("evaluation_samples",), "`None` means `num_generations`", by="evaluation"),
     "max_completion_length": same("max_new_tokens"),
     "ds3_gather_for_generation": NoEffect(_ONE_MACHINE),
@@ -374,7 +382,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "num_iterations": same("update_epochs"),
     "epsilon": same("clip_range"),
     "epsilon_high": same("clip_range_high", "`None` means `epsilon`"),
-    "reward_weights": Honored(("reward_weights",), "`None` weighs every reward with 1", by="rewards"),
+    "reward_weights": Honored(("reward", "reward_weights"), "`None` weighs every reward with 1", by="rewards"),
     "mask_truncated_completions": same("mask_truncated_completions"),
     "log_completions": Honored(
         (), "the trainer prints the completions of a logged step; the run keeps all of them in `rollouts.sqlite` either way"
@@ -389,7 +397,7 @@ _ONLINE: Mapping[str, Treatment] = {
 
 CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     "SFTConfig": {
-        **_MODEL,
+        **_OFFLINE,
         **_ROUTER,
         **_CUT,
         **_TRUNCATION,
@@ -411,7 +419,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "loss_type": Honored(("loss_type",), "`nll`, `dft`, and `chunked_nll` as another name of `nll`", by="sft_loss"),
     },
     "DPOConfig": {
-        **_MODEL,
+        **_OFFLINE,
         **_ROUTER,
         **_CUT,
         **_TRUNCATION,
@@ -473,7 +481,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "log_completions_hub_repo": Refused(_NO_UPLOAD, "Read the completions from `rollouts.sqlite` in the run directory."),
     },
     "KTOConfig": {
-        **_MODEL,
+        **_OFFLINE,
         **_ROUTER,
         **_CUT,
         **_NO_DROPOUT,
@@ -491,7 +499,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "reward_clip_range": Honored(("reward_clip_range",), by="reward_clip"),
     },
     "RewardConfig": {
-        **_MODEL,
+        **_OFFLINE,
         **_DROPOUT,
         **_PAD_TOKEN,
         **_EOS_TOKEN,
