@@ -893,3 +893,9 @@ def test_small_things_that_scripts_use(core: Core, tmp_path: Path, capsys: pytes
     trainer.train()
     assert core.options["logging_steps"] == 1 and trainer.pop_callback(Watching) is callback
     assert trainer.is_world_process_zero() and trainer.is_local_process_zero()
+
+
+def test_the_page_has_the_table() -> None:
+    import write_trl_page
+
+    assert write_trl_page.PAGE.read_text(encoding="utf-8") == write_trl_page.page(), "run python tests/write_trl_page.py"

@@ -86,19 +86,17 @@ def _usual_targets(model: Any) -> list[str]:
 
 
 def _model_type(model: Any) -> str | None:
-    config = getattr(model, "config", None)
-    if config is not None:
-        found = getattr(config, "model_type", None)
+    """`model_type` of a directory, a run, a hub name or an object; `None` where it is not to be found."""
+    if not isinstance(model, (str, os.PathLike)):
+        found = getattr(getattr(model, "config", None), "model_type", None)
         return None if found is None else str(found)
-    path = getattr(model, "model_path", model)
-    if not isinstance(path, (str, os.PathLike)):
-        return None
-    file = Path(os.fspath(path)) / "config.json"
+    path = os.fspath(getattr(model, "model_path", model))
+    file = Path(path) / "config.json"
     if file.is_file():
         found = json.loads(file.read_text(encoding="utf-8")).get("model_type")
         return None if found is None else str(found)
     try:
-        return str(importlib.import_module("transformers").AutoConfig.from_pretrained(os.fspath(path)).model_type)
+        return str(importlib.import_module("transformers").AutoConfig.from_pretrained(path).model_type)
     except (ImportError, OSError, ValueError):
         return None
 

@@ -261,7 +261,7 @@ class Trainer:
         """Before training what was given; afterwards the trained `gradus.Model`."""
         if self._run is None:
             return self._arguments["model"]
-        return _core().Model(str(self._model_directory()))
+        return _core().load(str(self._model_directory()))
 
     def _model_directory(self) -> Path:
         directory = Path(self.run.path)
