@@ -1,6 +1,6 @@
-"""Records what TRL's six trainers take, as tests/trl_arguments.json: `python tests/record_trl.py`.
+"""Records what TRL's six trainers take, and the numbers of small runs, as tests/trl_arguments.json: `python tests/record_trl.py`.
 
-The tests compare `gradus.trl` with this file, so they need no TRL. Where TRL is installed, they compare this file with TRL too.
+The tests compare `gradus.trl` with this file, so they need no TRL. Where TRL is installed, they compare the arguments with TRL too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ def parameters_of(trainer: type) -> dict[str, Any]:
 
 
 def record() -> dict[str, Any]:
+    """Everything that takes no training."""
     import transformers
     import trl
 
@@ -59,6 +62,18 @@ def record() -> dict[str, Any]:
     }
 
 
+def runs() -> dict[str, Any]:
+    """The logs of the jobs."""
+    import trl
+    from datasets import Dataset
+    from trl_jobs import JOBS, numbers
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
+        return {name: numbers(trl, name, Dataset.from_list) for name in JOBS}
+
+
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(record(), indent=1) + "\n")
+    RECORD.write_text(json.dumps({**record(), "runs": runs()}, indent=1) + "\n")
     print(f"wrote {RECORD}", file=sys.stderr)

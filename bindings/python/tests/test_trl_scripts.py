@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from record_trl import RECORD
+from trl_jobs import JOBS, numbers
 from trl_stand_in import HAS_NATIVE, REPOSITORY
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE, reason="the native module of gradus is not built")
@@ -263,3 +266,16 @@ def test_data_sets_of_hugging_face(model: str) -> None:
     trainer = trl.SFTTrainer(model, args, train_dataset=parts["train"])
     assert trainer.train().global_step == 2
     assert trainer.evaluate(parts["test"])["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_numbers_are_those_of_trl(name: str) -> None:
+    from gradus import trl
+
+    known = json.loads(RECORD.read_text(encoding="utf-8"))["runs"][name]
+    found = numbers(trl, name, list)
+    assert [entry["step"] for entry in found] == [entry["step"] for entry in known]
+    for ours, theirs in zip(found, known):
+        shared = {key: value for key, value in theirs.items() if key in ours}
+        assert shared == pytest.approx({key: ours[key] for key in shared}, rel=2e-3, abs=2e-5), theirs["step"]
+        assert {"loss", "eval_loss", "step"} & set(shared) >= {"step"}

@@ -308,6 +308,11 @@ _ONLINE: Mapping[str, Treatment] = {
         by="rollouts",
     ),
     "gradient_accumulation_steps": Honored(("batch_size", "mini_batches"), "see `generation_batch_size`", by="rollouts"),
+    "num_train_epochs": Honored(
+        ("epochs", "max_steps"),
+        "without `max_steps`; where rows at the end of an epoch fill no iteration, `max_steps` is what TRL makes of it without them",
+        by="steps",
+    ),
     "max_steps": Honored(
         ("max_steps",),
         "gradus counts iterations of sampling and training, each of one or more optimizer steps; the number is divided by "

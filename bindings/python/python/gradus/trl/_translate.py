@@ -179,7 +179,16 @@ def _steps_of_epoch(asked: Asked, because: str) -> int:
     if asked.rows is None or packed:
         reason = "packing decides how many rows there are" if packed else "the data do not say how many rows they have"
         raise error(f"{because} needs the number of steps, but {reason}. Give `max_steps` and intervals in whole steps.")
-    return math.ceil(asked.rows / _rows_of_step(asked))
+    each = _rows_of_step(asked)
+    if not is_online(asked):
+        return math.ceil(asked.rows / each)
+    if asked.rows < each:
+        raise error(
+            f"`train_dataset` has {asked.rows} rows, but an iteration samples for {each} prompts (completions by `num_generations`). Give "
+            "more rows, or make the batches smaller."
+        )
+    # TRL leaves out the rows at the end that fill no iteration.
+    return asked.rows // each
 
 
 def _total(asked: Asked, because: str) -> int:
@@ -223,6 +232,9 @@ def _rollouts(asked: Asked) -> Keys:
 def _steps(asked: Asked) -> Keys:
     args, each = asked.args, _per_iteration(asked)
     if args.max_steps <= 0:
+        if is_online(asked) and asked.rows is not None and asked.rows % _rows_of_step(asked):
+            # gradus would fill the last iteration of an epoch with rows of the next one, and have more steps.
+            return {"max_steps": _total(asked, "`num_train_epochs`")}
         return {"epochs": args.num_train_epochs}
     steps = math.ceil(args.max_steps / each)
     if steps * each != args.max_steps:
