@@ -574,6 +574,17 @@ def test_a_configuration_is_a_dataclass_with_its_values() -> None:
     assert dataclasses.replace(args, max_steps=3).max_steps == 3
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_command_lines_fill_configurations(method: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    parser = transformers.HfArgumentParser((config_of(method),))
+    words = ["--learning_rate", "1e-4", "--output_dir", "x", "--report_to", "wandb", "--max_steps", "3", "--bf16", "false"]
+    (args,) = parser.parse_args_into_dataclasses(words)
+    expected = config_of(method)("x", learning_rate=1e-4, report_to=args.report_to, max_steps=3, bf16=False)
+    assert args == expected
+    assert plain(args.report_to) in ("wandb", ["wandb"])
+
+
 def test_without_args_the_directory_is_named_after_model_and_method(core: Core) -> None:
     trl.DPOTrainer("some/model", train_dataset=ROWS).train()
     assert core.options["output_dir"] == "model-DPO"
@@ -724,7 +735,7 @@ def test_the_log_has_means_and_evaluations_under_the_names_of_trl(core: Core) ->
 
 def test_evaluations_of_sampling_have_the_names_of_trl_and_steps_of_the_optimizer(core: Core) -> None:
     core.events = told([(1, {"reward": 1.0, "eval_length": 3.0, "eval_kl": 0.1, "eval_reward": 2.0})], total=5)
-    trainer = make("GRPO", {"num_iterations": 3, "eval_strategy": "steps", "logging_steps": 3}, **HELD_OUT)
+    trainer = make("GRPO", {"num_iterations": 3, "eval_strategy": "steps", "logging_steps": 3, "save_steps": 3}, **HELD_OUT)
     trainer.train()
     history = trainer.state.log_history
     assert history[0] == {"reward": 1.0, "step": 3}

@@ -387,7 +387,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "num_iterations": same("update_epochs"),
     "epsilon": same("clip_range"),
     "epsilon_high": same("clip_range_high", "`None` means `epsilon`"),
-    "reward_weights": Honored(("reward", "reward_weights"), "`None` weighs every reward with 1", by="rewards"),
+    "reward_weights": Honored(("reward", "reward_weights"), "`None` weighs every reward with 1"),
     "mask_truncated_completions": same("mask_truncated_completions"),
     "log_completions": Honored(
         (), "the trainer prints the completions of a logged step; the run keeps all of them in `rollouts.sqlite` either way"
@@ -576,12 +576,10 @@ _REWARDS: Mapping[str, Treatment] = {
     "reward_funcs": Honored(
         ("reward",),
         "functions, directories or hub names of reward models, and lists of them; a model of transformers is saved first",
-        by="rewards",
     ),
     "reward_processing_classes": Honored(
         ("reward",),
         "the tokenizers of reward models that are objects; a directory or hub name brings its own, so `None` belongs to it",
-        by="rewards",
     ),
 }
 

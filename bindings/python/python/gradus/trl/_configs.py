@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 from gradus.trl import _check
 from gradus.trl._arguments import EARLIER
@@ -61,7 +61,7 @@ class BaseConfig:
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-08
-    optim_target_modules: str | list[str] | None = None
+    optim_target_modules: None | str | list[str] = None
     gradient_accumulation_steps: int = 1
     average_tokens_across_devices: bool = True
     max_grad_norm: float = 1.0
@@ -89,16 +89,16 @@ class BaseConfig:
     logging_first_step: bool = False
     log_on_each_node: bool = True
     logging_nan_inf_filter: bool = True
-    include_num_input_tokens_seen: str | bool = "no"
+    include_num_input_tokens_seen: str = "no"
     log_level: str = "passive"
     log_level_replica: str = "warning"
     disable_tqdm: bool | None = None
-    report_to: str | list[str] | None = "none"
+    report_to: None | str | list[str] = "none"
     run_name: str | None = None
     project: str = "huggingface"
     trackio_space_id: str | None = None
     trackio_bucket_id: str | None = None
-    trackio_static_space_id: str | bool | None = None
+    trackio_static_space_id: str | None | Literal[False] = None
     eval_strategy: str = "no"
     eval_steps: float | None = None
     eval_delay: float = 0
@@ -154,7 +154,7 @@ class BaseConfig:
     fsdp: str | None = None
     fsdp_config: dict[str, Any] | str | None = None
     deepspeed: dict[str, Any] | str | None = None
-    debug: str | list[str] = ""
+    debug: str = ""
     skip_memory_metrics: bool = True
     do_train: bool = False
     do_eval: bool = False
@@ -315,7 +315,7 @@ class GRPOConfig(BaseConfig):
     importance_sampling_level: str = "token"
     reward_weights: list[float] | None = None
     multi_objective_aggregation: str = "sum_then_normalize"
-    scale_rewards: str | bool = "group"
+    scale_rewards: str = "group"
     loss_type: str = "dapo"
     mask_truncated_completions: bool = False
     sync_ref_model: bool = False

@@ -601,10 +601,6 @@ def _sampling(asked: Asked) -> Keys:
     return {_SAMPLING[name]: value for name, value in asks.items() if value is not None and value != _OFF.get(name)}
 
 
-def _rewards(_asked: Asked) -> Keys:
-    return {}  # the trainer hands them over: they are no key
-
-
 def _quantization(asked: Asked) -> Keys:
     inner = (getattr(asked.args, "model_init_kwargs", None) or {}).get("quantization_config")
     return quantized_weights(asked.arguments.get("quantization_config") or inner, asked.arguments.get("peft_config") is not None)
@@ -640,7 +636,6 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Asked], Keys]]] = {
     "recompute": _recompute,
     "reference": _reference,
     "reward_clip": _reward_clip,
-    "rewards": _rewards,
     "rollouts": _rollouts,
     "sampling": _sampling,
     "saving": _saving,
