@@ -137,6 +137,23 @@ def test_every_key_of_the_table_is_one_of_gradus(method: str) -> None:
             assert set(treatment.keys) <= known, name
 
 
+def test_the_hints_of_the_command_line_name_the_same_keys() -> None:
+    source = (REPOSITORY / "crates" / "gradus" / "src" / "config" / "foreign.rs").read_text(encoding="utf-8")
+    found = re.findall(r"(?:same|noted)\(\s*&\[([^\]]*)\],\s*\"([^\"]+)\"", source)
+    assert len(found) > 30, "the file has another form"
+    compared = 0
+    for names, key in found:
+        flag = re.sub(r"^(train|method\.\*)\.", "", key).replace(".", "_")
+        for name in re.findall(r'"([^"]+)"', names):
+            for method in METHODS:
+                treatment = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}.get(name)
+                if isinstance(treatment, Honored) and flag in keys_of_documentation(method) | OF_THE_FUNCTION:
+                    # The hint says what keeps memory down; here the product is kept.
+                    assert flag in treatment.keys or name == "gradient_accumulation_steps", (method, name)
+                    compared += 1
+    assert compared > 100
+
+
 def test_texts_are_sentences_that_fit_into_errors() -> None:
     for table in [_arguments.COMMON, *_arguments.CONFIGS.values(), *_arguments.TRAINERS.values()]:
         for name, treatment in table.items():
@@ -318,7 +335,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("SFT", {}, {"processing_class": "some/tokenizer"}, {"tokenizer": "some/tokenizer"}),
     ("DPO", {"precompute_ref_log_probs": True}, {}, {"reference": "precomputed"}),
     ("DPO", {"loss_type": "ipo"}, {}, {"loss_type": ["ipo"]}),
-    ("DPO", {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]}, {}, {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]}),
+    (
+        "DPO",
+        {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
+        {},
+        {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
+    ),
     ("DPO", {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}, {}, {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}),
     (
         "DPO",
@@ -333,18 +355,50 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("Reward", {"center_rewards_coefficient": 0.01}, {}, {"center_rewards_coefficient": 0.01}),
     ("Reward", {"disable_dropout": False, "max_length": 77}, {}, {"dropout": True, "max_length": 77}),
     # 16 completions of 4 prompts in one optimizer step.
-    ("GRPO", {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 4}, {}, {"group_size": 4, "batch_size": 4, "micro_batch_size": 4}),
+    (
+        "GRPO",
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 4},
+        {},
+        {"group_size": 4, "batch_size": 4, "micro_batch_size": 4},
+    ),
     # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps an iteration, and every interval is a fourth.
     (
         "GRPO",
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 40, "save_steps": 8, "logging_steps": 4, "warmup_steps": 6},
+        {
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 4,
+            "num_iterations": 2,
+            "max_steps": 40,
+            "save_steps": 8,
+            "logging_steps": 4,
+            "warmup_steps": 6,
+        },
         {},
-        {"batch_size": 4, "mini_batches": 2, "update_epochs": 2, "max_steps": 10, "epochs": GONE, "save_steps": 2, "logging_steps": 1, "warmup_steps": 1.5},
+        {
+            "batch_size": 4,
+            "mini_batches": 2,
+            "update_epochs": 2,
+            "max_steps": 10,
+            "epochs": GONE,
+            "save_steps": 2,
+            "logging_steps": 1,
+            "warmup_steps": 1.5,
+        },
     ),
     # 100 prompts are 33 iterations of 3, and one prompt that TRL leaves out.
-    ("GRPO", {"per_device_train_batch_size": 24, "num_train_epochs": 2}, {}, {"batch_size": 3, "micro_batch_size": 24, "epochs": GONE, "max_steps": 66}),
+    (
+        "GRPO",
+        {"per_device_train_batch_size": 24, "num_train_epochs": 2},
+        {},
+        {"batch_size": 3, "micro_batch_size": 24, "epochs": GONE, "max_steps": 66},
+    ),
     ("RLOO", {"num_train_epochs": 2}, {}, {"epochs": 2}),
-    ("GRPO", {"generation_batch_size": 64, "max_steps": 8}, {}, {"max_steps": 1, "epochs": GONE, "batch_size": 8, "mini_batches": 8, "save_steps": 62, "logging_steps": 1}),
+    (
+        "GRPO",
+        {"generation_batch_size": 64, "max_steps": 8},
+        {},
+        {"max_steps": 1, "epochs": GONE, "batch_size": 8, "mini_batches": 8, "save_steps": 62, "logging_steps": 1},
+    ),
     # Four rounds of sampling by one policy are one.
     ("GRPO", {"gradient_accumulation_steps": 4, "steps_per_generation": 1}, {}, {"batch_size": 4}),
     ("GRPO", {"disable_dropout": True, "shuffle_dataset": False}, {}, {"dropout": False, "shuffle": False}),
@@ -358,8 +412,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"stop": ["</end>"], "sampling_min_new_tokens": 3},
     ),
     ("GRPO", {"beta": 0.04, "use_bias_correction_kl": False}, {}, {"kl_coefficient": 0.04, "kl_bias_correction": False}),
-    ("GRPO", {"epsilon": 0.1, "epsilon_high": 0.28, "delta": 1.5}, {}, {"clip_range": 0.1, "clip_range_high": 0.28, "delta": 1.5}),
-    ("GRPO", {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}, {}, {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}),
+    (
+        "GRPO",
+        {"epsilon": 0.1, "epsilon_high": 0.28, "delta": 1.5},
+        {},
+        {"clip_range": 0.1, "clip_range_high": 0.28, "delta": 1.5},
+    ),
+    (
+        "GRPO",
+        {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0},
+        {},
+        {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0},
+    ),
     (
         "GRPO",
         {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 1.5, "vespo_k_neg": 2.5, "vespo_lambda_neg": 0.5},
@@ -367,15 +431,30 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 1.5, "vespo_k_neg": 2.5, "vespo_lambda_neg": 0.5},
     ),
     ("GRPO", {"loss_type": "bnpo"}, {}, {"loss_type": "bnpo", "micro_batch_tokens": 100_000_000}),
-    ("GRPO", {"importance_sampling_level": "sequence", "entropy_coef": 0.01}, {}, {"importance_sampling_level": "sequence", "entropy_coefficient": 0.01}),
+    (
+        "GRPO",
+        {"importance_sampling_level": "sequence", "entropy_coef": 0.01},
+        {},
+        {"importance_sampling_level": "sequence", "entropy_coefficient": 0.01},
+    ),
     ("GRPO", {"scale_rewards": False}, {}, {"scale_rewards": "none"}),
     ("GRPO", {"scale_rewards": True}, {}, {}),
-    ("GRPO", {"scale_rewards": "batch", "mask_truncated_completions": True}, {}, {"scale_rewards": "batch", "mask_truncated_completions": True}),
+    (
+        "GRPO",
+        {"scale_rewards": "batch", "mask_truncated_completions": True},
+        {},
+        {"scale_rewards": "batch", "mask_truncated_completions": True},
+    ),
     ("GRPO", {"reward_weights": [2.0]}, {}, {"reward": [no_reward], "reward_weights": [2.0]}),
     ("GRPO", {}, {"reward_funcs": [no_reward, "some/reward"]}, {"reward": [no_reward, "some/reward"]}),
     ("GRPO", {}, {"reward_funcs": "some/reward", "reward_processing_classes": None}, {"reward": "some/reward"}),
     ("GRPO", {"eval_strategy": "steps"}, HELD_OUT, {**MEASURED, "eval_steps": 10, "evaluation_samples": 8}),
-    ("GRPO", {"eval_strategy": "steps", "num_generations_eval": 2}, HELD_OUT, {**MEASURED, "eval_steps": 10, "evaluation_samples": 2}),
+    (
+        "GRPO",
+        {"eval_strategy": "steps", "num_generations_eval": 2},
+        HELD_OUT,
+        {**MEASURED, "eval_steps": 10, "evaluation_samples": 2},
+    ),
     (
         "GRPO",
         {"eval_strategy": "steps", "metric_for_best_model": "completions/mean_length"},
@@ -383,7 +462,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {**MEASURED, "eval_steps": 10, "evaluation_samples": 8, "best_metric": "eval_length"},
     ),
     ("GRPO", {"log_completions": True, "num_completions_to_print": 2, "log_unique_prompts": True}, {}, {}),
-    ("RLOO", {"normalize_advantages": True, "reward_clip_range": (-1.0, 1.0)}, {}, {"normalize_advantages": True, "reward_clip_range": [-1.0, 1.0]}),
+    (
+        "RLOO",
+        {"normalize_advantages": True, "reward_clip_range": (-1.0, 1.0)},
+        {},
+        {"normalize_advantages": True, "reward_clip_range": [-1.0, 1.0]},
+    ),
     ("RLOO", {"beta": 0.0, "num_generations": 4}, {}, {"kl_coefficient": 0.0, "group_size": 4, "batch_size": 2}),
 ]
 
@@ -673,7 +757,12 @@ def test_adapters_of_peft_become_keys(core: Core, tmp_path: Path) -> None:
     (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}')
     assert keys("SFT", lora(), model=str(tmp_path / "gpt2")) == LORA | {"lora_targets": ["c_attn"]}, "what peft takes"
     assert keys("Reward", lora(target_modules="all-linear", modules_to_save=["score"])) == LORA | {"lora_targets": ["all-linear"]}
-    for values in ({"bias": "all"}, {"modules_to_save": ["lm_head"]}, {"init_lora_weights": "gaussian"}, {"rank_pattern": {"a": 3}}):
+    for values in (
+        {"bias": "all"},
+        {"modules_to_save": ["lm_head"]},
+        {"init_lora_weights": "gaussian"},
+        {"rank_pattern": {"a": 3}},
+    ):
         with pytest.raises(gradus.ConfigError, match=next(iter(values))):
             keys("SFT", lora(target_modules="all-linear", **values))
     with pytest.raises(gradus.ConfigError, match="`target_modules`"):
@@ -696,7 +785,9 @@ def test_a_quantization_of_transformers_is_read() -> None:
 # --- a run, as scripts and callbacks see it
 
 
-def told(rows: list[tuple[int, dict[str, float]]], total: int, answers: list[Any] | None = None) -> Callable[[dict[str, Any]], None]:
+def told(
+    rows: list[tuple[int, dict[str, float]]], total: int, answers: list[Any] | None = None
+) -> Callable[[dict[str, Any]], None]:
     """A run that tells these rows; `answers` gets what the functions return."""
 
     def events(options: dict[str, Any]) -> None:
@@ -803,7 +894,13 @@ def test_the_callback_of_transformers_that_stops_early_works(core: Core) -> None
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     answers: list[Any] = []
     core.events = told([(step, {"loss": 1.0, "eval_loss": float(step)}) for step in (1, 2, 3)], 3, answers)
-    fields = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": False}
+    fields = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+    }
     make("SFT", fields, callbacks=[transformers.EarlyStoppingCallback(1)], **HELD_OUT).train()
     # The stand-in calls every evaluation the best, so the second one is no better than the first.
     assert answers == [True, False]

@@ -131,7 +131,10 @@ def test_grpo(model: str) -> None:
     data = rows(lambda question, answer: {"prompt": user(question), "answer": answer})
     seen: list[Any] = []
     trainer = run(GRPO, model=model, dataset=data, seen=seen)["trainer"]
-    check(trainer, {"reward", "reward_std", "completions/mean_length", "rewards/rewards_letters/mean", "rewards/rewards_length/mean", "kl"})
+    check(
+        trainer,
+        {"reward", "reward_std", "completions/mean_length", "rewards/rewards_letters/mean", "rewards/rewards_length/mean", "kl"},
+    )
     prompt, completion, answer = seen[0]
     assert prompt[0]["role"] == "user" and completion[0]["role"] == "assistant" and answer in {one for _, one in ANSWERS}
     (first,) = [entry for entry in trainer.log_history if entry["step"] == 1]

@@ -7,7 +7,18 @@ from typing import Any
 from trl_stand_in import REPOSITORY
 
 MODELS = REPOSITORY / "crates" / "gradus" / "tests" / "fixtures" / "parity" / "trajectories" / "models"
-NUMBERS = ("loss", "grad_norm", "learning_rate", "num_tokens", "rewards/chosen", "rewards/margins", "kl", "accuracy", "margin", "eval_loss")
+NUMBERS = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_tokens",
+    "rewards/chosen",
+    "rewards/margins",
+    "kl",
+    "accuracy",
+    "margin",
+    "eval_loss",
+)
 """What is compared, where it is logged."""
 
 COUNT = 25

@@ -12,7 +12,7 @@ from record_trl import METHODS, RECORD, plain
 from trl_stand_in import REPOSITORY
 
 from gradus.trl import _check
-from gradus.trl._arguments import COMMON, CONFIGS, EARLIER, GONE, TRAINERS, Honored, NoEffect, Treatment
+from gradus.trl._arguments import COMMON, CONFIGS, EARLIER, GONE, TRAINERS, Honored, NoEffect, Refused, Treatment
 from gradus.trl._configs import BaseConfig
 
 PAGE = REPOSITORY / "docs" / "trl.md"
@@ -55,10 +55,14 @@ def table(treatments: Mapping[str, Treatment], names: Iterable[str], defaults: M
 
 def tables(known: Mapping[str, Any]) -> str:
     configs = known["configs"]
-    count = {kind: len({name for of in [COMMON, *CONFIGS.values(), *TRAINERS.values()] for name, one in of.items() if type(one).__name__ == kind}) for kind in ("Honored", "NoEffect", "Refused")}
+    everything = [COMMON, *CONFIGS.values(), *TRAINERS.values()]
+    honored, without_effect, refused = (
+        len({name for of in everything for name, one in of.items() if isinstance(one, kind)})
+        for kind in (Honored, NoEffect, Refused)
+    )
     lines = [
         f"The names and defaults are those of TRL {known['trl']} with `transformers` {known['transformers']}: "
-        f"{count['Honored']} names are honored, {count['NoEffect']} have no effect and {count['Refused']} are refused, by one trainer at least.",
+        f"{honored} names are honored, {without_effect} have no effect and {refused} are refused, by one trainer at least.",
         "",
         "### Fields of all configurations",
         "",
@@ -70,14 +74,26 @@ def tables(known: Mapping[str, Any]) -> str:
     lines += table(COMMON, shared, usual)
     for method in METHODS:
         name = f"{method}Config"
-        own = [field for field in configs[name] if field in CONFIGS[name] or configs[name][field] != usual.get(field, configs[name][field])]
+        own = [
+            field
+            for field in configs[name]
+            if field in CONFIGS[name] or configs[name][field] != usual.get(field, configs[name][field])
+        ]
         lines += ["", f"### `{name}`", ""]
         lines += table({**COMMON, **CONFIGS[name]}, own, configs[name])
-    shared_of_trainers = [name for name in TRAINERS["SFTTrainer"] if all(TRAINERS[f"{method}Trainer"].get(name) == TRAINERS["SFTTrainer"][name] for method in METHODS)]
+    shared_of_trainers = [
+        name
+        for name in TRAINERS["SFTTrainer"]
+        if all(TRAINERS[f"{method}Trainer"].get(name) == TRAINERS["SFTTrainer"][name] for method in METHODS)
+    ]
     lines += ["", "### Arguments of all trainers", ""] + table(TRAINERS["SFTTrainer"], shared_of_trainers, None)
     for method in METHODS:
         name = f"{method}Trainer"
-        own = [one for one in known["trainers"][name]["required"] + list(known["trainers"][name]["defaults"]) if one not in shared_of_trainers]
+        own = [
+            one
+            for one in known["trainers"][name]["required"] + list(known["trainers"][name]["defaults"])
+            if one not in shared_of_trainers
+        ]
         lines += ["", f"### `{name}`", ""] + table(TRAINERS[name], own, None)
     lines += ["", "### Names of earlier versions", "", "| name | |", "|---|---|"]
     lines += [f"| `{old}` | taken as `{new}`, with a warning |" for old, new in EARLIER.items()]

@@ -38,7 +38,9 @@ def lora_keys(config: Any, model: Any, *, drops: bool, trains_head: bool) -> dic
     """
     kind = str(plain(getattr(config, "peft_type", None)))
     if kind != "LORA":
-        raise error(f"`peft_config` is {shown(config)} ({kind}), but gradus trains adapters of `peft.LoraConfig`. Pass one of these.")
+        raise error(
+            f"`peft_config` is {shown(config)} ({kind}), but gradus trains adapters of `peft.LoraConfig`. Pass one of these."
+        )
     _refuse_others(config, trains_head)
     found: dict[str, Any] = {
         "lora_rank": config.r,
@@ -115,7 +117,9 @@ def quantized_weights(config: Any, has_adapter: bool) -> dict[str, Any]:
 
     method = str(plain(get("quant_method", "bitsandbytes")))
     if method != "bitsandbytes":
-        raise error(f"`quantization_config` is of {shown(method)}, but gradus has the formats of bitsandbytes. Pass a `BitsAndBytesConfig`.")
+        raise error(
+            f"`quantization_config` is of {shown(method)}, but gradus has the formats of bitsandbytes. Pass a `BitsAndBytesConfig`."
+        )
     if get("load_in_4bit", False):
         form = get("bnb_4bit_quant_type", "fp4")
         if form != "nf4":
@@ -126,7 +130,11 @@ def quantized_weights(config: Any, has_adapter: bool) -> dict[str, Any]:
     else:
         return {}
     if get("llm_int8_skip_modules", None):
-        raise error("`quantization_config` has `llm_int8_skip_modules`, but gradus quantizes all layers below the head. Leave it out.")
+        raise error(
+            "`quantization_config` has `llm_int8_skip_modules`, but gradus quantizes all layers below the head. Leave it out."
+        )
     if not has_adapter:
-        raise error("`quantization_config` is given without `peft_config`, but quantized weights are not trained. Give a `LoraConfig` too.")
+        raise error(
+            "`quantization_config` is given without `peft_config`, but quantized weights are not trained. Give a `LoraConfig` too."
+        )
     return {"frozen_weights": weights}

@@ -204,7 +204,9 @@ COMMON: Mapping[str, Treatment] = {
     "full_determinism": NoEffect("runs with one seed on one machine are always the same"),
     "seed": same("seed"),
     "data_seed": Honored((), "checked: gradus has one seed, so it must be as `seed` or `None`", by="seed"),
-    "use_cpu": Honored(("device",), "true computes on the CPU; false leaves the choice to gradus, which is the CPU too", by="device"),
+    "use_cpu": Honored(
+        ("device",), "true computes on the CPU; false leaves the choice to gradus, which is the CPU too", by="device"
+    ),
     "accelerator_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
     "parallelism_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
     "dataloader_drop_last": Refused(
@@ -267,9 +269,7 @@ _NO_DROPOUT: Mapping[str, Treatment] = {
     ),
 }
 _CUT: Mapping[str, Treatment] = {
-    "max_length": Honored(
-        ("max_length", "too_long"), "longer rows are cut at the end; `None`: none is cut", by="length"
-    ),
+    "max_length": Honored(("max_length", "too_long"), "longer rows are cut at the end; `None`: none is cut", by="length"),
 }
 _TRUNCATION: Mapping[str, Treatment] = {
     "truncation_mode": Refused(
@@ -284,9 +284,7 @@ _EOS_TOKEN: Mapping[str, Treatment] = {
     ),
 }
 _TEMPLATE: Mapping[str, Treatment] = {
-    "chat_template_path": Honored(
-        ("chat_template",), "a Jinja file, or a directory with `chat_template.jinja`", by="template"
-    ),
+    "chat_template_path": Honored(("chat_template",), "a Jinja file, or a directory with `chat_template.jinja`", by="template"),
 }
 _SYNC: Mapping[str, Treatment] = {
     "sync_ref_model": Refused(_REFERENCE_STAYS, "Leave it out, or start a second run from the model of the first."),
@@ -414,7 +412,9 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "dataset_kwargs": Refused(
             "gradus recognizes rows of token ids by their columns", "Leave it out; `skip_prepare_dataset` is not needed.", ({},)
         ),
-        "shuffle_dataset": Honored(("shuffle",), "true shuffles even where `train_sampling_strategy` is `sequential`", by="shuffle"),
+        "shuffle_dataset": Honored(
+            ("shuffle",), "true shuffles even where `train_sampling_strategy` is `sequential`", by="shuffle"
+        ),
         "packing": Honored(("packing",), "with `packing_strategy='wrapped'`; other strategies are refused", by="packing"),
         "packing_strategy": Honored(("packing",), "see `packing`", by="packing"),
         "padding_free": NoEffect(_NO_PADDING),

@@ -70,7 +70,9 @@ class Trainer:
         self.train_dataset, self.eval_dataset = arguments["train_dataset"], arguments["eval_dataset"]
         self.processing_class = arguments["processing_class"]
         self._run: Any = None
-        self.state = TrainerState(num_train_epochs=self.args.num_train_epochs, train_batch_size=self.args.per_device_train_batch_size)
+        self.state = TrainerState(
+            num_train_epochs=self.args.num_train_epochs, train_batch_size=self.args.per_device_train_batch_size
+        )
         self.control = TrainerControl()
         self.accelerator = _Accelerator()
         self._translated = self._translate()
@@ -127,7 +129,9 @@ class Trainer:
             ConfigError: for arguments that gradus does not take.
         """
         if trial is not None:
-            raise error("`train(trial=...)` is for hyperparameter searches, which are a command here: `gradus sweep`. Leave it out.")
+            raise error(
+                "`train(trial=...)` is for hyperparameter searches, which are a command here: `gradus sweep`. Leave it out."
+            )
         if self._run is not None:
             raise error(
                 "`train()` was called twice. Make a new trainer: with `model=trainer.run` it goes on from the trained model, and with "
@@ -345,7 +349,9 @@ class Trainer:
         Raises:
             ConfigError: always.
         """
-        raise error("`predict()` returns logits, which gradus does not hand out. Use `trainer.model.generate(...)` or `trainer.model.score(...)`.")
+        raise error(
+            "`predict()` returns logits, which gradus does not hand out. Use `trainer.model.generate(...)` or `trainer.model.score(...)`."
+        )
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: gradus uploads nothing.

@@ -127,7 +127,9 @@ class _Rollouts:
         assert isinstance(args, (GRPOConfig, RLOOConfig))
         name, group = asked.config, args.num_generations
         if group is None or group < 2:
-            raise error(f"`{name}(num_generations=...)` is {group}, but at least 2 completions of a prompt are compared. Set 2 or more.")
+            raise error(
+                f"`{name}(num_generations=...)` is {group}, but at least 2 completions of a prompt are compared. Set 2 or more."
+            )
         rows, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
         if args.generation_batch_size is not None and args.steps_per_generation is not None:
             raise error(
@@ -201,7 +203,9 @@ def _total(asked: Asked, because: str) -> int:
 def _interval(asked: Asked, name: str, value: float) -> int:
     """An interval in optimizer steps, or as a share of all, in steps of gradus."""
     if value <= 0 or (value >= 1 and value != int(value)):
-        raise error(f"`{asked.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected.")
+        raise error(
+            f"`{asked.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected."
+        )
     if value < 1:
         return max(1, math.ceil(value * _total(asked, f"`{name}={value}`")))
     each = _per_iteration(asked)
@@ -403,7 +407,9 @@ def _evaluation(asked: Asked) -> Keys:
         return {"eval_steps": -1, "eval_fraction": 0.0}
     held_out = asked.arguments.get("eval_dataset")
     if held_out is None:
-        raise error(f"`{asked.config}` asks for evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out.")
+        raise error(
+            f"`{asked.config}` asks for evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
+        )
     if isinstance(held_out, Mapping):
         raise error(
             f"`eval_dataset` is a dict of {len(held_out)} data sets, but gradus evaluates one during training. Pass one of them, and "
@@ -439,7 +445,9 @@ def _smaller_is_better(name: str) -> bool:
     if "rewards/" in name:
         return False
     words = name.replace("/", "_").split("_")
-    return any(part in name for part in ("loss", "error", "perplexity")) or any(word in ("kl", "approxkl", "toxicity") for word in words)
+    return any(part in name for part in ("loss", "error", "perplexity")) or any(
+        word in ("kl", "approxkl", "toxicity") for word in words
+    )
 
 
 def _best(asked: Asked) -> Keys:
