@@ -669,6 +669,17 @@ def test_command_lines_fill_configurations(method: str) -> None:
     assert plain(args.report_to) in ("wandb", ["wandb"])
 
 
+def test_other_names_of_trl_say_where_they_are() -> None:
+    with pytest.raises(ImportError, match="no `TrlParser`: import it from `trl`"):
+        exec("from gradus.trl import TrlParser")
+    with pytest.raises(ImportError, match="gradus.distill"):
+        exec("from gradus.trl import DistillationTrainer")
+    with pytest.raises(ImportError, match="cannot import name"):
+        exec("from gradus.trl import Nothing")
+    with pytest.raises(AttributeError):
+        _ = trl.nothing
+
+
 def test_without_args_the_directory_is_named_after_model_and_method(core: Core) -> None:
     trl.DPOTrainer("some/model", train_dataset=ROWS).train()
     assert core.options["output_dir"] == "model-DPO"

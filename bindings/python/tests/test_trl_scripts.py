@@ -142,6 +142,28 @@ def test_grpo(model: str) -> None:
     assert first["reward"] == pytest.approx(total, abs=1e-4)
 
 
+def test_reward_functions_of_trl(model: str) -> None:
+    pytest.importorskip("trl", reason="TRL is not installed")
+    data = rows(lambda question, _: {"prompt": user(question)})
+    script = """
+from trl.rewards import get_soft_overlong_punishment, think_format_reward
+from gradus.trl import GRPOConfig, GRPOTrainer
+
+trainer = GRPOTrainer(
+    model=model,
+    reward_funcs=[think_format_reward, get_soft_overlong_punishment(max_completion_len=8, soft_punish_cache=8)],
+    args=GRPOConfig(output_dir="out", max_steps=2, logging_steps=1, max_completion_length=8),
+    train_dataset=dataset,
+)
+trainer.train()
+"""
+    trainer = run(script, model=model, dataset=data)["trainer"]
+    check(trainer, {"rewards/think_format_reward/mean"})
+    # No completion thinks, and each loses an eighth for every token.
+    (first,) = [entry for entry in trainer.log_history if entry["step"] == 1]
+    assert first["reward"] == pytest.approx(-first["completions/mean_length"] / 8, abs=1e-3)
+
+
 def test_kto(model: str) -> None:
     data = [
         {"prompt": question, "completion": f" {answer}" if good else " No.", "label": good}
