@@ -60,6 +60,7 @@ _LEAVE_OUT = "Leave it out."
 _NO_PADDING = "gradus lays rows end to end and pads nothing"
 _VLLM = "TRL reads it with `use_vllm=True` alone, which is refused"
 _REFERENCE_STAYS = "the reference model of gradus stays as it is during a run"
+_SAMPLER = "gradus has its own sampler"
 _METRIC_FUNCTIONS = "gradus measures by its own metrics and hands no logits to Python"
 
 _BATCH = ("batch_size", "micro_batch_size")
@@ -393,9 +394,9 @@ _ONLINE: Mapping[str, Treatment] = {
     "log_multimodal": NoEffect("gradus trains on text"),
     "num_completions_to_print": Honored((), "how many `log_completions` prints"),
     "log_unique_prompts": Honored((), "`log_completions` prints one completion of each prompt"),
-    "use_transformers_continuous_batching": NoEffect("gradus always samples in continuous batches"),
-    "transformers_continuous_batching_config": NoEffect("gradus always samples in continuous batches"),
-    "use_transformers_paged": NoEffect("gradus always samples in continuous batches"),
+    "use_transformers_continuous_batching": NoEffect(_SAMPLER),
+    "transformers_continuous_batching_config": NoEffect(_SAMPLER),
+    "use_transformers_paged": NoEffect(_SAMPLER),
 }
 
 CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
@@ -450,7 +451,9 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     },
     "GRPOConfig": {
         **_ONLINE,
-        "cast_lm_head_to_fp32": NoEffect("logits are in float32 always"),
+        "cast_lm_head_to_fp32": Refused(
+            "gradus computes the head as it computes every layer", "Leave it out, or set `bf16=False` for float32 everywhere."
+        ),
         "delta": same("delta"),
         "sapo_temperature_neg": same("sapo_temperature_neg"),
         "sapo_temperature_pos": same("sapo_temperature_pos"),
