@@ -1,0 +1,54 @@
+"""The trainers of TRL, run by gradus.
+
+A script for TRL needs another import and nothing else::
+
+    from gradus.trl import GRPOConfig, GRPOTrainer  # was: from trl import GRPOConfig, GRPOTrainer
+
+Every argument of TRL 1.16's trainers and configurations is either honored, or has no effect on results here, or is refused with
+what to do instead. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
+"""
+
+from typing import Any
+
+from gradus.trl._configs import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
+from gradus.trl._state import TrainerControl, TrainerState, TrainOutput
+from gradus.trl._trainers import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
+
+__all__ = [
+    "DPOConfig",
+    "DPOTrainer",
+    "GRPOConfig",
+    "GRPOTrainer",
+    "KTOConfig",
+    "KTOTrainer",
+    "RLOOConfig",
+    "RLOOTrainer",
+    "RewardConfig",
+    "RewardTrainer",
+    "SFTConfig",
+    "SFTTrainer",
+    "TrainOutput",
+    "TrainerControl",
+    "TrainerState",
+]
+
+_DISTILLATION = "call `gradus.distill`, which trains a student on what a teacher says"
+_INSTEAD = {
+    "DistillationConfig": _DISTILLATION,
+    "DistillationTrainer": _DISTILLATION,
+    "DatasetMixtureConfig": "import it from `trl`",
+    "ModelConfig": "import it from `trl`",
+    "ScriptArguments": "import it from `trl`",
+    "TrlParser": "import it from `trl`; the configurations here work with it",
+    "get_peft_config": "import it from `trl`",
+    "get_quantization_config": "import it from `trl`",
+    "rewards": "import `trl.rewards`; its functions work here",
+}
+"""What TRL has beside trainers, with what to do."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _INSTEAD:
+        # `from gradus.trl import NAME` shows the text of an `ImportError` alone.
+        raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,118 @@
+"""Says which arguments are refused, have no effect, or are unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gradus.trl._arguments import CONFIGS, EARLIER, GONE, TRAINERS, NoEffect, Refused, Treatment, fields_of
+
+if TYPE_CHECKING:
+    from gradus.trl._configs import BaseConfig
+
+
+def error(message: str) -> ValueError:
+    """A `gradus.ConfigError`, which is loaded only when there is something wrong."""
+    made: ValueError = importlib.import_module("gradus").ConfigError(message)
+    return made
+
+
+def plain(value: Any) -> Any:
+    """An enumeration's value, and a tuple as a list: what a user may write for the same thing."""
+    value = getattr(value, "value", value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def means(value: Any, other: Any) -> bool:
+    """Whether both ask for the same; `1` and `True` do not."""
+    value, other = plain(value), plain(other)
+    if isinstance(value, bool) != isinstance(other, bool):
+        return False
+    try:
+        return bool(value == other)
+    except Exception:  # arrays and tensors do not say
+        return False
+
+
+def shown(value: Any) -> str:
+    """The value as an error shows it: objects by their class."""
+    value = plain(value)
+    simple = value is None or isinstance(value, (bool, int, float, str, list, dict))
+    text = repr(value) if simple else f"an object of the class {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def default(one: dataclasses.Field[Any]) -> Any:
+    """The default of a field."""
+    return one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
+
+
+def config(args: BaseConfig) -> None:
+    """Raises for the first field with a value that is refused.
+
+    Raises:
+        ConfigError: with what was found, why it is refused and what to do.
+    """
+    name = type(args).__name__
+    for one, treatment in _given(args):
+        if isinstance(treatment, Refused):
+            _refuse(f"`{name}({one}=...)`", getattr(args, one), treatment)
+
+
+def trainer(name: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """The same for the arguments of a trainer."""
+    for one, treatment in TRAINERS[name].items():
+        if isinstance(treatment, Refused) and not means(arguments[one], defaults.get(one)):
+            _refuse(f"`{name}({one}=...)`", arguments[one], treatment)
+
+
+def without_effect(args: BaseConfig) -> None:
+    """One warning that names what was given and has no effect."""
+    reasons = [
+        f"`{one}={shown(getattr(args, one))}`: {treatment.reason}"
+        for one, treatment in _given(args)
+        if isinstance(treatment, NoEffect)
+    ]
+    if reasons:
+        warnings.warn(f"these arguments have no effect on the results of gradus: {'; '.join(reasons)}", stacklevel=4)
+
+
+def _given(args: BaseConfig) -> Iterable[tuple[str, Treatment]]:
+    """The fields whose value is not the default."""
+    table = fields_of(_table_name(type(args)))
+    for one in dataclasses.fields(args):
+        if one.name in table and not means(getattr(args, one.name), default(one)):
+            yield one.name, table[one.name]
+
+
+def _table_name(cls: type) -> str:
+    """The class of ours that a user's class inherits from."""
+    return next(base.__name__ for base in cls.__mro__ if base.__name__ in CONFIGS)
+
+
+def _refuse(where: str, value: Any, treatment: Refused) -> None:
+    if any(means(value, other) for other in treatment.accepts):
+        return
+    raise error(f"{where} is {shown(value)}, but {treatment.reason}. {treatment.instead}")
+
+
+def unknown(cls: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that no field has."""
+    if name in GONE:
+        return f"{cls} has no argument `{name}`. {GONE[name]}."
+    if name in EARLIER:
+        return f"{cls} has no argument `{name}`. Write `{EARLIER[name]}`, and only that."
+    close = difflib.get_close_matches(name, list(known), n=1)
+    hint = f" Did you mean `{close[0]}`?" if close else " docs/trl.md lists the arguments."
+    return f"{cls} has no argument `{name}`.{hint}"
+
+
+def defaults_of(init: Any) -> dict[str, Any]:
+    """The defaults of a function's parameters."""
+    parameters = inspect.signature(init).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty}

@@ -1,0 +1,662 @@
+"""What the arguments of TRL are as keys of gradus."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gradus.trl._adapter import lora_keys, quantized_weights
+from gradus.trl._arguments import Honored, fields_of
+from gradus.trl._check import error, plain, shown
+from gradus.trl._configs import BaseConfig, GRPOConfig, RLOOConfig, SFTConfig
+
+ALL: Final = 1_000_000_000
+"""As many as there are: the largest number that a key of gradus takes."""
+
+ALL_TOKENS: Final = 100_000_000
+"""The same for `micro_batch_tokens`."""
+
+Keys = dict[str, Any]
+
+
+@dataclass
+class Asked:
+    """A trainer's arguments, with what is known of its data."""
+
+    args: BaseConfig
+    config: str
+    """The name of the class of `args`, as in the table."""
+    arguments: Mapping[str, Any]
+    """The other arguments of the trainer, by name."""
+    rows: int | None = None
+    """Rows to train on, where the data say how many they are."""
+    has_callbacks: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What could not be kept exactly, as sentences for a warning."""
+
+
+@dataclass
+class Translated:
+    """A run as gradus takes it."""
+
+    keys: Keys
+    steps_per_iteration: int
+    """Optimizer steps of what gradus counts as one step."""
+    log_every: int
+    """Steps of gradus between two entries of the log history."""
+    log_first: bool
+    evaluates: bool
+    """Whether held-out rows are evaluated during the run."""
+    notes: list[str]
+
+
+def translate(asked: Asked) -> Translated:
+    """All keys of a run.
+
+    Raises:
+        ConfigError: for a value that gradus does not take.
+    """
+    keys: Keys = dict(_FIXED.get(type_name(asked), {}))
+    done: set[str] = set()
+    for name, treatment in fields_of(asked.config).items():
+        if not isinstance(treatment, Honored):
+            continue
+        if not treatment.by:
+            if len(treatment.keys) == 1:
+                value = plain(getattr(asked.args, name))
+                if value is not None:
+                    keys[treatment.keys[0]] = value
+        elif treatment.by not in done:
+            done.add(treatment.by)
+            keys.update(_CONVERSIONS[treatment.by](asked))
+    for name in ("quantization", "peft"):
+        keys.update(_CONVERSIONS[name](asked))
+    return Translated(
+        keys=keys,
+        steps_per_iteration=_Rollouts.of(asked).optimizer_steps if is_online(asked) else 1,
+        log_every=_log_every(asked),
+        log_first=asked.args.logging_first_step,
+        evaluates=_evaluates(asked),
+        notes=asked.notes,
+    )
+
+
+def type_name(asked: Asked) -> str:
+    """The name of the configuration without `Config`."""
+    return asked.config.removesuffix("Config")
+
+
+def is_online(asked: Asked) -> bool:
+    """Whether completions are sampled to train on."""
+    return isinstance(asked.args, (GRPOConfig, RLOOConfig))
+
+
+_FIXED: Final[Mapping[str, Keys]] = {
+    # TRL trains with the dropout of the model's configuration, and has no argument for it.
+    "SFT": {"dropout": True},
+    # TRL leaves out no prompt for its length.
+    "GRPO": {"max_length": ALL},
+    "RLOO": {"max_length": ALL},
+}
+"""What TRL does without an argument for it, where gradus would do something else."""
+
+
+# --- steps and batches
+
+
+@dataclass(frozen=True)
+class _Rollouts:
+    """An iteration of a method that samples: how many prompts, and how the optimizer goes over the completions."""
+
+    prompts: int
+    group_size: int
+    mini_batches: int
+    passes: int
+
+    @property
+    def optimizer_steps(self) -> int:
+        return self.mini_batches * self.passes
+
+    @classmethod
+    def of(cls, asked: Asked) -> _Rollouts:
+        args = asked.args
+        assert isinstance(args, (GRPOConfig, RLOOConfig))
+        name, group = asked.config, args.num_generations
+        if group is None or group < 2:
+            raise error(
+                f"`{name}(num_generations=...)` is {group}, but at least 2 completions of a prompt are compared. Set 2 or more."
+            )
+        rows, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        if args.generation_batch_size is not None and args.steps_per_generation is not None:
+            raise error(
+                f"`{name}` has both `generation_batch_size` ({args.generation_batch_size}) and `steps_per_generation` "
+                f"({args.steps_per_generation}). Give one of them: the other follows from it."
+            )
+        parts = accumulated if args.steps_per_generation is None else args.steps_per_generation
+        if args.generation_batch_size is not None:
+            if args.generation_batch_size % rows:
+                raise error(
+                    f"`{name}(generation_batch_size=...)` is {args.generation_batch_size}, which is no multiple of "
+                    f"`per_device_train_batch_size` ({rows}). Change one of them."
+                )
+            parts = args.generation_batch_size // rows
+        if parts % accumulated == 0:
+            mini_batches = parts // accumulated
+        elif accumulated % parts == 0 and args.num_iterations == 1:
+            # One optimizer step spans several rounds of sampling by the same policy: they are one round.
+            parts, mini_batches = accumulated, 1
+        else:
+            raise error(
+                f"`{name}` samples for {parts} batches and steps after {accumulated} (`gradient_accumulation_steps`). gradus "
+                "steps a whole number of times for every round of sampling. Make `steps_per_generation` a multiple of "
+                "`gradient_accumulation_steps`."
+            )
+        completions = rows * parts
+        if completions % group:
+            raise error(
+                f"`{name}` samples {completions} completions at a time (`per_device_train_batch_size` × "
+                f"`steps_per_generation`), which is no multiple of `num_generations` ({group}). Change one of them."
+            )
+        return cls(completions // group, group, mini_batches, args.num_iterations)
+
+
+def _rows_of_step(asked: Asked) -> int:
+    """Rows of what gradus counts as a step."""
+    if is_online(asked):
+        return _Rollouts.of(asked).prompts
+    return asked.args.per_device_train_batch_size * asked.args.gradient_accumulation_steps
+
+
+def _per_iteration(asked: Asked) -> int:
+    return _Rollouts.of(asked).optimizer_steps if is_online(asked) else 1
+
+
+def _steps_of_epoch(asked: Asked, because: str) -> int:
+    """Steps of gradus in an epoch."""
+    packed = isinstance(asked.args, SFTConfig) and asked.args.packing
+    if asked.rows is None or packed:
+        reason = "packing decides how many rows there are" if packed else "the data do not say how many rows they have"
+        raise error(f"{because} needs the number of steps, but {reason}. Give `max_steps` and intervals in whole steps.")
+    each = _rows_of_step(asked)
+    if not is_online(asked):
+        return math.ceil(asked.rows / each)
+    if asked.rows < each:
+        raise error(
+            f"`train_dataset` has {asked.rows} rows, but an iteration samples for {each} prompts (completions by `num_generations`). Give "
+            "more rows, or make the batches smaller."
+        )
+    # TRL leaves out the rows at the end that fill no iteration.
+    return asked.rows // each
+
+
+def _total(asked: Asked, because: str) -> int:
+    """Steps of gradus in the whole run."""
+    if asked.args.max_steps > 0:
+        return math.ceil(asked.args.max_steps / _per_iteration(asked))
+    return math.ceil(asked.args.num_train_epochs * _steps_of_epoch(asked, because))
+
+
+def _interval(asked: Asked, name: str, value: float) -> int:
+    """An interval in optimizer steps, or as a share of all, in steps of gradus."""
+    if value <= 0 or (value >= 1 and value != int(value)):
+        raise error(
+            f"`{asked.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected."
+        )
+    if value < 1:
+        return max(1, math.ceil(value * _total(asked, f"`{name}={value}`")))
+    each = _per_iteration(asked)
+    steps = max(1, round(value / each))
+    if steps * each != value:
+        asked.notes.append(f"`{name}={value:g}` becomes {steps * each} optimizer steps: an iteration has {each}")
+    return steps
+
+
+def _batch(asked: Asked) -> Keys:
+    args = asked.args
+    for name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        if getattr(args, name) < 1:
+            raise error(f"`{asked.config}({name}=...)` is {getattr(args, name)}, but 1 or more is expected.")
+    return {"batch_size": _rows_of_step(asked), "micro_batch_size": args.per_device_train_batch_size}
+
+
+def _rollouts(asked: Asked) -> Keys:
+    found = _Rollouts.of(asked)
+    return {
+        "group_size": found.group_size,
+        "batch_size": found.prompts,
+        "mini_batches": found.mini_batches,
+        "micro_batch_size": asked.args.per_device_train_batch_size,
+    }
+
+
+def _steps(asked: Asked) -> Keys:
+    args, each = asked.args, _per_iteration(asked)
+    if args.max_steps <= 0:
+        if is_online(asked) and asked.rows is not None and asked.rows % _rows_of_step(asked):
+            # gradus would fill the last iteration of an epoch with rows of the next one, and have more steps.
+            return {"max_steps": _total(asked, "`num_train_epochs`")}
+        return {"epochs": args.num_train_epochs}
+    steps = math.ceil(args.max_steps / each)
+    if steps * each != args.max_steps:
+        asked.notes.append(f"`max_steps={args.max_steps}` becomes {steps * each} optimizer steps: an iteration has {each}")
+    return {"max_steps": steps}
+
+
+def _output(asked: Asked) -> Keys:
+    return {"output_dir": asked.args.output_dir}
+
+
+# --- the optimizer
+
+
+_SCHEDULES: Final = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+
+
+def _schedule(asked: Asked) -> Keys:
+    name, warmup = plain(asked.args.lr_scheduler_type), asked.args.warmup_steps
+    if name not in _SCHEDULES:
+        raise error(
+            f"`{asked.config}(lr_scheduler_type=...)` is {shown(name)}, but gradus has {_listed(_SCHEDULES)}. Choose one of them."
+        )
+    if name == "constant":
+        # The schedule of that name has no warm-up in transformers, whatever is asked for.
+        warmup = 0
+    elif warmup >= 1:
+        warmup = max(1.0, warmup / _per_iteration(asked))
+    return {"lr_schedule": _SCHEDULES[name], "warmup_steps": int(warmup) if warmup == int(warmup) else warmup}
+
+
+_ADAMW: Final = ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused")
+
+
+def _optimizer(asked: Asked) -> Keys:
+    args, name = asked.args, plain(asked.args.optim)
+    if name == "rmsprop":
+        return {"optimizer": "rmsprop"}
+    if name not in _ADAMW:
+        raise error(
+            f"`{asked.config}(optim=...)` is {shown(name)}, but gradus has {_listed([*_ADAMW, 'rmsprop'])}. Choose one of "
+            "them; `peft_config=LoraConfig(...)` saves the memory of optimizer states too."
+        )
+    return {
+        "optimizer": "adamw",
+        "adam_betas": [args.adam_beta1, args.adam_beta2],
+        "adam_epsilon": args.adam_epsilon,
+    }
+
+
+def _precision(asked: Asked) -> Keys:
+    # Without a word TRL computes in bf16.
+    return {"compute": "f32" if asked.args.bf16 is False else "bf16"}
+
+
+_PLACES: Final = ("attn_implementation", "device_map", "low_cpu_mem_usage", "use_cache", "use_kernels", "use_safetensors")
+
+
+def _model_init(asked: Asked) -> Keys:
+    found: Keys = {}
+    for name, value in (getattr(asked.args, "model_init_kwargs", None) or {}).items():
+        if name in _PLACES or name == "quantization_config" or value is None:
+            continue
+        if name in ("dtype", "torch_dtype"):
+            word = str(value).removeprefix("torch.")
+            if word == "bfloat16":
+                found["compute"] = "bf16"
+            elif word not in ("float32", "auto"):
+                raise error(
+                    f"`model_init_kwargs` has `{name}={word}`, but gradus computes in float32 and bfloat16. Choose one of them."
+                )
+        elif not (name == "revision" and value == "main") and not (name == "trust_remote_code" and value is False):
+            raise error(
+                f"`model_init_kwargs` has `{name}={shown(value)}`, which gradus does not take. Leave it out; for another "
+                "revision or another folder, download the model and pass its directory."
+            )
+    return found
+
+
+def _recompute(asked: Asked) -> Keys:
+    own = asked.args.activation_checkpointing
+    return {"recompute": asked.args.gradient_checkpointing if own is None else own}
+
+
+def _seed(asked: Asked) -> Keys:
+    if asked.args.data_seed not in (None, asked.args.seed):
+        raise error(
+            f"`{asked.config}(data_seed=...)` is {asked.args.data_seed} and `seed` is {asked.args.seed}, but gradus has one seed "
+            "for everything. Leave `data_seed` out."
+        )
+    return {}
+
+
+def _device(asked: Asked) -> Keys:
+    return {"device": "cpu"} if asked.args.use_cpu else {}
+
+
+def _shuffle(asked: Asked) -> Keys:
+    if is_online(asked):
+        return {"shuffle": getattr(asked.args, "shuffle_dataset") is not False}
+    name = plain(asked.args.train_sampling_strategy)
+    if name not in ("random", "sequential"):
+        raise error(
+            f"`{asked.config}(train_sampling_strategy=...)` is {shown(name)}, but gradus has `random` and `sequential`. It pads "
+            "nothing, so rows of one length save nothing: choose `random`."
+        )
+    return {"shuffle": name == "random" or bool(getattr(asked.args, "shuffle_dataset", False))}
+
+
+# --- what is logged, measured and saved
+
+
+def _log_every(asked: Asked) -> int:
+    strategy = plain(asked.args.logging_strategy)
+    if strategy == "no":
+        return ALL
+    if strategy == "epoch":
+        return _steps_of_epoch(asked, "`logging_strategy='epoch'`")
+    if strategy != "steps":
+        raise _no_strategy(asked, "logging_strategy", ("no", "steps", "epoch"))
+    return _interval(asked, "logging_steps", asked.args.logging_steps)
+
+
+def _logging(asked: Asked) -> Keys:
+    notes = len(asked.notes)
+    every = _log_every(asked)
+    del asked.notes[notes:]  # said once, by the call for the log history
+    # Callbacks hear of every step, and a row for the first step is the trainer's work.
+    return {"logging_steps": 1 if asked.has_callbacks or asked.args.logging_first_step else every}
+
+
+def _no_strategy(asked: Asked, name: str, known: tuple[str, ...]) -> ValueError:
+    return error(f"`{asked.config}({name}=...)` is {shown(getattr(asked.args, name))}, but {_listed(known)} is expected.")
+
+
+def _progress(asked: Asked) -> Keys:
+    return {"progress": False} if asked.args.disable_tqdm else {}
+
+
+def _trackers(asked: Asked) -> Keys:
+    wanted = asked.args.report_to
+    names = [wanted] if isinstance(wanted, str) else list(wanted or [])
+    if "all" in names:
+        names = ["tensorboard", "wandb"]
+    for name in names:
+        if name not in ("tensorboard", "wandb", "none"):
+            raise error(
+                f"`{asked.config}(report_to=...)` has {shown(name)}, but gradus writes for `tensorboard` and `wandb`. Choose from "
+                "these, or read `metrics.jsonl` in the run directory."
+            )
+    found: Keys = {name: True for name in names if name != "none"}
+    if "wandb" in found and asked.args.run_name is not None:
+        found["wandb_name"] = asked.args.run_name
+    return found
+
+
+def _evaluates(asked: Asked) -> bool:
+    return plain(asked.args.eval_strategy) != "no" or asked.args.eval_on_start
+
+
+def _evaluation(asked: Asked) -> Keys:
+    args, strategy = asked.args, plain(asked.args.eval_strategy)
+    if strategy not in ("no", "steps", "epoch"):
+        raise _no_strategy(asked, "eval_strategy", ("no", "steps", "epoch"))
+    if not _evaluates(asked):
+        return {"eval_steps": -1, "eval_fraction": 0.0}
+    held_out = asked.arguments.get("eval_dataset")
+    if held_out is None:
+        raise error(
+            f"`{asked.config}` asks for evaluations, but `eval_dataset` is not given. Give it, or leave `eval_strategy` out."
+        )
+    if isinstance(held_out, Mapping):
+        raise error(
+            f"`eval_dataset` is a dict of {len(held_out)} data sets, but gradus evaluates one during training. Pass one of them, and "
+            "measure the others with `gradus.evaluate` after training."
+        )
+    every = 0
+    if strategy == "epoch":
+        every = _steps_of_epoch(asked, "`eval_strategy='epoch'`")
+    elif strategy == "steps":
+        name = "eval_steps" if args.eval_steps else "logging_steps"
+        every = _interval(asked, name, args.eval_steps or args.logging_steps)
+    found: Keys = {"eval_steps": every, "eval_fraction": 0.0, "max_eval_rows": ALL}
+    if isinstance(args, (GRPOConfig, RLOOConfig)):
+        found["evaluation_samples"] = args.num_generations_eval or args.num_generations
+    return found
+
+
+def _saving(asked: Asked) -> Keys:
+    args, strategy = asked.args, plain(asked.args.save_strategy)
+    if strategy not in ("no", "steps", "epoch", "best"):
+        raise _no_strategy(asked, "save_strategy", ("no", "steps", "epoch", "best"))
+    every = 0
+    if strategy == "steps":
+        every = _interval(asked, "save_steps", args.save_steps)
+    elif strategy == "epoch":
+        every = _steps_of_epoch(asked, "`save_strategy='epoch'`")
+    limit = args.save_total_limit
+    return {"save_steps": every, "keep_checkpoints": limit if limit is not None and limit > 0 else ALL}
+
+
+def _smaller_is_better(name: str) -> bool:
+    """As gradus judges the metric called `name`."""
+    if "rewards/" in name:
+        return False
+    words = name.replace("/", "_").split("_")
+    return any(part in name for part in ("loss", "error", "perplexity")) or any(
+        word in ("kl", "approxkl", "toxicity") for word in words
+    )
+
+
+def _best(asked: Asked) -> Keys:
+    args = asked.args
+    if args.load_best_model_at_end and plain(args.eval_strategy) == "no":
+        raise error(
+            f"`{asked.config}(load_best_model_at_end=True)` needs evaluations, but `eval_strategy` is `no`. Set it to `steps` or `epoch`."
+        )
+    name = args.metric_for_best_model or ("loss" if args.load_best_model_at_end else None)
+    if name is None or not _evaluates(asked):
+        return {}
+    name = f"eval_{name.removeprefix('eval_')}"
+    if is_online(asked) and name == "eval_loss":
+        raise error(
+            f"`{asked.config}` takes the model with the lowest `eval_loss` for the best, but evaluations of this method measure no "
+            "loss. Set `metric_for_best_model='reward'`."
+        )
+    if is_online(asked):
+        name = {theirs: ours for ours, theirs in EVAL_NAMES.items()}.get(name, name)
+    greater = args.greater_is_better
+    if greater is not None and greater == _smaller_is_better(name):
+        raise error(
+            f"`{asked.config}(greater_is_better=...)` is {greater}, but in gradus {'smaller' if greater else 'greater'} values of "
+            f"`{name}` are better. Leave it out, or choose another metric."
+        )
+    return {"best_metric": name}
+
+
+EVAL_NAMES: Final[Mapping[str, str]] = {
+    "eval_length": "eval_completions/mean_length",
+    "eval_clipped_ratio": "eval_completions/clipped_ratio",
+    # TRL's is nats per token.
+    "eval_kl": "eval_objective/kl",
+}
+"""Held-out numbers of methods that sample, with TRL's names."""
+
+
+# --- rows and losses
+
+
+def _length(asked: Asked) -> Keys:
+    length = getattr(asked.args, "max_length")
+    too_long = "skip" if asked.config == "RewardConfig" else "truncate"
+    return {"max_length": ALL if length is None else length, "too_long": too_long}
+
+
+def _dropout(asked: Asked) -> Keys:
+    return {"dropout": not getattr(asked.args, "disable_dropout")}
+
+
+def _template(asked: Asked) -> Keys:
+    path = getattr(asked.args, "chat_template_path")
+    if path is None:
+        return {}
+    if os.path.isdir(path):
+        path = os.path.join(path, "chat_template.jinja")
+    if not os.path.isfile(path):
+        raise error(
+            f"`{asked.config}(chat_template_path=...)`: there is no file {shown(str(path))}. Give a Jinja file, or a directory that "
+            "holds `chat_template.jinja`."
+        )
+    # A bare name would mean a template that gradus brings.
+    return {"chat_template": str(Path(path).absolute())}
+
+
+def _packing(asked: Asked) -> Keys:
+    args = asked.args
+    assert isinstance(args, SFTConfig)
+    if not args.packing:
+        if args.eval_packing:
+            raise error("`SFTConfig(eval_packing=True)` without `packing`: gradus packs both or neither. Leave it out.")
+        return {}
+    if args.packing_strategy != "wrapped":
+        raise error(
+            f"`SFTConfig(packing=True, packing_strategy={args.packing_strategy!r})` packs whole rows, which gradus does not do. It "
+            "pads nothing anyway: leave `packing` out and raise `per_device_train_batch_size`, or set `packing_strategy='wrapped'`."
+        )
+    if args.eval_packing is False:
+        raise error("`SFTConfig(eval_packing=False)` with `packing`: gradus packs both or neither. Leave it out.")
+    return {"packing": True}
+
+
+def _sft_loss(asked: Asked) -> Keys:
+    name = getattr(asked.args, "loss_type")
+    return {"loss_type": "nll" if name == "chunked_nll" else name}
+
+
+def _dpo_loss(asked: Asked) -> Keys:
+    names = plain(getattr(asked.args, "loss_type"))
+    return {"loss_type": [names] if isinstance(names, str) else list(names)}
+
+
+def _reference(asked: Asked) -> Keys:
+    return {"reference": "precomputed" if getattr(asked.args, "precompute_ref_log_probs") else "live"}
+
+
+def _grpo_loss(asked: Asked) -> Keys:
+    name = getattr(asked.args, "loss_type")
+    return {"loss_type": name, "micro_batch_tokens": ALL_TOKENS} if name == "bnpo" else {"loss_type": name}
+
+
+def _scale_rewards(asked: Asked) -> Keys:
+    value = getattr(asked.args, "scale_rewards")
+    return {"scale_rewards": {True: "group", False: "none"}.get(value, value)}
+
+
+def _reward_clip(asked: Asked) -> Keys:
+    bounds = getattr(asked.args, "reward_clip_range")
+    return {} if bounds is None else {"reward_clip_range": list(bounds)}
+
+
+def _center(asked: Asked) -> Keys:
+    return {"center_rewards_coefficient": getattr(asked.args, "center_rewards_coefficient") or 0.0}
+
+
+_SAMPLING: Final[Mapping[str, str]] = {
+    "max_new_tokens": "max_new_tokens",
+    "temperature": "temperature",
+    "top_k": "sampling_top_k",
+    "top_p": "sampling_top_p",
+    "min_p": "sampling_min_p",
+    "typical_p": "sampling_typical_p",
+    "repetition_penalty": "sampling_repetition_penalty",
+    "no_repeat_ngram_size": "sampling_no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size": "sampling_encoder_no_repeat_ngram_size",
+    "min_new_tokens": "sampling_min_new_tokens",
+    "suppress_tokens": "sampling_suppress_tokens",
+    "bad_words_ids": "sampling_bad_words_ids",
+    "forced_bos_token_id": "sampling_forced_bos_token_id",
+    "forced_eos_token_id": "sampling_forced_eos_token_id",
+    "stop_strings": "stop",
+}
+"""Settings of generation, with the keys of gradus."""
+
+_OFF: Final[Mapping[str, Any]] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0}
+"""Values that change nothing."""
+
+
+def _sampling(asked: Asked) -> Keys:
+    args = asked.args
+    assert isinstance(args, (GRPOConfig, RLOOConfig))
+    asks: Keys = {
+        "top_k": max(args.top_k or 0, 0),
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty,
+    }
+    further = args.generation_kwargs or {}
+    if not isinstance(further, Mapping):
+        raise error(f"`{asked.config}(generation_kwargs=...)` is {shown(further)}, but a dict is expected.")
+    for name, value in further.items():
+        if name == "do_sample" and value is True:
+            continue
+        if name not in _SAMPLING:
+            raise error(
+                f"`{asked.config}(generation_kwargs=...)` has `{name}`, but gradus takes {_listed(_SAMPLING)}. Leave it out."
+            )
+        asks[name] = [value] if name == "stop_strings" and isinstance(value, str) else value
+    return {_SAMPLING[name]: value for name, value in asks.items() if value is not None and value != _OFF.get(name)}
+
+
+def _quantization(asked: Asked) -> Keys:
+    inner = (getattr(asked.args, "model_init_kwargs", None) or {}).get("quantization_config")
+    return quantized_weights(asked.arguments.get("quantization_config") or inner, asked.arguments.get("peft_config") is not None)
+
+
+def _peft(asked: Asked) -> Keys:
+    config = asked.arguments.get("peft_config")
+    if config is None:
+        return {}
+    drops = getattr(asked.args, "disable_dropout", False) is False
+    return lora_keys(config, asked.arguments["model"], drops=drops, trains_head=asked.config == "RewardConfig")
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[Asked], Keys]]] = {
+    "batch": _batch,
+    "best": _best,
+    "center": _center,
+    "device": _device,
+    "dpo_loss": _dpo_loss,
+    "dropout": _dropout,
+    "evaluation": _evaluation,
+    "grpo_loss": _grpo_loss,
+    "length": _length,
+    "logging": _logging,
+    "model_init": _model_init,
+    "optimizer": _optimizer,
+    "output": _output,
+    "packing": _packing,
+    "peft": _peft,
+    "precision": _precision,
+    "progress": _progress,
+    "quantization": _quantization,
+    "recompute": _recompute,
+    "reference": _reference,
+    "reward_clip": _reward_clip,
+    "rollouts": _rollouts,
+    "sampling": _sampling,
+    "saving": _saving,
+    "scale_rewards": _scale_rewards,
+    "schedule": _schedule,
+    "seed": _seed,
+    "sft_loss": _sft_loss,
+    "shuffle": _shuffle,
+    "steps": _steps,
+    "template": _template,
+    "trackers": _trackers,
+}
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,79 @@
+"""Records what TRL's six trainers take, and the numbers of small runs, as tests/trl_arguments.json: `python tests/record_trl.py`.
+
+The tests compare `gradus.trl` with this file, so they need no TRL. Where TRL is installed, they compare the arguments with TRL too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+METHODS = ("SFT", "DPO", "GRPO", "KTO", "RLOO", "Reward")
+RECORD = Path(__file__).with_name("trl_arguments.json")
+
+
+def plain(value: Any) -> Any:
+    """A default as JSON; what has no JSON is an error here, not in the tests."""
+    value = getattr(value, "value", value)
+    if isinstance(value, tuple):
+        value = list(value)
+    json.dumps(value)
+    return value
+
+
+def fields_of(config: type) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(config):
+        assert field.init, field.name
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = plain(field.default_factory())
+        else:
+            raise TypeError(f"{config.__name__}.{field.name} has no default")
+    return found
+
+
+def parameters_of(trainer: type) -> dict[str, Any]:
+    """Names in order, with defaults; what has none has `null` in `required`."""
+    parameters = list(inspect.signature(trainer.__init__).parameters.values())[1:]
+    return {
+        "required": [one.name for one in parameters if one.default is one.empty],
+        "defaults": {one.name: plain(one.default) for one in parameters if one.default is not one.empty},
+    }
+
+
+def record() -> dict[str, Any]:
+    """Everything that takes no training."""
+    import transformers
+    import trl
+
+    return {
+        "trl": trl.__version__,
+        "transformers": transformers.__version__,
+        "configs": {f"{name}Config": fields_of(getattr(trl, f"{name}Config")) for name in METHODS},
+        "trainers": {f"{name}Trainer": parameters_of(getattr(trl, f"{name}Trainer")) for name in METHODS},
+    }
+
+
+def runs() -> dict[str, Any]:
+    """The logs of the jobs."""
+    import trl
+    from datasets import Dataset
+    from trl_jobs import JOBS, numbers
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
+        return {name: numbers(trl, name, Dataset.from_list) for name in JOBS}
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps({**record(), "runs": runs()}, indent=1) + "\n")
+    print(f"wrote {RECORD}", file=sys.stderr)

@@ -1,0 +1,1024 @@
+"""`gradus.trl` takes every argument of TRL's trainers, and either honors it, says that it has no effect, or refuses it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trl_stand_in import REPOSITORY
+
+import gradus  # isort: skip
+from gradus import trl  # isort: skip
+from gradus.trl import _arguments, _check, _state  # isort: skip
+from gradus.trl._arguments import Honored, NoEffect, Refused, Treatment, fields_of  # isort: skip
+from record_trl import METHODS, RECORD, plain, record  # isort: skip
+
+KNOWN: dict[str, Any] = json.loads(RECORD.read_text())
+FUNCTIONS = {"SFT": "sft", "DPO": "dpo", "GRPO": "grpo", "KTO": "kto", "RLOO": "rloo", "Reward": "reward_model"}
+SECTIONS = {**FUNCTIONS, "Reward": "reward"}
+CONFIG_MARKDOWN = REPOSITORY / "docs" / "config.md"
+ROWS = [{"prompt": f"say {i}"} for i in range(100)]
+
+
+def no_reward(completions: list[str], **_: Any) -> list[float]:
+    return [0.0 for _ in completions]
+
+
+def config_of(method: str) -> Any:
+    return getattr(trl, f"{method}Config")
+
+
+def trainer_of(method: str) -> Any:
+    return getattr(trl, f"{method}Trainer")
+
+
+class Core:
+    """Stands for the functions of gradus: keeps what they get."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.calls: list[tuple[str, Any, Any, dict[str, Any]]] = []
+        self.events: Callable[[dict[str, Any]], None] = lambda options: None
+        self.run = types.SimpleNamespace(path=directory, results={})
+        for name in FUNCTIONS.values():
+            monkeypatch.setattr(gradus, name, self.function(name), raising=False)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        def called(model: Any, data: Any, **options: Any) -> Any:
+            self.calls.append((name, model, data, options))
+            self.events(options)
+            return self.run
+
+        return called
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the last call got by name, without the functions that it calls."""
+        return {key: value for key, value in self.calls[-1][3].items() if not key.startswith("on_")}
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Core:
+    monkeypatch.chdir(tmp_path)
+    return Core(monkeypatch, tmp_path)
+
+
+def make(method: str, args: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    """A trainer with what every trainer needs."""
+    if method in ("GRPO", "RLOO"):
+        arguments.setdefault("reward_funcs", no_reward)
+    arguments.setdefault("model", "some/model")
+    arguments.setdefault("train_dataset", ROWS)
+    return trainer_of(method)(args=config_of(method)(**(args or {})), **arguments)
+
+
+# --- the table is whole, and the defaults are TRL's
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_field_is_in_the_table_with_the_default_of_trl(method: str) -> None:
+    theirs = KNOWN["configs"][f"{method}Config"]
+    ours = {one.name: plain(_check.default(one)) for one in dataclasses.fields(config_of(method))}
+    assert list(ours) == list(theirs), "names and order, by which fields are given without names"
+    for name, value in theirs.items():
+        assert ours[name] == value and type(ours[name]) is type(value), name
+    assert set(fields_of(f"{method}Config")) == set(theirs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_argument_of_a_trainer_is_in_the_table_with_the_default_of_trl(method: str) -> None:
+    theirs = KNOWN["trainers"][f"{method}Trainer"]
+    parameters = list(inspect.signature(trainer_of(method)).parameters.values())
+    assert [one.name for one in parameters if one.default is one.empty] == theirs["required"]
+    assert {one.name: plain(one.default) for one in parameters if one.default is not one.empty} == theirs["defaults"]
+    order = inspect.signature(trainer_of(method)).parameters
+    assert list(order) == theirs["required"] + list(theirs["defaults"])
+    assert set(_arguments.TRAINERS[f"{method}Trainer"]) == set(order)
+
+
+def test_the_record_is_what_the_installed_trl_says() -> None:
+    trl_of_hugging_face = pytest.importorskip("trl", reason="TRL is not installed: its record is taken as it is")
+    if trl_of_hugging_face.__version__ != KNOWN["trl"]:
+        pytest.skip(f"TRL {trl_of_hugging_face.__version__} is installed; the record is of {KNOWN['trl']}")
+    assert record() == {name: value for name, value in KNOWN.items() if name != "runs"}
+
+
+def keys_of_documentation(method: str) -> set[str]:
+    """The keys of docs/config.md that a method takes, as flags with `_`."""
+    sections: dict[str, list[str]] = {}
+    for line in CONFIG_MARKDOWN.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line[3:].strip("`")
+            sections[section] = []
+        elif found := re.match(r"\| `([a-z_.]+)` \|", line):
+            sections[section].append(found[1])
+    own = sections[f"method.{SECTIONS[method]}"]
+    lora = [key for keys in sections.values() for key in keys if key.startswith("lora.")]
+    return {key.replace(".", "_") for key in [*own, *sections["train"], *sections["Top level"], *lora]}
+
+
+OF_THE_FUNCTION = {"overwrite", "resume", "progress", "reward", "reward_weights"}
+"""What the functions of gradus take beside keys."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_key_of_the_table_is_one_of_gradus(method: str) -> None:
+    known = keys_of_documentation(method) | OF_THE_FUNCTION
+    table = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}
+    for name, treatment in table.items():
+        if isinstance(treatment, Honored):
+            assert set(treatment.keys) <= known, name
+
+
+def test_the_hints_of_the_command_line_name_the_same_keys() -> None:
+    source = (REPOSITORY / "crates" / "gradus" / "src" / "config" / "foreign.rs").read_text(encoding="utf-8")
+    found = re.findall(r"(?:same|noted)\(\s*&\[([^\]]*)\],\s*\"([^\"]+)\"", source)
+    assert len(found) > 30, "the file has another form"
+    compared = 0
+    for names, key in found:
+        flag = re.sub(r"^(train|method\.\*)\.", "", key).replace(".", "_")
+        for name in re.findall(r'"([^"]+)"', names):
+            for method in METHODS:
+                treatment = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}.get(name)
+                if isinstance(treatment, Honored) and flag in keys_of_documentation(method) | OF_THE_FUNCTION:
+                    # The hint says what keeps memory down; here the product is kept.
+                    assert flag in treatment.keys or name == "gradient_accumulation_steps", (method, name)
+                    compared += 1
+    assert compared > 100
+
+
+def test_texts_are_sentences_that_fit_into_errors() -> None:
+    for table in [_arguments.COMMON, *_arguments.CONFIGS.values(), *_arguments.TRAINERS.values()]:
+        for name, treatment in table.items():
+            if isinstance(treatment, Refused):
+                assert treatment.reason[0] != treatment.reason[0].upper() or treatment.reason.startswith("TRL"), name
+                assert treatment.instead.endswith("."), name
+            if isinstance(treatment, NoEffect):
+                assert not treatment.reason.endswith("."), name
+
+
+# --- what becomes of values
+
+DEFAULTS: dict[str, Any] = {
+    "output_dir": "trainer_output",
+    "overwrite": True,
+    "epochs": 3.0,
+    "batch_size": 8,
+    "micro_batch_size": 8,
+    "learning_rate": 1e-6,
+    "lr_schedule": "linear",
+    "warmup_steps": 0,
+    "optimizer": "adamw",
+    "adam_betas": [0.9, 0.999],
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "compute": "bf16",
+    "recompute": True,
+    "logging_steps": 10,
+    "eval_steps": -1,
+    "eval_fraction": 0.0,
+    "save_steps": 500,
+    "keep_checkpoints": 1_000_000_000,
+    "seed": 42,
+    "shuffle": True,
+}
+CUT = {"max_length": 1024, "too_long": "truncate"}
+SAMPLED = {
+    "reward": no_reward,
+    "max_length": 1_000_000_000,
+    "mini_batches": 1,
+    "update_epochs": 1,
+    "max_new_tokens": 512,
+    "temperature": 1.0,
+    "clip_range": 0.2,
+    "mask_truncated_completions": False,
+    "dropout": True,
+}
+OF_METHOD: dict[str, dict[str, Any]] = {
+    "SFT": CUT
+    | {
+        "learning_rate": 2e-5,
+        "dropout": True,
+        "text_column": "text",
+        "assistant_only_loss": False,
+        "loss_type": "nll",
+        "label_smoothing": 0.0,
+    },
+    "DPO": CUT
+    | {
+        "reference": "live",
+        "beta": 0.1,
+        "loss_type": ["sigmoid"],
+        "label_smoothing": 0.0,
+        "f_divergence_type": "reverse_kl",
+        "f_alpha_divergence_coef": 0.5,
+        "discopop_tau": 0.05,
+        "use_weighting": False,
+    },
+    "GRPO": SAMPLED
+    | {
+        "group_size": 8,
+        "batch_size": 1,
+        "kl_coefficient": 0.0,
+        "kl_bias_correction": True,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+        "importance_sampling_level": "token",
+        "entropy_coefficient": 0.0,
+        "sapo_temperature_pos": 1.0,
+        "sapo_temperature_neg": 1.05,
+        "vespo_k_pos": 2.0,
+        "vespo_lambda_pos": 3.0,
+        "vespo_k_neg": 3.0,
+        "vespo_lambda_neg": 2.0,
+    },
+    "KTO": CUT | {"beta": 0.1, "loss_type": "kto", "desirable_weight": 1.0, "undesirable_weight": 1.0, "shuffle": False},
+    "RLOO": SAMPLED | {"group_size": 2, "batch_size": 4, "kl_coefficient": 0.05, "normalize_advantages": False},
+    "Reward": {
+        "learning_rate": 1e-4,
+        "max_length": 1024,
+        "too_long": "skip",
+        "dropout": False,
+        "center_rewards_coefficient": 0.0,
+    },
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_trl_does_by_default_is_written_out(method: str, core: Core) -> None:
+    make(method).train()
+    name, model, data, _ = core.calls[-1]
+    assert (name, model, data) == (FUNCTIONS[method], "some/model", ROWS)
+    assert core.options == DEFAULTS | OF_METHOD[method]
+
+
+HELD_OUT = {"eval_dataset": ROWS[:10]}
+MEASURED = {"eval_data": ROWS[:10], "max_eval_rows": 1_000_000_000}
+GONE = object()
+"""A key that is not there."""
+
+
+def lora(**values: Any) -> Any:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    return peft.LoraConfig(**values)
+
+
+CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    # (method, fields of the configuration, other arguments of the trainer, what changes)
+    ("SFT", {"output_dir": "out"}, {}, {"output_dir": "out"}),
+    ("SFT", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, {}, {"batch_size": 16, "micro_batch_size": 2}),
+    ("SFT", {"num_train_epochs": 1.5}, {}, {"epochs": 1.5}),
+    ("SFT", {"max_steps": 7}, {}, {"max_steps": 7, "epochs": GONE}),
+    ("SFT", {"learning_rate": 1e-3}, {}, {"learning_rate": 1e-3}),
+    ("SFT", {"lr_scheduler_type": "cosine", "warmup_steps": 0.1}, {}, {"lr_schedule": "cosine", "warmup_steps": 0.1}),
+    ("SFT", {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5}, {}, {"lr_schedule": "constant", "warmup_steps": 5}),
+    ("SFT", {"lr_scheduler_type": "constant", "warmup_steps": 5}, {}, {"lr_schedule": "constant"}),
+    ("SFT", {"optim": "rmsprop"}, {}, {"optimizer": "rmsprop", "adam_betas": GONE, "adam_epsilon": GONE}),
+    ("SFT", {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}, {}, {"adam_betas": [0.8, 0.95], "adam_epsilon": 1e-6}),
+    ("SFT", {"optim": "adamw_torch", "weight_decay": 0.1, "max_grad_norm": 0.5}, {}, {"weight_decay": 0.1, "max_grad_norm": 0.5}),
+    ("SFT", {"bf16": False}, {}, {"compute": "f32"}),
+    ("SFT", {"gradient_checkpointing": False}, {}, {"recompute": False}),
+    ("SFT", {"activation_checkpointing": False}, {}, {"recompute": False}),
+    ("SFT", {"logging_steps": 3}, {}, {"logging_steps": 3}),
+    # 100 rows in steps of 8 for 3 epochs are 39 steps, a tenth of which is 3.9.
+    ("SFT", {"logging_steps": 0.1}, {}, {"logging_steps": 4}),
+    ("SFT", {"logging_strategy": "no"}, {}, {"logging_steps": 1_000_000_000}),
+    ("SFT", {"logging_strategy": "epoch"}, {}, {"logging_steps": 13}),
+    ("SFT", {"logging_first_step": True}, {}, {"logging_steps": 1}),
+    ("SFT", {"disable_tqdm": True}, {}, {"progress": False}),
+    ("SFT", {"report_to": "tensorboard", "run_name": "x"}, {}, {"tensorboard": True}),
+    ("SFT", {"report_to": ["wandb"], "run_name": "x"}, {}, {"wandb": True, "wandb_name": "x"}),
+    ("SFT", {"report_to": "all"}, {}, {"wandb": True, "tensorboard": True}),
+    ("SFT", {"eval_strategy": "steps"}, HELD_OUT, {**MEASURED, "eval_steps": 10}),
+    ("SFT", {"eval_strategy": "steps", "eval_steps": 0.5}, HELD_OUT, {**MEASURED, "eval_steps": 20}),
+    ("SFT", {"eval_strategy": "epoch"}, HELD_OUT, {**MEASURED, "eval_steps": 13}),
+    ("SFT", {"eval_on_start": True}, HELD_OUT, {**MEASURED, "eval_steps": 0}),
+    ("SFT", {}, HELD_OUT, {}),
+    ("SFT", {"save_strategy": "no"}, {}, {"save_steps": 0}),
+    ("SFT", {"save_strategy": "best"}, {}, {"save_steps": 0}),
+    ("SFT", {"save_strategy": "epoch", "save_total_limit": 3}, {}, {"save_steps": 13, "keep_checkpoints": 3}),
+    ("SFT", {"save_steps": 20}, {}, {"save_steps": 20}),
+    (
+        "SFT",
+        {"eval_strategy": "steps", "load_best_model_at_end": True},
+        HELD_OUT,
+        {**MEASURED, "eval_steps": 10, "best_metric": "eval_loss"},
+    ),
+    (
+        "Reward",
+        {"eval_strategy": "steps", "metric_for_best_model": "accuracy", "greater_is_better": True},
+        HELD_OUT,
+        {**MEASURED, "eval_steps": 10, "best_metric": "eval_accuracy"},
+    ),
+    ("SFT", {"seed": 7, "data_seed": 7}, {}, {"seed": 7}),
+    ("SFT", {"use_cpu": True}, {}, {"device": "cpu"}),
+    ("SFT", {"train_sampling_strategy": "sequential"}, {}, {"shuffle": False}),
+    ("SFT", {"train_sampling_strategy": "sequential", "shuffle_dataset": True}, {}, {}),
+    ("KTO", {"train_sampling_strategy": "random"}, {}, {"shuffle": True}),
+    ("SFT", {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}, "bf16": False}, {}, {}),
+    ("SFT", {"label_smoothing_factor": 0.1}, {}, {"label_smoothing": 0.1}),
+    ("SFT", {"dataset_text_field": "body"}, {}, {"text_column": "body"}),
+    ("SFT", {"max_length": None}, {}, {"max_length": 1_000_000_000}),
+    ("SFT", {"packing": True, "packing_strategy": "wrapped", "eval_packing": True}, {}, {"packing": True}),
+    ("SFT", {"completion_only_loss": False}, {}, {"completion_only_loss": False}),
+    ("SFT", {"assistant_only_loss": True}, {}, {"assistant_only_loss": True}),
+    ("SFT", {"loss_type": "dft"}, {}, {"loss_type": "dft"}),
+    ("SFT", {"loss_type": "chunked_nll"}, {}, {}),
+    ("SFT", {}, {"processing_class": "some/tokenizer"}, {"tokenizer": "some/tokenizer"}),
+    ("DPO", {"precompute_ref_log_probs": True}, {}, {"reference": "precomputed"}),
+    ("DPO", {"loss_type": "ipo"}, {}, {"loss_type": ["ipo"]}),
+    (
+        "DPO",
+        {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
+        {},
+        {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]},
+    ),
+    ("DPO", {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}, {}, {"ld_alpha": 0.5, "label_smoothing": 0.1, "beta": 0.3}),
+    (
+        "DPO",
+        {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
+        {},
+        {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
+    ),
+    ("DPO", {"use_weighting": True, "discopop_tau": 0.1}, {}, {"use_weighting": True, "discopop_tau": 0.1}),
+    ("DPO", {}, {"ref_model": "some/reference"}, {"reference_model": "some/reference"}),
+    ("KTO", {"loss_type": "apo_zero_unpaired", "beta": 0.2}, {}, {"loss_type": "apo_zero_unpaired", "beta": 0.2}),
+    ("KTO", {"desirable_weight": 2.0, "undesirable_weight": 0.5}, {}, {"desirable_weight": 2.0, "undesirable_weight": 0.5}),
+    ("Reward", {"center_rewards_coefficient": 0.01}, {}, {"center_rewards_coefficient": 0.01}),
+    ("Reward", {"disable_dropout": False, "max_length": 77}, {}, {"dropout": True, "max_length": 77}),
+    # 16 completions of 4 prompts in one optimizer step.
+    (
+        "GRPO",
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 4},
+        {},
+        {"group_size": 4, "batch_size": 4, "micro_batch_size": 4},
+    ),
+    # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps an iteration, and every interval is a fourth.
+    (
+        "GRPO",
+        {
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 4,
+            "num_iterations": 2,
+            "max_steps": 40,
+            "save_steps": 8,
+            "logging_steps": 4,
+            "warmup_steps": 6,
+        },
+        {},
+        {
+            "batch_size": 4,
+            "mini_batches": 2,
+            "update_epochs": 2,
+            "max_steps": 10,
+            "epochs": GONE,
+            "save_steps": 2,
+            "logging_steps": 1,
+            "warmup_steps": 1.5,
+        },
+    ),
+    # 100 prompts are 33 iterations of 3, and one prompt that TRL leaves out.
+    (
+        "GRPO",
+        {"per_device_train_batch_size": 24, "num_train_epochs": 2},
+        {},
+        {"batch_size": 3, "micro_batch_size": 24, "epochs": GONE, "max_steps": 66},
+    ),
+    ("RLOO", {"num_train_epochs": 2}, {}, {"epochs": 2}),
+    (
+        "GRPO",
+        {"generation_batch_size": 64, "max_steps": 8},
+        {},
+        {"max_steps": 1, "epochs": GONE, "batch_size": 8, "mini_batches": 8, "save_steps": 62, "logging_steps": 1},
+    ),
+    # Four rounds of sampling by one policy are one.
+    ("GRPO", {"gradient_accumulation_steps": 4, "steps_per_generation": 1}, {}, {"batch_size": 4}),
+    ("GRPO", {"disable_dropout": True, "shuffle_dataset": False}, {}, {"dropout": False, "shuffle": False}),
+    ("GRPO", {"max_completion_length": 99, "temperature": 0.7}, {}, {"max_new_tokens": 99, "temperature": 0.7}),
+    ("GRPO", {"top_p": 0.9, "top_k": 5, "min_p": 0.1}, {}, {"sampling_top_p": 0.9, "sampling_top_k": 5, "sampling_min_p": 0.1}),
+    ("GRPO", {"repetition_penalty": 1.1}, {}, {"sampling_repetition_penalty": 1.1}),
+    (
+        "GRPO",
+        {"generation_kwargs": {"stop_strings": "</end>", "min_new_tokens": 3, "do_sample": True}},
+        {},
+        {"stop": ["</end>"], "sampling_min_new_tokens": 3},
+    ),
+    ("GRPO", {"beta": 0.04, "use_bias_correction_kl": False}, {}, {"kl_coefficient": 0.04, "kl_bias_correction": False}),
+    (
+        "GRPO",
+        {"epsilon": 0.1, "epsilon_high": 0.28, "delta": 1.5},
+        {},
+        {"clip_range": 0.1, "clip_range_high": 0.28, "delta": 1.5},
+    ),
+    (
+        "GRPO",
+        {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0},
+        {},
+        {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0},
+    ),
+    (
+        "GRPO",
+        {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 1.5, "vespo_k_neg": 2.5, "vespo_lambda_neg": 0.5},
+        {},
+        {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 1.5, "vespo_k_neg": 2.5, "vespo_lambda_neg": 0.5},
+    ),
+    ("GRPO", {"loss_type": "bnpo"}, {}, {"loss_type": "bnpo", "micro_batch_tokens": 100_000_000}),
+    (
+        "GRPO",
+        {"importance_sampling_level": "sequence", "entropy_coef": 0.01},
+        {},
+        {"importance_sampling_level": "sequence", "entropy_coefficient": 0.01},
+    ),
+    ("GRPO", {"scale_rewards": False}, {}, {"scale_rewards": "none"}),
+    ("GRPO", {"scale_rewards": True}, {}, {}),
+    (
+        "GRPO",
+        {"scale_rewards": "batch", "mask_truncated_completions": True},
+        {},
+        {"scale_rewards": "batch", "mask_truncated_completions": True},
+    ),
+    ("GRPO", {"reward_weights": [2.0]}, {}, {"reward": [no_reward], "reward_weights": [2.0]}),
+    ("GRPO", {}, {"reward_funcs": [no_reward, "some/reward"]}, {"reward": [no_reward, "some/reward"]}),
+    ("GRPO", {}, {"reward_funcs": "some/reward", "reward_processing_classes": None}, {"reward": "some/reward"}),
+    ("GRPO", {"eval_strategy": "steps"}, HELD_OUT, {**MEASURED, "eval_steps": 10, "evaluation_samples": 8}),
+    (
+        "GRPO",
+        {"eval_strategy": "steps", "num_generations_eval": 2},
+        HELD_OUT,
+        {**MEASURED, "eval_steps": 10, "evaluation_samples": 2},
+    ),
+    (
+        "GRPO",
+        {"eval_strategy": "steps", "metric_for_best_model": "completions/mean_length"},
+        HELD_OUT,
+        {**MEASURED, "eval_steps": 10, "evaluation_samples": 8, "best_metric": "eval_length"},
+    ),
+    ("GRPO", {"log_completions": True, "num_completions_to_print": 2, "log_unique_prompts": True}, {}, {}),
+    (
+        "RLOO",
+        {"normalize_advantages": True, "reward_clip_range": (-1.0, 1.0)},
+        {},
+        {"normalize_advantages": True, "reward_clip_range": [-1.0, 1.0]},
+    ),
+    ("RLOO", {"beta": 0.0, "num_generations": 4}, {}, {"kl_coefficient": 0.0, "group_size": 4, "batch_size": 2}),
+]
+
+
+def changed(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """How the options differ from those without arguments."""
+    usual = DEFAULTS | OF_METHOD[method]
+    return {key: options.get(key, GONE) for key in usual | options if options.get(key, GONE) != usual.get(key, GONE)}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_arguments_become_keys(number: int, core: Core) -> None:
+    method, fields, arguments, expected = CASES[number]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make(method, fields, **arguments).train()
+    assert changed(method, core.options) == expected
+
+
+def test_every_honored_argument_is_in_a_case() -> None:
+    own_tests = {"chat_template_path", "chat_template_kwargs", "model", "args", "train_dataset", "callbacks", "formatting_func"}
+    own_tests |= {"quantization_config", "peft_config"}
+    given = {name for _, fields, arguments, _ in CASES for name in [*fields, *arguments]} | own_tests
+    for method in METHODS:
+        table: dict[str, Treatment] = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}
+        missing = {name for name, treatment in table.items() if isinstance(treatment, Honored)} - given
+        assert not missing, method
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_keys_come_from_arguments_that_the_table_names(number: int, core: Core) -> None:
+    method, fields, arguments, expected = CASES[number]
+    table = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}
+    named: set[str] = set()
+    for name in [*fields, *arguments]:
+        treatment = table[name]
+        assert isinstance(treatment, Honored), name
+        named |= set(treatment.keys)
+    # Intervals are counted in steps of gradus, which depend on the batches.
+    counted = {"save_steps", "logging_steps", "warmup_steps", "max_steps", "epochs"}
+    assert set(expected) - counted <= named
+
+
+# --- what has no effect, and what is refused
+
+
+def other(value: Any) -> Any:
+    """A value that is not `value`."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, list):
+        return ["other"]
+    return "other"
+
+
+def fields_that_are(kind: type) -> list[tuple[str, str]]:
+    return [
+        (method, name)
+        for method in METHODS
+        for name, treatment in fields_of(f"{method}Config").items()
+        if isinstance(treatment, kind)
+    ]
+
+
+@pytest.mark.parametrize(("method", "name"), fields_that_are(Refused))
+def test_a_refused_field_says_why_and_what_to_do(method: str, name: str) -> None:
+    treatment = fields_of(f"{method}Config")[name]
+    assert isinstance(treatment, Refused)
+    usual = KNOWN["configs"][f"{method}Config"][name]
+    with pytest.raises(gradus.ConfigError) as caught:
+        config_of(method)(**{name: other(usual)})
+    for part in (f"{method}Config({name}=", treatment.reason, treatment.instead):
+        assert part in str(caught.value)
+    for neutral in treatment.accepts:
+        config_of(method)(**{name: neutral})
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (method, name)
+        for method in METHODS
+        for name, treatment in _arguments.TRAINERS[f"{method}Trainer"].items()
+        if isinstance(treatment, Refused)
+    ],
+)
+def test_a_refused_argument_of_a_trainer_says_why_and_what_to_do(method: str, name: str) -> None:
+    treatment = _arguments.TRAINERS[f"{method}Trainer"][name]
+    assert isinstance(treatment, Refused)
+    with pytest.raises(gradus.ConfigError) as caught:
+        make(method, **{name: object()})
+    assert treatment.reason in str(caught.value) and treatment.instead in str(caught.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fields_without_effect_are_named_in_one_warning(method: str, core: Core) -> None:
+    fields = {name: other(KNOWN["configs"][f"{method}Config"][name]) for of, name in fields_that_are(NoEffect) if of == method}
+    with pytest.warns(UserWarning) as caught:
+        make(method, fields).train()
+    assert len(caught) == 1
+    for name in fields:
+        assert f"`{name}=" in str(caught[0].message)
+    assert changed(method, core.options) == {}
+    assert caught[0].filename == __file__, "the warning points at the script"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_defaults_say_nothing(method: str, core: Core) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(method).train()
+
+
+REFUSED_VALUES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("SFT", {"lr_scheduler_type": "polynomial"}, {}, "`constant_with_warmup`"),
+    ("SFT", {"optim": "adafactor"}, {}, "`adamw_torch`"),
+    ("SFT", {"report_to": "mlflow"}, {}, "`wandb`"),
+    ("SFT", {"packing": True}, {}, "wrapped"),
+    ("SFT", {"packing": True, "packing_strategy": "wrapped", "eval_packing": False}, {}, "both or neither"),
+    ("SFT", {"train_sampling_strategy": "group_by_length"}, {}, "`random`"),
+    ("SFT", {"eval_strategy": "steps"}, {}, "`eval_dataset` is not given"),
+    ("SFT", {"eval_strategy": "steps"}, {"eval_dataset": {"a": ROWS, "b": ROWS}}, "2 data sets"),
+    ("SFT", {"eval_strategy": "never"}, {}, "`epoch`"),
+    ("SFT", {"save_strategy": "never"}, {}, "`best`"),
+    ("SFT", {"logging_strategy": "never"}, {}, "`epoch`"),
+    ("SFT", {"logging_steps": 2.5}, {}, "2.5"),
+    ("SFT", {"data_seed": 1}, {}, "one seed"),
+    ("SFT", {"load_best_model_at_end": True}, {}, "`eval_strategy` is `no`"),
+    ("SFT", {"eval_strategy": "steps", "metric_for_best_model": "loss", "greater_is_better": True}, HELD_OUT, "smaller values"),
+    ("SFT", {"model_init_kwargs": {"revision": "v2"}}, {}, "pass its directory"),
+    ("SFT", {"model_init_kwargs": {"dtype": "float16"}}, {}, "bfloat16"),
+    ("SFT", {"chat_template_path": "nowhere"}, {}, "nowhere"),
+    ("SFT", {"logging_steps": 0.1}, {"train_dataset": iter(ROWS)}, "`max_steps`"),
+    ("SFT", {"per_device_train_batch_size": 0}, {}, "1 or more"),
+    ("GRPO", {"num_generations": 3}, {}, "no multiple of `num_generations` (3)"),
+    ("GRPO", {"num_generations": 1}, {}, "at least 2"),
+    ("GRPO", {"generation_batch_size": 64, "steps_per_generation": 8}, {}, "Give one of them"),
+    ("GRPO", {"generation_batch_size": 12}, {}, "no multiple of `per_device_train_batch_size`"),
+    ("GRPO", {"gradient_accumulation_steps": 4, "steps_per_generation": 6}, {}, "multiple of `gradient_accumulation_steps`"),
+    ("GRPO", {"gradient_accumulation_steps": 4, "steps_per_generation": 1, "num_iterations": 2}, {}, "multiple of"),
+    ("GRPO", {"per_device_train_batch_size": 808}, {}, "has 100 rows"),
+    ("GRPO", {"generation_kwargs": {"num_beams": 4}}, {}, "`num_beams`"),
+    ("GRPO", {"eval_strategy": "steps", "load_best_model_at_end": True}, HELD_OUT, "metric_for_best_model='reward'"),
+    ("GRPO", {}, {"reward_funcs": None}, "`reward_funcs` is None"),
+    ("GRPO", {}, {"reward_funcs": []}, "`reward_funcs` is []"),
+    ("SFT", {}, {"quantization_config": {"load_in_4bit": True}}, "`nf4`"),
+    ("SFT", {}, {"quantization_config": {"load_in_8bit": True}}, "`peft_config`"),
+    ("SFT", {}, {"model": None}, "`None`"),
+    ("SFT", {}, {"peft_config": types.SimpleNamespace(peft_type="IA3")}, "`peft.LoraConfig`"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED_VALUES)))
+def test_values_that_gradus_does_not_take_are_refused(number: int, core: Core) -> None:
+    method, fields, arguments, part = REFUSED_VALUES[number]
+    with pytest.raises(gradus.ConfigError, match=re.escape(part)):
+        make(method, fields, **arguments).train()
+    assert core.calls == []
+
+
+def test_names_of_earlier_versions_are_taken_or_explained() -> None:
+    with pytest.warns(UserWarning, match="`warmup_ratio` is now `warmup_steps`"):
+        assert trl.GRPOConfig(warmup_ratio=0.1).warmup_steps == 0.1
+    with pytest.raises(TypeError, match="TRL cuts no prompts any more"):
+        trl.GRPOConfig(max_prompt_length=512)
+    with pytest.raises(TypeError, match="Did you mean `num_generations`"):
+        trl.GRPOConfig(num_generation=512)
+    with pytest.raises(TypeError, match="only that"):
+        trl.SFTConfig(warmup_ratio=0.1, warmup_steps=3)
+    for old, new in _arguments.EARLIER.items():
+        known = [method for method in METHODS if new in KNOWN["configs"][f"{method}Config"]]
+        assert known and not any(old in KNOWN["configs"][f"{method}Config"] for method in METHODS)
+    assert not any(name in fields for name in _arguments.GONE for fields in KNOWN["configs"].values())
+
+
+def test_a_configuration_of_another_package_is_refused() -> None:
+    with pytest.raises(TypeError, match="`gradus.trl.SFTConfig` is expected"):
+        trl.SFTTrainer("m", args=types.SimpleNamespace(), train_dataset=ROWS)
+
+
+def test_a_configuration_is_a_dataclass_with_its_values() -> None:
+    args = trl.SFTConfig("~/out", 4, model_init_kwargs='{"dtype": "bfloat16"}', hub_token="secret")
+    assert args.output_dir == str(Path.home() / "out") and args.per_device_train_batch_size == 4
+    assert args.model_init_kwargs == {"dtype": "bfloat16"}
+    assert args.to_dict()["hub_token"] == "<HUB_TOKEN>" and "secret" not in args.to_json_string()
+    assert dataclasses.replace(args, max_steps=3).max_steps == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_command_lines_fill_configurations(method: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    parser = transformers.HfArgumentParser((config_of(method),))
+    words = ["--learning_rate", "1e-4", "--output_dir", "x", "--report_to", "wandb", "--max_steps", "3", "--bf16", "false"]
+    (args,) = parser.parse_args_into_dataclasses(words)
+    expected = config_of(method)("x", learning_rate=1e-4, report_to=args.report_to, max_steps=3, bf16=False)
+    assert args == expected
+    assert plain(args.report_to) in ("wandb", ["wandb"])
+
+
+def test_other_names_of_trl_say_where_they_are() -> None:
+    with pytest.raises(ImportError, match="no `TrlParser`: import it from `trl`"):
+        exec("from gradus.trl import TrlParser")
+    with pytest.raises(ImportError, match="gradus.distill"):
+        exec("from gradus.trl import DistillationTrainer")
+    with pytest.raises(ImportError, match="cannot import name"):
+        exec("from gradus.trl import Nothing")
+    with pytest.raises(AttributeError):
+        _ = trl.nothing
+
+
+def test_without_args_the_directory_is_named_after_model_and_method(core: Core) -> None:
+    trl.DPOTrainer("some/model", train_dataset=ROWS).train()
+    assert core.options["output_dir"] == "model-DPO"
+
+
+# --- objects
+
+
+class Savable:
+    """Stands for a model or a tokenizer of transformers."""
+
+    def __init__(self, name: str, content: str) -> None:
+        self.name_or_path, self.content = name, content
+
+    def save_pretrained(self, directory: str) -> None:
+        (Path(directory) / "content").write_text(self.content)
+
+
+def test_objects_are_saved_and_trained_from_there(core: Core, tmp_path: Path) -> None:
+    model, tokenizer, reference = Savable("some/model", "model"), Savable("some/model", "tokenizer"), Savable("r", "reference")
+    make("DPO", model=model, processing_class=tokenizer, ref_model=reference).train()
+    assert (tmp_path / core.calls[-1][1] / "content").read_text() == "model"
+    assert (tmp_path / core.options["tokenizer"] / "content").read_text() == "tokenizer"
+    assert (tmp_path / core.options["reference_model"] / "content").read_text() == "reference"
+    make("SFT", model=model).train()
+    assert core.options["tokenizer"] == "some/model", "without a tokenizer that of the place it came from"
+    with pytest.raises(gradus.ConfigError, match="`processing_class`"):
+        make("SFT", model=Savable("", "model")).train()
+
+
+def test_a_reward_model_that_is_an_object_is_saved_with_its_tokenizer(core: Core, tmp_path: Path) -> None:
+    reward, tokenizer = Savable("some/reward", "reward"), Savable("some/reward", "tokenizer")
+    make("GRPO", reward_funcs=[no_reward, reward], reward_processing_classes=[None, tokenizer]).train()
+    first, second = core.options["reward"]
+    assert first is no_reward and (tmp_path / second / "content").read_text() == "tokenizer"
+    with pytest.raises(gradus.ConfigError, match="2 entries for 1 rewards"):
+        make("GRPO", reward_processing_classes=[None, tokenizer]).train()
+    with pytest.raises(gradus.ConfigError, match="beside that model"):
+        make("GRPO", reward_funcs="some/reward", reward_processing_classes=tokenizer).train()
+
+
+def test_a_model_that_is_quantized_in_memory_is_refused() -> None:
+    model = Savable("m", "")
+    model.is_quantized = True  # type: ignore[attr-defined]
+    with pytest.raises(gradus.ConfigError, match="quantized in memory"):
+        make("SFT", model=model)
+
+
+def test_rows_are_formatted_and_given_to_templates(core: Core) -> None:
+    make("SFT", {"dataset_text_field": "body"}, formatting_func=lambda row: row["prompt"].upper()).train()
+    assert list(core.calls[-1][2])[:2] == [{"body": "SAY 0"}, {"body": "SAY 1"}]
+    make("GRPO", {"chat_template_kwargs": {"enable_thinking": False}}).train()
+    rows = core.calls[-1][2]
+    expected = {"prompt": "say 0", "chat_template_kwargs": {"enable_thinking": False}}
+    assert next(iter(rows)) == expected and next(iter(rows)) == expected, "the rows can be read again"
+    with pytest.raises(gradus.ConfigError, match="Load them"):
+        make("SFT", formatting_func=str, train_dataset="rows.jsonl").train()
+
+
+def test_a_chat_template_is_a_file_or_in_a_directory(core: Core, tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    file = tmp_path / "template" / "chat_template.jinja"
+    file.write_text("{{ messages }}")
+    for given in (str(file), str(file.parent)):
+        make("SFT", {"chat_template_path": given}).train()
+        assert changed("SFT", core.options) == {"chat_template": str(file)}
+
+
+LORA = {"lora_rank": 8, "lora_alpha": 8, "lora_dropout": 0.0, "lora_rank_stabilised": False, "lora_dora": False}
+
+
+def test_adapters_of_peft_become_keys(core: Core, tmp_path: Path) -> None:
+    def keys(method: str, config: Any, **arguments: Any) -> dict[str, Any]:
+        make(method, peft_config=config, **arguments).train()
+        return changed(method, core.options)
+
+    assert keys("SFT", lora(target_modules=["v_proj", "q_proj"])) == LORA | {"lora_targets": ["q_proj", "v_proj"]}
+    assert keys("SFT", lora(target_modules="all-linear")) == LORA | {"lora_targets": ["all-linear"]}
+    assert keys("SFT", lora(target_modules=r".*\.mlp\..*")) == LORA | {"lora_target_pattern": r".*\.mlp\..*"}
+    values = {"r": 4, "lora_alpha": 16, "lora_dropout": 0.1, "use_rslora": True, "use_dora": True}
+    expected = {"lora_rank": 4, "lora_alpha": 16, "lora_rank_stabilised": True, "lora_dora": True, "lora_targets": ["all-linear"]}
+    config = lora(target_modules="all-linear", task_type="CAUSAL_LM", **values)
+    assert keys("GRPO", config) == expected | {"lora_dropout": 0.1}
+    assert keys("DPO", config) == expected | {"lora_dropout": 0.0}, "TRL turns all dropout off"
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}')
+    assert keys("SFT", lora(), model=str(tmp_path / "gpt2")) == LORA | {"lora_targets": ["c_attn"]}, "what peft takes"
+    assert keys("Reward", lora(target_modules="all-linear", modules_to_save=["score"])) == LORA | {"lora_targets": ["all-linear"]}
+    for values in (
+        {"bias": "all"},
+        {"modules_to_save": ["lm_head"]},
+        {"init_lora_weights": "gaussian"},
+        {"rank_pattern": {"a": 3}},
+    ):
+        with pytest.raises(gradus.ConfigError, match=next(iter(values))):
+            keys("SFT", lora(target_modules="all-linear", **values))
+    with pytest.raises(gradus.ConfigError, match="`target_modules`"):
+        keys("SFT", lora(), model=Savable("m", ""))
+    four_bit = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    found = keys("SFT", lora(target_modules="all-linear"), quantization_config=four_bit)
+    assert found == LORA | {"lora_targets": ["all-linear"], "frozen_weights": "nf4"}
+
+
+def test_a_quantization_of_transformers_is_read() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from gradus.trl._adapter import quantized_weights
+
+    assert quantized_weights(transformers.BitsAndBytesConfig(load_in_8bit=True), True) == {"frozen_weights": "int8"}
+    four_bit = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    assert quantized_weights(four_bit, True) == {"frozen_weights": "nf4"}
+    assert quantized_weights(transformers.BitsAndBytesConfig(), True) == {}
+
+
+# --- a run, as scripts and callbacks see it
+
+
+def told(
+    rows: list[tuple[int, dict[str, float]]], total: int, answers: list[Any] | None = None
+) -> Callable[[dict[str, Any]], None]:
+    """A run that tells these rows; `answers` gets what the functions return."""
+
+    def events(options: dict[str, Any]) -> None:
+        for step, row in rows:
+            answer = options["on_step"](step, total, row)
+            held_out = {name: value for name, value in row.items() if name.startswith("eval_")}
+            if answer is not False and held_out:
+                answer = options["on_evaluation"](step, held_out, True)
+            if answers is not None:
+                answers.append(answer)
+            if answer is False:
+                break
+
+    return events
+
+
+def test_the_log_has_means_and_evaluations_under_the_names_of_trl(core: Core) -> None:
+    core.events = told(
+        [
+            (2, {"loss": 4.0, "epoch": 0.5, "num_examples": 32.0}),
+            (3, {"loss": 1.0, "epoch": 0.75, "num_examples": 48.0, "eval_loss": 0.5}),
+            (4, {"loss": 2.0, "epoch": 1.0, "num_examples": 64.0}),
+        ],
+        total=4,
+    )
+    trainer = make("SFT", {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3}, **HELD_OUT)
+    output = trainer.train()
+    history = trainer.state.log_history
+    assert history[0] == {"loss": 4.0, "epoch": 0.5, "num_examples": 32.0, "step": 2}
+    assert history[1] == {"eval_loss": 0.5, "epoch": 0.75, "step": 3}
+    assert history[2]["loss"] == 1.5 and history[2]["step"] == 4
+    # Two steps of 4, one of 1, one of 2: 11 / 4.
+    assert output.training_loss == 2.75 == output.metrics["train_loss"] and output.global_step == 4
+    assert history[3]["train_loss"] == 2.75 and trainer.log_history is history
+
+
+def test_evaluations_of_sampling_have_the_names_of_trl_and_steps_of_the_optimizer(core: Core) -> None:
+    core.events = told([(1, {"reward": 1.0, "eval_length": 3.0, "eval_kl": 0.1, "eval_reward": 2.0})], total=5)
+    trainer = make("GRPO", {"num_iterations": 3, "eval_strategy": "steps", "logging_steps": 3, "save_steps": 3}, **HELD_OUT)
+    trainer.train()
+    history = trainer.state.log_history
+    assert history[0] == {"reward": 1.0, "step": 3}
+    assert history[1] == {"eval_completions/mean_length": 3.0, "eval_objective/kl": 0.1, "eval_reward": 2.0, "step": 3}
+    assert trainer.state.max_steps == 15 and trainer.state.best_global_step == 3
+
+
+def test_intervals_that_do_not_divide_are_said(core: Core) -> None:
+    with pytest.warns(UserWarning, match="`max_steps=10` becomes 12 optimizer steps: an iteration has 3"):
+        make("GRPO", {"num_iterations": 3, "max_steps": 10, "logging_steps": 3, "save_steps": 3}).train()
+    assert core.options["max_steps"] == 4
+
+
+class Watching:
+    """A callback that keeps what it is told, and stops the run after a step."""
+
+    def __init__(self, stop_after: int) -> None:
+        self.stop_after, self.heard = stop_after, []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.heard.append("begin")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.heard.append(f"step {state.global_step}")
+        control.should_training_stop = state.global_step >= self.stop_after
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+        self.heard.append(f"log {sorted(logs)[0]}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.heard.append("end")
+
+
+def test_callbacks_hear_of_every_step_and_stop_the_run(core: Core) -> None:
+    answers: list[Any] = []
+    core.events = told([(step, {"loss": 1.0}) for step in range(1, 9)], 8, answers)
+    callback = Watching(3)
+    make("SFT", {"logging_steps": 2}, callbacks=[callback]).train()
+    assert callback.heard == ["begin", "step 1", "step 2", "log loss", "step 3", "log train_loss", "end"]
+    assert answers == [True, True, False]
+    assert changed("SFT", core.options) == {"logging_steps": 1}
+
+
+def test_a_callback_with_a_method_that_is_never_called_is_refused() -> None:
+    class Saves:
+        def on_save(self, *_: Any, **__: Any) -> None: ...
+
+    with pytest.raises(gradus.ConfigError, match="`Saves` has `on_save`"):
+        make("SFT", callbacks=[Saves()])
+
+
+def test_what_callbacks_ask_for_in_vain_is_said_once(core: Core) -> None:
+    class Asks:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_save = True
+
+    core.events = told([(step, {"loss": 1.0}) for step in (1, 2)], 2)
+    with pytest.warns(UserWarning, match="`control.should_save`") as caught:
+        make("SFT", callbacks=[Asks]).train()
+    assert len(caught) == 1
+
+
+def test_the_callback_of_transformers_that_stops_early_works(core: Core) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    answers: list[Any] = []
+    core.events = told([(step, {"loss": 1.0, "eval_loss": float(step)}) for step in (1, 2, 3)], 3, answers)
+    fields = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+    }
+    make("SFT", fields, callbacks=[transformers.EarlyStoppingCallback(1)], **HELD_OUT).train()
+    # The stand-in calls every evaluation the best, so the second one is no better than the first.
+    assert answers == [True, False]
+
+
+def test_methods_that_callbacks_may_have_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    theirs = {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
+    assert theirs == set(_state.CALLED) | set(_state._NOT_CALLED)
+
+
+def test_completions_are_printed(core: Core, capsys: pytest.CaptureFixture[str]) -> None:
+    rollouts = [{"prompt": p, "completion": c, "reward": 1.0} for p, c in [("a", "x"), ("a", "y"), ("b", "z")]]
+    core.events = lambda options: [options["on_rollouts"](step, rollouts) for step in (1, 2)] and None
+    fields = {"log_completions": True, "log_unique_prompts": True, "num_completions_to_print": 2, "logging_steps": 2}
+    make("GRPO", fields).train()
+    printed = capsys.readouterr().out
+    assert printed.startswith("completions of step 2") and printed.count("prompt:") == 2 and "'y'" not in printed
+
+
+def test_training_goes_on_from_a_checkpoint(core: Core) -> None:
+    make("SFT").train(resume_from_checkpoint=True)
+    assert changed("SFT", core.options) == {"overwrite": GONE, "resume": True}
+    make("SFT").train(resume_from_checkpoint="out/checkpoints/step-000100")
+    assert changed("SFT", core.options) == {"overwrite": GONE, "resume_from": "out/checkpoints/step-000100"}
+    trainer = make("SFT")
+    trainer.train()
+    with pytest.raises(gradus.ConfigError, match="called twice"):
+        trainer.train()
+
+
+def test_the_trained_model_is_copied(core: Core, tmp_path: Path) -> None:
+    trainer = make("SFT", {"output_dir": str(tmp_path / "out")})
+    with pytest.raises(gradus.ConfigError, match="Call `train"):
+        trainer.save_model()
+    trainer.train()
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-000002" / "config.json").write_text("checkpoint")
+    trainer.save_model(str(tmp_path / "first"))
+    assert (tmp_path / "first" / "config.json").read_text() == "checkpoint", "a run that was stopped has no model/"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("last")
+    trainer.save_model()
+    assert (tmp_path / "out" / "config.json").read_text() == "last"
+    trainer.args.load_best_model_at_end = True
+    with pytest.warns(UserWarning, match="no evaluation beat the start"):
+        trainer.save_model()
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "config.json").write_text("best")
+    trainer.save_model()
+    assert (tmp_path / "out" / "config.json").read_text() == "best"
+
+
+def test_evaluate_takes_what_the_run_measured_or_measures(core: Core, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def evaluate(model: Any, data: Any, **keys: Any) -> dict[str, Any]:
+        asked.append((model, data, keys))
+        return {"loss": 0.25, "rows": 10, "standard_errors": {"loss": 0.1}}
+
+    monkeypatch.setattr(gradus, "evaluate", evaluate, raising=False)
+    trainer = make("DPO", {"max_length": 64}, **HELD_OUT)
+    assert trainer.evaluate()["eval_loss"] == 0.25
+    assert asked.pop() == ("some/model", ROWS[:10], {"max_length": 64, "reference_model": "some/model"})
+    trainer.train()
+    (tmp_path / "model").mkdir()
+    assert trainer.evaluate(ROWS[:3], metric_key_prefix="test")["test_loss"] == 0.25
+    assert asked.pop()[:2] == (str(tmp_path / "model"), ROWS[:3])
+    core.run.results = {"after": {"eval_loss": 0.5, "test_loss": 9.0}}
+    assert trainer.evaluate() == {"eval_loss": 0.5}
+    sampling = make("GRPO", **HELD_OUT)
+    with pytest.raises(gradus.ConfigError, match="eval_strategy='steps'"):
+        sampling.evaluate()
+    with pytest.raises(gradus.ConfigError, match="neither the trainer nor the call"):
+        make("SFT").evaluate()
+
+
+def test_what_gradus_does_not_do_says_what_to_do() -> None:
+    trainer = make("SFT")
+    with pytest.raises(gradus.ConfigError, match="hf upload NAME trainer_output/model"):
+        trainer.push_to_hub()
+    with pytest.raises(gradus.ConfigError, match="trainer.model.generate"):
+        trainer.predict(ROWS)
+    with pytest.raises(gradus.ConfigError, match="report.html"):
+        trainer.create_model_card()
+    with pytest.raises(gradus.ConfigError, match="gradus sweep"):
+        trainer.train(trial=1)
+
+
+def test_small_things_that_scripts_use(core: Core, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make("SFT", {"output_dir": str(tmp_path / "out")})
+    trainer.accelerator.print("hello")
+    trainer.log_metrics("eval", {"eval_loss": 0.5})
+    assert capsys.readouterr().out == "hello\n***** eval metrics *****\n  eval_loss = 0.5\n"
+    trainer.save_metrics("eval", {"eval_loss": 0.5})
+    trainer.save_metrics("train", {"train_loss": 1.5})
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text()) == {"eval_loss": 0.5, "train_loss": 1.5}
+    trainer.save_state()
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["global_step"] == 0
+    callback = Watching(1)
+    trainer.add_callback(callback)
+    trainer.train()
+    assert core.options["logging_steps"] == 1 and trainer.pop_callback(Watching) is callback
+    assert trainer.is_world_process_zero() and trainer.is_local_process_zero()
+
+
+def test_the_page_has_the_table() -> None:
+    import write_trl_page
+
+    assert write_trl_page.PAGE.read_text(encoding="utf-8") == write_trl_page.page(), "run python tests/write_trl_page.py"
