@@ -28,7 +28,7 @@ mod _native {
     #[pymodule_export]
     use crate::commands::{call, keys, main, measure, set_program};
     #[pymodule_export]
-    use crate::data::keep_file;
+    use crate::data::{keep_file, write_table};
     #[pymodule_export]
     use crate::session::NativeSession;
     #[pymodule_export]

@@ -53,8 +53,7 @@ def test_what_cannot_be_rows_is_said(rows: Any, error: str) -> None:
 
 
 def test_tables_are_handed_over_without_json(gpt2: Path) -> None:
-    import pyarrow
-
+    pyarrow: Any = pytest.importorskip("pyarrow", reason="skipped: pyarrow is not installed")
     path = as_path(pyarrow.Table.from_pylist(ROWS))
     assert path.endswith(".arrow")
     assert as_path(pyarrow.Table.from_pylist(ROWS)) == path

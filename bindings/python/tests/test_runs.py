@@ -18,6 +18,9 @@ from conftest import command
 
 SHORT: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "seed": 3, "eval_steps": -1, "progress": False}
 ONLINE: dict[str, Any] = {**SHORT, "max_new_tokens": 6}
+ONCE: dict[str, Any] = {**ONLINE, "max_steps": 1}
+LONGER: dict[str, Any] = {**ONLINE, "max_steps": 5}
+EVALUATED: dict[str, Any] = {**SHORT, "eval_steps": 1}
 
 
 def weights(run: gradus.Run | Path) -> bytes:
@@ -100,8 +103,10 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert row["rewards/slower/mean"] == pytest.approx(0.25)
     assert any(name.endswith("mean_length") for name in row), row
     assert len(run.extra["first"]) == 64
-    first = [json.loads(part) if isinstance(part, str) else part for part in [run.completions.of_step(1)[0]]][0]
-    assert first["reward"] == pytest.approx(first["reward"])
+    # The reward is the weighted sum of what judged.
+    first, second = run.completions.of_step(1)[:2]
+    assert first["reward"] == pytest.approx(1.0 / (1 + len(first["completion"])) + 2.0 * 0.5 + 0.5 * 0.25)
+    assert second["reward"] == pytest.approx(1.0 / (1 + len(second["completion"])) + 0.5 * 0.25)
 
 
 def test_async_rewards_run_side_by_side(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
@@ -128,7 +133,7 @@ def test_functions_and_reward_models_mix(tmp_path: Path, qwen3: Path, reward_mod
         return [-float(len(text)) for text in completions]
 
     run = gradus.grpo(qwen3, prompts, reward=[brevity, str(reward_model), {"rule": {"length": {"target": 4}}}],
-                      output_dir=tmp_path / "run", **{**ONLINE, "max_steps": 1})
+                      output_dir=tmp_path / "run", **ONCE)
     names = [name for name in run.rows[0] if name.startswith("rewards/") and name.endswith("/mean")]
     assert {"rewards/brevity/mean", "rewards/model/mean", "rewards/length/mean"} <= set(names), run.rows[0]
 
@@ -141,7 +146,7 @@ def test_conversations_reach_rewards_as_messages(tmp_path: Path, qwen3: Path) ->
         assert completions[0][0]["role"] == "assistant" and isinstance(completions[0][0]["content"], str)
         return [0.0 if i % 2 else 1.0 for i in range(len(prompts))]
 
-    gradus.grpo(qwen3, rows, reward=reward, output_dir=tmp_path / "run", **{**ONLINE, "max_steps": 1})
+    gradus.grpo(qwen3, rows, reward=reward, output_dir=tmp_path / "run", **ONCE)
 
 
 def test_an_exception_in_a_reward_stops_the_run_with_its_traceback(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
@@ -214,7 +219,7 @@ def test_metrics_and_post_processors_may_be_functions(tmp_path: Path, gpt2: Path
     def several(predictions: Any) -> dict[str, Any]:
         return {"count": len(predictions), "length": [len(text) for text in predictions]}
 
-    run = gradus.sft(gpt2, texts, eval_data=texts[:4], output_dir=tmp_path / "run", **{**SHORT, "eval_steps": 1},
+    run = gradus.sft(gpt2, texts, eval_data=texts[:4], output_dir=tmp_path / "run", **EVALUATED,
                      evaluation_metrics=[ends, several, "ter"], evaluation_post_process=shout, evaluation_max_new_tokens=4)
     last = run.rows[-1]
     assert last["eval_ends"] == 1.0 and last["eval_several/count"] == 4 and "eval_ter" in last
@@ -233,12 +238,12 @@ def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> No
 
     reward = {"rule": {"length": {"target": 10}}}
     run = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", on_step=on_step, on_rollouts=on_rollouts,
-                      **{**ONLINE, "max_steps": 5})
+                      **LONGER)
     assert not run.finished and [one for one in heard if isinstance(one, int)] == [32, 32]
     assert [one[:2] for one in heard if isinstance(one, tuple)] == [(1, 5), (2, 5)]
     # The run goes on where it stopped, and ends with the weights of a run without a stop.
     resumed = gradus.resume(run, progress=False)
-    whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **{**ONLINE, "max_steps": 5})
+    whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **LONGER)
     assert resumed.finished and weights(resumed) == weights(whole)
 
 
@@ -288,8 +293,9 @@ except KeyboardInterrupt:
     ],
 )
 def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    given: dict[str, Any] = {"output_dir": tmp_path / "run", **keys}
     with pytest.raises(error) as caught:
-        gradus.sft(gpt2, texts, **{"output_dir": tmp_path / "run", **keys})
+        gradus.sft(gpt2, texts, **given)
     assert text in str(caught.value)
     assert not (tmp_path / "run").exists()
 

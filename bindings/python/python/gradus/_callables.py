@@ -209,8 +209,8 @@ class Callables:
 
     def reward(self, reward: Any, weights: Sequence[float] | None, timeout_s: float | None) -> Any:
         """The configuration of a reward: a function, the name of a reward model, a mapping, or a list of these."""
-        several = isinstance(reward, Sequence) and not isinstance(reward, str)
-        parts = list(reward) if several else [reward]
+        several = isinstance(reward, (list, tuple))
+        parts: list[Any] = list(reward) if several else [reward]
         if not parts:
             raise ValueError("`reward` is an empty list, but at least one reward is needed")
         if weights is None:

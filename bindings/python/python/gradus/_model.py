@@ -92,13 +92,13 @@ class Model:
 
     @overload
     def generate(
-        self, prompts: str, *, group_size: Literal[1] = 1, stop: str | Sequence[str] | None = None, seed: int = 42, **params: Any
+        self, prompts: str, *, stop: str | Sequence[str] | None = None, seed: int = 42, **params: Any
     ) -> Completion: ...
 
     @overload
     def generate(
         self,
-        prompts: Sequence[Prompt] | str,
+        prompts: list[Any] | tuple[Any, ...],
         *,
         group_size: int = 1,
         stop: str | Sequence[str] | None = None,
@@ -108,25 +108,28 @@ class Model:
 
     def generate(
         self,
-        prompts: Sequence[Prompt] | str,
+        prompts: str | list[Any] | tuple[Any, ...],
         *,
         group_size: int = 1,
         stop: str | Sequence[str] | None = None,
         seed: int = 42,
         **params: Any,
     ) -> Completion | list[Completion]:
-        """Completions of prompts: ``group_size`` of each, one after the other. A single text gives a single completion.
+        """Completions of a list of prompts (texts, conversations, lists of ids): ``group_size`` of each, one after the other. A text
+        alone gives one completion.
 
         The same seed draws the same completions as ``gradus generate``.
         """
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         is_one = isinstance(prompts, str)
+        if is_one and group_size != 1:
+            raise TypeError("a text alone has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]
         found = [Completion(one) for one in self._session.generate(asked, group_size, params, _stop(stop), seed)]
         for one in found:
             one["logprobs"] = floats(one["logprobs"])
-        return found[0] if is_one and group_size == 1 else found
+        return found[0] if is_one else found
 
     def stream(
         self,

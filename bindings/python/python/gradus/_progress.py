@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,11 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and shell.__class__.__name__ == "ZMQInteractiveShell"
+
+
+def _display(data: dict[str, str], **options: Any) -> Any:
+    """Show something in a notebook."""
+    return importlib.import_module("IPython.display").display(data, raw=True, **options)
 
 
 class Silent:
@@ -70,9 +76,7 @@ class Bar(Silent):
         self.display: Any = None
         self.changes = sys.stderr.isatty()
         if _in_notebook():
-            from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
-
-            self.display = display({"text/plain": ""}, raw=True, display_id=True)
+            self.display = _display({"text/plain": ""}, display_id=True)
 
     def begin(self, name: str, total: int | None, done: int) -> None:
         self.name, self.total, self.done, self.first, self.inside = name, total, done, done, ""
@@ -90,9 +94,7 @@ class Bar(Silent):
     def say(self, text: str) -> None:
         self._clear()
         if self.display is not None:
-            from IPython.display import display
-
-            display({"text/plain": text}, raw=True)
+            _display({"text/plain": text})
         else:
             print(text, file=sys.stderr)
         self._draw(now=True)

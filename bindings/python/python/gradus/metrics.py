@@ -47,7 +47,8 @@ def compute(
     count = len(predictions)
     texts = [[]] * count if references is None else [[one] if isinstance(one, str) else list(one) for one in references]
     asked = [""] * count if prompts is None else list(prompts)
-    for what, values in [("references", texts), ("prompts", asked), *((columns or {}).items())]:
+    beside: dict[str, Sequence[Any]] = {"references": texts, "prompts": asked, **(columns or {})}
+    for what, values in beside.items():
         if len(values) != count:
             raise ValueError(f"there are {count} predictions, but {len(values)} `{what}`")
     rows = [{name: values[i] for name, values in (columns or {}).items()} for i in range(count)]

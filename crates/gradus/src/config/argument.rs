@@ -3,6 +3,8 @@
 //! An argument has the name of a flag with underscores (`learning_rate`), or is a whole part of the configuration under its own key
 //! (`evaluation`, `kl`, `reward`). Arguments lie over the file, as flags do, and are read by the same rules.
 
+use std::sync::LazyLock;
+
 use serde_json::Value as Json;
 
 use super::flags::{FlagKind, Scope, flags, set};
@@ -27,9 +29,11 @@ impl Argument {
     /// # Errors
     /// No key is called so: `has no argument …`, with the one that may have been meant.
     pub fn named(name: &str, value: Json, method: Option<&str>) -> Result<Self, String> {
-        let schema = Schema::run_config();
+        // Functions are called with dozens of arguments, and the schema is always the same.
+        static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::run_config);
+        let schema = &*SCHEMA;
         let scope = method.map_or(Scope::Shared, Scope::Method);
-        let specs = flags(&schema, scope);
+        let specs = flags(schema, scope);
         let flag = name.replace('_', "-");
         let spec = specs.iter().find(|spec| spec.name == flag);
         // A mapping is the part of the configuration that is called so; anything else is what the flag takes.
@@ -124,7 +128,7 @@ mod tests {
             ("train", json!({ "max_steps": 3 }), "train"),
             ("evaluation", json!({ "metrics": ["ter"] }), "train.evaluation"),
             ("stop", json!("."), "method.grpo.stop"),
-            ("reward", json!({ "length": { "target": 3 } }), "reward"),
+            ("reward", json!({ "rule": { "length": { "target": 3 } } }), "reward"),
         ];
         for (name, value, key) in keys {
             assert_eq!(argument(name, value).key(), key, "{name}");
