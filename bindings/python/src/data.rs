@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus::data::arrow::arrow_array::RecordBatchReader as _;
-use gradus::data::arrow::arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
+use gradus::data::arrow::arrow_array::ffi_stream::{RecordBatchStreamReader, FFI_ArrowArrayStream};
 use gradus::data::arrow::write_stream;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -31,7 +31,7 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
     // SAFETY: a capsule of this name holds a pointer to an `ArrowArrayStream` that is valid while the capsule lives. What is taken
     // out of it leaves a released stream behind, which the capsule's destructor then leaves alone.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
-    let reader = ArrowArrayStreamReader::try_new(stream).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let reader = RecordBatchStreamReader::try_new(stream).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let schema = reader.schema();
     if let Some(field) = schema.fields().iter().find(|field| ["image", "images"].contains(&field.name().as_str())) {
         let name = field.name();

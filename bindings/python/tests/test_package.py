@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import subprocess
@@ -124,3 +125,31 @@ def test_no_argument_of_metrics_brings_the_process_down(arguments: list[Any]) ->
         gradus.metrics.compute("rouge", *arguments)
     except (TypeError, ValueError, gradus.Error):
         return
+
+
+def parameters_of(function: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in function.args.args if argument.arg != "self"]
+
+
+def test_the_stub_is_that_of_the_module() -> None:
+    tree = ast.parse((PACKAGE / "python/gradus/_native.pyi").read_text())
+    native: Any = gradus._native
+    declared: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            declared.add(node.name)
+            assert list(inspect.signature(getattr(native, node.name)).parameters) == parameters_of(node), node.name
+        elif isinstance(node, ast.ClassDef):
+            declared.add(node.name)
+            of = getattr(native, node.name)
+            members = [member for member in node.body if isinstance(member, ast.FunctionDef)]
+            assert {member.name for member in members} - {"__init__"} == {name for name in dir(of) if not name.startswith("_")}
+            for member in members:
+                if member.decorator_list:
+                    continue
+                found = inspect.signature(of if member.name == "__init__" else getattr(of, member.name))
+                assert [name for name in found.parameters if name != "self"] == parameters_of(member), member.name
+        elif isinstance(node, ast.AnnAssign):
+            assert isinstance(node.target, ast.Name)
+            declared.add(node.target.id)
+    assert declared - {"__version__"} == {name for name in dir(native) if not name.startswith("_")}

@@ -1,0 +1,109 @@
+"""What the Python package costs: a reward in Python beside the same one in Rust, the import, and a table that is handed over.
+
+    python tools/bench/python_package.py --model DIR        # in an environment with gradus-rl (a release build), numpy and pyarrow
+
+Both sides of a comparison run in turns in one process, so that a machine that slows down slows both. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROUNDS = 5
+STEPS = 8
+TARGET = 32
+
+
+def step_seconds(model: str, reward: Any, folder: Path) -> float:
+    """The median seconds of a GRPO step of 64 completions of 64 tokens, without the first."""
+    import gradus
+
+    began: list[float] = []
+
+    def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
+        began.append(time.perf_counter())
+
+    rows = [{"prompt": f"Story {i}: once"} for i in range(8)]
+    gradus.grpo(
+        model, rows, reward=reward, output_dir=folder, max_steps=STEPS, batch_size=8, group_size=8, max_new_tokens=64,
+        sampling={"min_new_tokens": 64}, eval_steps=-1, save_steps=0, seed=1, progress=False, on_step=on_step,
+    )
+    return statistics.median(after - before for before, after in zip(began, began[1:]))
+
+
+def close_to_target(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """The rule `length` of the configuration, in Python."""
+    return [max(0.0, 1.0 - abs(len(ids) - TARGET) / TARGET) for ids in completion_ids]
+
+
+def rewards(model: str) -> dict[str, Any]:
+    rust: list[float] = []
+    python: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(ROUNDS):
+            rust.append(step_seconds(model, {"rule": {"length": {"target": TARGET}}}, Path(folder) / f"rust{turn}"))
+            python.append(step_seconds(model, close_to_target, Path(folder) / f"python{turn}"))
+    ratios = [a / b for a, b in zip(python, rust)]
+    return {
+        "rust_step_s": statistics.median(rust),
+        "python_step_s": statistics.median(python),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+    }
+
+
+def import_ms() -> float:
+    """The median milliseconds that `import gradus` adds to the start of the interpreter."""
+
+    def start(code: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - began
+
+    start("import gradus")
+    return 1000 * statistics.median(start("import gradus") - start("pass") for _ in range(9))
+
+
+def table() -> dict[str, Any]:
+    """Seconds and memory to hand a million rows over."""
+    import gradus
+    import pyarrow
+    from gradus._data import as_path
+
+    count = 1_000_000
+    prompts = pyarrow.array([f"prompt {i} of many, with some words" for i in range(count)])
+    completions = pyarrow.array([f" completion {i}, with as many words" for i in range(count)])
+    rows = pyarrow.table({"prompt": prompts, "completion": completions})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    path = as_path(rows)
+    seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    os.unlink(path)
+    return {"rows": count, "table_mb": rows.nbytes / 1e6, "seconds": seconds, "more_memory_mb": (after - before) / 1e3}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="a language model, such as stories260K")
+    model = parser.parse_args().model
+    os.environ.setdefault("GRADUS_CACHE", tempfile.mkdtemp())
+    found = {"import_ms": import_ms(), "table": table(), "reward": rewards(model)}
+    import gradus
+
+    found["processor"] = gradus.doctor()["processor"]
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
