@@ -12,7 +12,7 @@ fn python() -> String {
 /// The module, which cargo puts beside the tests.
 fn module() -> PathBuf {
     let tests = std::env::current_exe().expect("the system knows this program");
-    let folder = tests.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    let folder = tests.parent().expect("target/PROFILE/deps");
     let name = format!("{}_native{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     folder.join(name)
 }

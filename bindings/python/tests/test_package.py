@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,19 @@ def test_the_stub_is_that_of_the_module() -> None:
             assert isinstance(node.target, ast.Name)
             declared.add(node.target.id)
     assert declared - {"__version__"} == {name for name in dir(native) if not name.startswith("_")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="skipped: only Linux has few static thread-locals")
+def test_the_module_takes_no_static_thread_locals() -> None:
+    # A process has room for few of them. Torch uses what there is, and a module that needs more cannot be loaded beside it.
+    data = Path(gradus._native.__file__).read_bytes()
+    assert data[:6] == b"\x7fELF\x02\x01", "a little-endian file of 64 bits"
+    sections, size, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)
+    dynamic_section, flags_tag, static_tls = 6, 30, 0x10
+    entries: dict[int, int] = {}
+    for i in range(count):
+        kind, _, _, offset, length = struct.unpack_from("<IQQQQ", data, sections + i * size + 4)
+        if kind == dynamic_section:
+            entries = dict(struct.unpack_from("<QQ", data, at) for at in range(offset, offset + length, 16))
+    assert entries, "the file has a dynamic section"
+    assert not entries.get(flags_tag, 0) & static_tls

@@ -167,7 +167,7 @@ fn with_test_rows(method: &str, more: &str) -> String {
     let model = fixture_model("t5");
     format!(
         "model: {model}\ndata: {{ task: {TASK}, from: pairs }}\neval_data: {{ from: pairs, split: train }}\ntest_data: {{}}\n\
-         train: {{ max_steps: 3, batch_size: 4, eval_steps: 2, save_steps: 1, learning_rate: 0.01,\n\
+         train: {{ max_steps: 3, batch_size: 4, eval_steps: 2, save_steps: 1, keep_checkpoints: 3, learning_rate: 0.01,\n\
          evaluation: {{ metrics: [ter], max_new_tokens: 4, temperature: 0 }}, {more} }}\n{method}\n"
     )
 }
@@ -223,7 +223,7 @@ fn the_test_split_is_measured_before_and_after_training() {
 #[test]
 fn an_early_stop_measures_the_test_split_and_nothing_else_needs_held_out_rows() {
     let test = pairs();
-    test.write("test.jsonl", "{\"prompt\": \"A green shirt.\", \"completion\": \"Ein Hemd.\"}\n");
+    test.write("test.jsonl", r#"{"translation": {"en": "A green shirt.", "de": "Ein Hemd."}}"#);
     let config = |more: &str, output: &str| {
         with_test_rows("method: { sft: {} }", more).replace("test_data: {}", "test_data: test.jsonl") + output
     };
@@ -247,7 +247,7 @@ fn an_early_stop_measures_the_test_split_and_nothing_else_needs_held_out_rows() 
     assert!(results["before"]["test_loss"].is_number() && results["after"]["test_loss"].is_number(), "{results}");
     assert!(results["before"]["eval_loss"].is_null() && results["best"].is_null(), "{results}");
 
-    test.write("test.jsonl", "{\"prompt\": \"Another.\", \"completion\": \"Anders.\"}\n");
+    test.write("test.jsonl", r#"{"translation": {"en": "Another.", "de": "Anders."}}"#);
     let run = test.run(&["runs", "resume", "alone", "--runs-dir", ".", "--resume-from", "1", "--quiet"]);
     assert!(run.code == 1 && run.stderr.contains("the 1 test rows hold something else"), "{run:?}");
 }
