@@ -78,13 +78,16 @@ def test_functions_are_those_of_the_schema() -> None:
 def test_types(checker: str) -> None:
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"skipped: {checker} is not installed")
-    words = {"mypy": ["mypy", "--strict", "--no-error-summary"], "pyright": ["pyright"]}[checker]
+    # Pyright looks for packages with another interpreter unless it is told this one.
+    options = {"mypy": ["--strict", "--no-error-summary"], "pyright": ["--pythonpath", sys.executable]}[checker]
     done = subprocess.run(
-        [sys.executable, "-m", *words, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
+        [sys.executable, "-m", checker, *options, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+#: Of the speed of a test, and of the size of its input.
+EVERY_CHECK: Any = list(HealthCheck)
 anything: Any = st.recursive(
     st.none()
     | st.booleans()
@@ -104,14 +107,15 @@ names = st.sampled_from(
 ) | st.text(max_size=10).filter(lambda name: name not in ("on_step",))
 
 
-@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5000, deadline=None, suppress_health_check=EVERY_CHECK)
 @given(keys=st.dictionaries(names, anything, max_size=3))
 def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
     keys.pop("model", None)
     keys.pop("data", None)
+    given: dict[str, Any] = {**keys, "output_dir": "/nowhere/run", "progress": False}
     # Nothing can be trained: there is no such model.
     try:
-        gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **{**keys, "output_dir": "/nowhere/run", "progress": False})
+        gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **given)
     except (TypeError, ValueError, OSError, gradus.Error):
         return
     raise AssertionError(f"a run without a model: {keys}")

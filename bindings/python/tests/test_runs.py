@@ -116,7 +116,7 @@ def test_async_rewards_run_side_by_side(tmp_path: Path, gpt2: Path, prompts: Any
         async def reward(completions: Any, **_: Any) -> list[float]:
             nonlocal barrier
             barrier += 1
-            for _ in range(500):
+            for _look in range(500):
                 if barrier % 2 == 0:
                     return [1.0] * len(completions)
                 await asyncio.sleep(0.01)

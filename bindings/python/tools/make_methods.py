@@ -100,7 +100,7 @@ def class_name(name: str) -> str:
 
 
 def function(method: dict[str, Any]) -> str:
-    name = RENAMED.get(method["name"], method["name"])
+    name = str(RENAMED.get(method["name"], method["name"]))
     reward = ""
     passed = ""
     if method["is_online"]:
@@ -181,7 +181,7 @@ def text() -> str:
     of_online = next(method for method in methods if method["is_online"])["keys"]
     declare("OnlineKeys", "SharedKeys", "Keys of every method that samples.", general([key for key in of_online if same(key) in online]))
     for method in methods:
-        name = RENAMED.get(method["name"], method["name"])
+        name = str(RENAMED.get(method["name"], method["name"]))
         base = "OnlineKeys" if method["is_online"] else "SharedKeys"
         taken = shared | (online if method["is_online"] else set())
         own = [key for key in method["keys"] if same(key) not in taken]

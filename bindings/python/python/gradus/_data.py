@@ -97,7 +97,7 @@ def as_path(rows: Rows, name: str = "data") -> str:
     if isinstance(rows, str):
         return rows
     if isinstance(rows, os.PathLike):
-        return os.fspath(rows)
+        return str(os.fspath(rows))
     folder = cache_directory() / "rows"
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)
