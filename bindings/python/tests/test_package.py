@@ -21,10 +21,25 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments, "-c", script], capture_output=True, text=True, check=False)
 
 
+#: Modules that take long to import, and that most uses of the package do not need.
+HEAVY = {"IPython", "asyncio", "dataclasses", "datasets", "html", "inspect", "numpy", "pyarrow", "sqlite3", "subprocess", "tempfile", "torch"}
+
+
 def test_the_import_takes_nothing_heavy_along() -> None:
-    done = run("import sys, gradus; print(*sorted(name for name in sys.modules if name in {'numpy', 'torch', 'IPython', 'pyarrow', 'datasets', 'asyncio'} - {'asyncio'}))")
+    # `-S`: what the interpreter imports for packages that are installed says nothing of this one.
+    folder = str(Path(gradus.__file__).parents[1])
+    done = run(f"import sys; sys.path.insert(0, {folder!r}); import gradus; print(*sys.modules)", "-S")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    imported = done.stdout.split()
+    assert "gradus._native" in imported and HEAVY.intersection(imported) == set()
+
+
+def test_every_public_name_is_there() -> None:
+    done = run("from gradus import *; import gradus; print(*dir(gradus)); [getattr(gradus, name) for name in gradus.__all__]")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted(gradus.__all__)
+    with pytest.raises(AttributeError, match="module 'gradus' has no attribute 'grop'"):
+        getattr(gradus, "grop")
 
 
 def test_other_libraries_are_left_alone(gpt2: Path) -> None:
@@ -72,6 +87,16 @@ def test_functions_are_those_of_the_schema() -> None:
     for name in _methods.METHODS:
         function = getattr(gradus, name)
         assert function.__doc__ and inspect.signature(function).parameters["model"].default is None
+
+
+def test_explain_lists_what_a_function_takes() -> None:
+    keys = gradus.explain(gradus.grpo)
+    arguments = {key["argument"]: key for key in keys}
+    assert keys == gradus.explain("grpo") and arguments["group_size"]["default"] == 8
+    assert arguments["learning_rate"]["key"] == "train.learning_rate"
+    assert [key["key"] for key in gradus.explain("train.seed")] == ["train.seed"]
+    assert "group_size (whole number" in repr(keys) and "<code>group_size</code>" in keys._repr_html_()
+    assert "argument" in gradus.explain(gradus.reward_model)[0]
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])

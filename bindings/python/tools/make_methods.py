@@ -47,6 +47,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from gradus._data import Rows
+from gradus._model import Model
 from gradus._run import Run
 from gradus._training import train
 
@@ -114,7 +115,7 @@ def function(method: dict[str, Any]) -> str:
     about = method["about"]
     return f'''
 def {name}(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,

@@ -53,10 +53,11 @@ class Model:
     ) -> None:
         #: What was loaded: a directory, a run or a hub name.
         self.name = os.fspath(path)
-        self._adapter = None if adapter is None else os.fspath(adapter)
+        #: The adapter that was loaded with it.
+        self.adapter = None if adapter is None else os.fspath(adapter)
         self._session = _native.NativeSession(
             self.name,
-            self._adapter,
+            self.adapter,
             weights,
             device,
             None if tokenizer is None else os.fspath(tokenizer),
@@ -183,11 +184,11 @@ class Model:
 
     def score(self, data: Any, **arguments: Any) -> list[dict[str, Any]]:
         """``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as training does."""
-        return score(data, model=self.name, adapter=self._adapter, **arguments)
+        return score(data, model=self.name, adapter=self.adapter, **arguments)
 
     def merge(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Fold the adapter into the weights and write the model to ``output``."""
-        return merge(self.name, output, adapter=self._adapter, **arguments)
+        return merge(self.name, output, adapter=self.adapter, **arguments)
 
     def quantize(self, format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Write the model with its linear layers in 8 or 4 bits; the report says what that costs."""
@@ -195,11 +196,11 @@ class Model:
 
     def export(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Write the model as GGUF, for llama.cpp."""
-        return export(self.name, output, adapter=self._adapter, **arguments)
+        return export(self.name, output, adapter=self.adapter, **arguments)
 
     def evaluate(self, data: Any, **arguments: Any) -> dict[str, Any]:
         """Measure the model on rows."""
-        return evaluate(self.name, data, adapter=self._adapter, **arguments)
+        return evaluate(self.name, data, adapter=self.adapter, **arguments)
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -114,6 +115,13 @@ class Bar(Silent):
         parts = [f"{self.name} {'█' * full}{'░' * (_WIDTH - full)} {self.done}/{self.total}{left}", self.inside, self.numbers]
         return "  ".join(part for part in parts if part)
 
+    def _columns(self) -> int:
+        """How wide the terminal is: a longer line would break, and could not be drawn over."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
+
     def _clear(self) -> None:
         if self.display is None and self.changes and self.width:
             print("\r" + " " * self.width + "\r", end="", file=sys.stderr)
@@ -128,6 +136,8 @@ class Bar(Silent):
             return
         self.shown = time.monotonic()
         line = self._line()
+        if self.changes and self.display is None:
+            line = line[: self._columns() - 1]
         if self.display is not None:
             self.display.update({"text/plain": line}, raw=True)
         elif self.changes:
