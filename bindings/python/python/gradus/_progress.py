@@ -26,8 +26,9 @@ def _numbers(metrics: dict[str, float], prefix: str = "") -> str:
     for key, name in _SHOWN:
         value = metrics.get(prefix + key)
         if value is not None:
-            shown.setdefault(name, value)
-    return " ".join(f"{prefix}{name} {value:.4g}" for name, value in shown.items())
+            # What held-out rows say keeps the name that it has in the metrics of the run.
+            shown.setdefault(prefix + key if prefix else name, value)
+    return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
 
 def _in_notebook() -> bool:
@@ -71,6 +72,7 @@ class Bar(Silent):
         self.total: int | None = None
         self.numbers = ""
         self.inside = ""
+        self.stepped = ""
         self.since = time.monotonic()
         self.shown = 0.0
         self.width = 0
@@ -86,6 +88,7 @@ class Bar(Silent):
 
     def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
         self.done, self.total, self.numbers, self.inside = step, total, _numbers(metrics), ""
+        self.stepped = self._line()
         self._draw(now=step == total)
 
     def within(self, what: str, done: int, total: int) -> None:
@@ -101,6 +104,9 @@ class Bar(Silent):
         self._draw(now=True)
 
     def close(self) -> None:
+        # The last step stays, and not what was done after it.
+        if self.stepped and (self.changes or self.display is not None):
+            self._show(self.stepped)
         if self.display is None and self.changes and self.width:
             print(file=sys.stderr)
 
@@ -135,7 +141,9 @@ class Bar(Silent):
         if now and not self.changes and self.display is None and elapsed < 1.0:
             return
         self.shown = time.monotonic()
-        line = self._line()
+        self._show(self._line())
+
+    def _show(self, line: str) -> None:
         if self.changes and self.display is None:
             line = line[: self._columns() - 1]
         if self.display is not None:
