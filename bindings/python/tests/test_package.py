@@ -99,6 +99,26 @@ def test_explain_lists_what_a_function_takes() -> None:
     assert "argument" in gradus.explain(gradus.reward_model)[0]
 
 
+def test_tab_completion_offers_keys() -> None:
+    if importlib.util.find_spec("IPython") is None:
+        pytest.skip("skipped: IPython is not installed")
+    script = """
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+import gradus
+shell = InteractiveShell.instance()
+shell.user_ns["gradus"] = gradus
+with provisionalcompleter():
+    for text in ("gradus.", "gradus.grpo('model', rows, group_", "gradus.sft('model', rows, lora_r"):
+        print(*(found.text.removeprefix(".") for found in shell.Completer.completions(text, len(text))))
+"""
+    done = run(script, "-W", "ignore")
+    assert done.returncode == 0, done.stderr
+    names, of_grpo, of_sft = (line.split() for line in done.stdout.splitlines())
+    assert set(names) == set(gradus.__all__) - {"__version__"}
+    assert of_grpo == ["group_size="] and of_sft == ["lora_rank=", "lora_rank_stabilised="]
+
+
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_types(checker: str) -> None:
     if importlib.util.find_spec(checker) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import subprocess
@@ -249,6 +250,28 @@ def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> No
     resumed = gradus.resume(run, progress=False)
     whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **LONGER)
     assert resumed.finished and weights(resumed) == weights(whole)
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns that keeps what is written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_one_line_that_changes(tmp_path: Path, gpt2: Path, prompts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    reward = {"rule": {"length": {"target": 10}}}
+    shown: dict[str, Any] = {**LONGER, "progress": None, "eval_steps": 5}
+    gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", **shown)
+    monkeypatch.undo()
+    lines = terminal.getvalue().split("\n")
+    assert all(len(part) < 80 for line in lines for part in line.split("\r") if "█" in part or "░" in part)
+    # What stays is the last step, and what held-out rows say of it stands under the name that it has in the metrics.
+    last = lines[-2].split("\r")[-1]
+    assert last.startswith("training ") and " 5/5  " in last and "reward " in last and "left" not in last
+    assert any("step 5: eval_reward " in line for line in lines)
 
 
 def test_an_exception_in_a_callback_comes_out(tmp_path: Path, gpt2: Path, texts: Any) -> None:

@@ -60,6 +60,11 @@ from gradus._model import Completion, Model, evaluate, export, load, merge, quan
 from gradus._run import Completions, Run
 from gradus._training import plan, resume, run
 
+if "IPython" in sys.modules:
+    from gradus import _signatures
+
+    _signatures.complete()
+
 __all__ = [
     "Completion",
     "Completions",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A flag in quotes, or at the beginning of a line: `--max-steps`. Whole commands (`gradus runs list --json`) stay as they are.
-_FLAG = re.compile(r"(?<=[`'])--([a-z][a-z0-9-]*)|^ *--([a-z][a-z0-9-]*)", re.MULTILINE)
+#: A flag in quotes or at the beginning of a line, perhaps with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
+#: (`gradus runs list --json`) stay as they are.
+_FLAG = re.compile(r"(?:(?<=[`'])|^ *)--([a-z][a-z0-9-]*)(?: (?=[A-Z]+[`']))?", re.MULTILINE)
 
 
 def in_python(text: str) -> str:
     """A text of the command line, with ``max_steps`` where it says ``--max-steps``."""
-    return _FLAG.sub(lambda found: (found[1] or found[2]).replace("-", "_"), text)
+    return _FLAG.sub(lambda found: found[1].replace("-", "_") + ("=" if found[0].endswith(" ") else ""), text)
 
 
 class Error(Exception):

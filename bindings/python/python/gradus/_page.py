@@ -16,7 +16,7 @@ _FIRST = ("reward", "objective/scores", "objective/kl", "loss", "accuracy", "rew
 #: What is measured on held-out rows under another name: both are KL of a completion, where `kl` is that of a token.
 _SAME = {"objective/kl": "eval_kl"}
 #: Parts of names of what says how a run went along, and not what it learned.
-_LAST = ("time/", "clip_ratio/", "logprobs/", "epoch", "num_", "tokens_per_s", "episodes", "learning_rate", "_std", "/std", "/m")
+_LAST = ("time/", "clip_ratio/", "logprobs/", "epoch", "num_", "tokens_per_s", "episodes", "learning_rate", "_std", "/std", "/min", "/max")
 _CURVES = 4
 _LINES = 8
 #: Seen on white as on black; the rest has the color of the text around it.

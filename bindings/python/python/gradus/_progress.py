@@ -31,6 +31,12 @@ def _numbers(metrics: dict[str, float], prefix: str = "") -> str:
     return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
 
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def _in_notebook() -> bool:
     # IPython is looked for only where it runs already.
     ipython = sys.modules.get("IPython")
@@ -88,7 +94,7 @@ class Bar(Silent):
 
     def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
         self.done, self.total, self.numbers, self.inside = step, total, _numbers(metrics), ""
-        self.stepped = self._line()
+        self.stepped = self._line(is_last=True)
         self._draw(now=step == total)
 
     def within(self, what: str, done: int, total: int) -> None:
@@ -110,14 +116,15 @@ class Bar(Silent):
         if self.display is None and self.changes and self.width:
             print(file=sys.stderr)
 
-    def _line(self) -> str:
+    def _line(self, is_last: bool = False) -> str:
         if not self.total:
             return self.name
         share = min(self.done / self.total, 1.0)
         full = round(share * _WIDTH)
         took = time.monotonic() - self.since
         did = self.done - self.first
-        left = f", {took / did * (self.total - self.done):.0f} s left" if did and self.done < self.total else ""
+        goes_on = did > 0 and self.done < self.total and not is_last
+        left = f", {_duration(took / did * (self.total - self.done))} left" if goes_on else ""
         parts = [f"{self.name} {'█' * full}{'░' * (_WIDTH - full)} {self.done}/{self.total}{left}", self.inside, self.numbers]
         return "  ".join(part for part in parts if part)
 
