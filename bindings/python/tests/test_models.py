@@ -97,6 +97,15 @@ def test_models_are_written(tmp_path: Path, gpt2: Path) -> None:
     assert gradus.load(made).vocab_size > 0
 
 
+def test_prompts_that_are_none_are_said(gpt2: Path) -> None:
+    model = gradus.load(gpt2)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="`prompts` is a `NoneType`"):
+        model.generate(nothing)
+    with pytest.raises(TypeError, match="pass `\\[conversation\\]`"):
+        model.generate([{"role": "user", "content": "Hello"}])
+
+
 def test_commands_are_refused_with_their_text(gpt2: Path) -> None:
     with pytest.raises(gradus.UsageError, match="unexpected argument .wieghts"):
         gradus.export(gpt2, "x.gguf", wieghts="f32")

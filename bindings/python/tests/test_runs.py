@@ -274,6 +274,23 @@ def test_a_terminal_shows_one_line_that_changes(tmp_path: Path, gpt2: Path, prom
     assert any("step 5: eval_reward " in line for line in lines)
 
 
+def test_a_run_goes_on_with_the_functions_that_it_had(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    def brevity(completions: Any, **_: Any) -> list[float]:
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    def another(completions: Any, **_: Any) -> list[float]:
+        return [0.0 for _text in completions]
+
+    stopped = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "run", on_step=lambda *_: False, **LONGER)
+    for given in ({}, {"reward": another}):
+        with pytest.raises(gradus.ConfigError, match="trained with the function `brevity`") as caught:
+            gradus.resume(stopped, progress=False, **given)
+        assert "pass it again" in (caught.value.hint or "")
+    resumed = gradus.resume(stopped, reward=brevity, progress=False)
+    whole = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "whole", **LONGER)
+    assert not stopped.finished and resumed.finished and weights(resumed) == weights(whole)
+
+
 def test_an_exception_in_a_callback_comes_out(tmp_path: Path, gpt2: Path, texts: Any) -> None:
     def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
         raise LookupError("as asked")

@@ -124,6 +124,11 @@ class Model:
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         is_one = isinstance(prompts, str)
+        if not isinstance(prompts, (str, list, tuple)) and not hasattr(prompts, "__iter__"):
+            raise TypeError(f"`prompts` is a `{type(prompts).__name__}`, but a text or a list of prompts is expected")
+        prompts = prompts if isinstance(prompts, str) else list(prompts)
+        if not is_one and any(isinstance(prompt, Mapping) for prompt in prompts):
+            raise TypeError("`prompts` holds messages, but each prompt is a text or a whole conversation: pass `[conversation]`")
         if is_one and group_size != 1:
             raise TypeError("a text alone has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]

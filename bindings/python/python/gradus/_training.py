@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from gradus._errors import ConfigError
 from gradus._model import Model
 from gradus._progress import Watcher
 from gradus._run import Run
+
+#: What the native module says of a function that the configuration names and the call lacks.
+_FORGOTTEN = re.compile(r"plugin` names `(\w+)`, but this program has no such plug-ins|unknown key `(\w+)` in `[^`]*plugin`")
 
 #: Arguments with rows.
 _ROWS = ("data", "eval_data", "test_data")
@@ -90,6 +94,14 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
             watcher,
             watcher.on_rollouts is not None,
         )
+    except ConfigError as error:
+        forgotten = _FORGOTTEN.search(str(error))
+        if forgotten is None or existing != "resume":
+            raise
+        raise ConfigError(
+            f"the run was trained with the function `{forgotten[1] or forgotten[2]}`, which a configuration cannot hold\n"
+            "hint: pass it again: `gradus.resume(run, reward=…)`, with all functions in their places"
+        ) from None
     finally:
         watcher.bar.close()
     extra: dict[str, list[Any]] = {}
