@@ -6,6 +6,7 @@ The tests compare `gradus.trl` with this file, so they need no TRL. Where TRL is
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 import os
@@ -16,6 +17,11 @@ from typing import Any
 
 METHODS = ("SFT", "DPO", "GRPO", "KTO", "RLOO", "Reward")
 RECORD = Path(__file__).with_name("trl_arguments.json")
+
+
+def library(name: str) -> Any:
+    """A package without types, which may be absent."""
+    return importlib.import_module(name)
 
 
 def plain(value: Any) -> Any:
@@ -40,7 +46,7 @@ def fields_of(config: type) -> dict[str, Any]:
     return found
 
 
-def parameters_of(trainer: type) -> dict[str, Any]:
+def parameters_of(trainer: Any) -> dict[str, Any]:
     """Names in order, with defaults; what has none has `null` in `required`."""
     parameters = list(inspect.signature(trainer.__init__).parameters.values())[1:]
     return {
@@ -51,9 +57,7 @@ def parameters_of(trainer: type) -> dict[str, Any]:
 
 def record() -> dict[str, Any]:
     """Everything that takes no training."""
-    import transformers
-    import trl
-
+    trl, transformers = library("trl"), library("transformers")
     return {
         "trl": trl.__version__,
         "transformers": transformers.__version__,
@@ -64,14 +68,14 @@ def record() -> dict[str, Any]:
 
 def runs() -> dict[str, Any]:
     """The logs of the jobs."""
-    import trl
-    from datasets import Dataset
     from trl_jobs import JOBS, numbers
+
+    trl, rows_as = library("trl"), library("datasets").Dataset.from_list
 
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
-        return {name: numbers(trl, name, Dataset.from_list) for name in JOBS}
+        return {name: numbers(trl, name, rows_as) for name in JOBS}
 
 
 if __name__ == "__main__":

@@ -49,13 +49,18 @@ fn the_python_package() {
         }
     }
     std::os::unix::fs::symlink(module(), within.join("_native.abi3.so")).expect("a link");
-    let status = Command::new(python())
+    let mut tests = Command::new(python());
+    tests
         .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests"])
         .current_dir(package)
         .env("PYTHONPATH", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("GRADUS_CACHE", folder.path().join("cache"))
-        .status()
-        .expect("pytest");
+        .env("GRADUS_CACHE", folder.path().join("cache"));
+    // The notebooks need real data, as tests of the other crates do.
+    let material = package.join("../../../shared/material");
+    if std::env::var_os("GRADUS_MATERIAL").is_none() && material.exists() {
+        tests.env("GRADUS_MATERIAL", material.canonicalize().expect("a folder"));
+    }
+    let status = tests.status().expect("pytest");
     assert!(status.success(), "the tests of the Python package failed: {status}");
 }

@@ -39,12 +39,13 @@ def test_dicts_generators_and_paths(tmp_path: Path) -> None:
     ("rows", "error"),
     [
         ([], "there are no rows"),
-        ([1], "row 1 is a `int`, but a dict is expected"),
+        ([1], "row 1 is a `int`, but a dict with its columns is expected"),
         (3, "`data` is a `int`"),
         ([{"prompt": "a"}, {"prompt": {1, 2}}], "row 2: a `set` cannot be a value of a row"),
         ([{"prompt": float("nan")}], "row 1: "),
         ([{"prompt": "a", "images": ["x.png"]}], "row 1 has images"),
-        ({"train": ROWS, "test": ROWS}, "mapping of `train`, `test`"),
+        ({"prompt": ["a"], "completion": ["b"]}, "one `dict` with `prompt`, `completion`.* a list of dicts, one for each row"),
+        ([*ROWS, None], "row 3 is a `NoneType`"),
     ],
 )
 def test_what_cannot_be_rows_is_said(rows: Any, error: str) -> None:
@@ -73,5 +74,7 @@ def test_libraries_of_tables(library: str, gpt2: Path) -> None:
     }[library]()
     assert gradus.load(gpt2).score(table) == gradus.load(gpt2).score(rows)
     if library == "datasets":
+        with pytest.raises(TypeError, match=r"one `DatasetDict` with `test`.* data\[\"test\"\]"):
+            as_path(module.DatasetDict(test=module.Dataset.from_list(rows)))
         stream = module.Dataset.from_list(rows).to_iterable_dataset()
         assert gradus.load(gpt2).score(stream) == gradus.load(gpt2).score(rows)

@@ -23,10 +23,25 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments, "-c", script], capture_output=True, text=True, check=False)
 
 
+#: Modules that take long to import, and that most uses of the package do not need.
+HEAVY = {"IPython", "asyncio", "dataclasses", "datasets", "html", "inspect", "numpy", "pyarrow", "sqlite3", "subprocess", "tempfile", "torch"}
+
+
 def test_the_import_takes_nothing_heavy_along() -> None:
-    done = run("import sys, gradus; print(*sorted(name for name in sys.modules if name in {'numpy', 'torch', 'IPython', 'pyarrow', 'datasets', 'asyncio'} - {'asyncio'}))")
+    # `-S`: what the interpreter imports for packages that are installed says nothing of this one.
+    folder = str(Path(gradus.__file__).parents[1])
+    done = run(f"import sys; sys.path.insert(0, {folder!r}); import gradus; print(*sys.modules)", "-S")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    imported = done.stdout.split()
+    assert "gradus._native" in imported and HEAVY.intersection(imported) == set()
+
+
+def test_every_public_name_is_there() -> None:
+    done = run("from gradus import *; import gradus; print(*dir(gradus)); [getattr(gradus, name) for name in gradus.__all__]")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted(gradus.__all__)
+    with pytest.raises(AttributeError, match="module 'gradus' has no attribute 'grop'"):
+        getattr(gradus, "grop")
 
 
 def test_other_libraries_are_left_alone(gpt2: Path) -> None:
@@ -76,17 +91,50 @@ def test_functions_are_those_of_the_schema() -> None:
         assert function.__doc__ and inspect.signature(function).parameters["model"].default is None
 
 
+def test_explain_lists_what_a_function_takes() -> None:
+    keys = gradus.explain(gradus.grpo)
+    arguments = {key["argument"]: key for key in keys}
+    assert keys == gradus.explain("grpo") and arguments["group_size"]["default"] == 8
+    assert arguments["learning_rate"]["key"] == "train.learning_rate"
+    assert [key["key"] for key in gradus.explain("train.seed")] == ["train.seed"]
+    assert "group_size (whole number" in repr(keys) and "<code>group_size</code>" in keys._repr_html_()
+    assert "argument" in gradus.explain(gradus.reward_model)[0]
+
+
+def test_tab_completion_offers_keys() -> None:
+    if importlib.util.find_spec("IPython") is None:
+        pytest.skip("skipped: IPython is not installed")
+    script = """
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+import gradus
+shell = InteractiveShell.instance()
+shell.user_ns["gradus"] = gradus
+with provisionalcompleter():
+    for text in ("gradus.", "gradus.grpo('model', rows, group_", "gradus.sft('model', rows, lora_r"):
+        print(*(found.text.removeprefix(".") for found in shell.Completer.completions(text, len(text))))
+"""
+    done = run(script, "-W", "ignore")
+    assert done.returncode == 0, done.stderr
+    names, of_grpo, of_sft = (line.split() for line in done.stdout.splitlines())
+    assert set(names) == set(gradus.__all__) - {"__version__"}
+    assert of_grpo == ["group_size="] and of_sft == ["lora_rank=", "lora_rank_stabilised="]
+
+
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_types(checker: str) -> None:
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"skipped: {checker} is not installed")
-    words = {"mypy": ["mypy", "--strict", "--no-error-summary"], "pyright": ["pyright"]}[checker]
+    # Pyright looks for packages with another interpreter unless it is told this one.
+    options = {"mypy": ["--strict", "--no-error-summary"], "pyright": ["--pythonpath", sys.executable]}[checker]
     done = subprocess.run(
-        [sys.executable, "-m", *words, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
+        [sys.executable, "-m", checker, *options, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+#: Of the speed of a test, and of the size of its input.
+EVERY_CHECK: Any = list(HealthCheck)
 anything: Any = st.recursive(
     st.none()
     | st.booleans()
@@ -106,14 +154,15 @@ names = st.sampled_from(
 ) | st.text(max_size=10).filter(lambda name: name not in ("on_step",))
 
 
-@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5000, deadline=None, suppress_health_check=EVERY_CHECK)
 @given(keys=st.dictionaries(names, anything, max_size=3))
 def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
     keys.pop("model", None)
     keys.pop("data", None)
+    given: dict[str, Any] = {**keys, "output_dir": "/nowhere/run", "progress": False}
     # Nothing can be trained: there is no such model.
     try:
-        gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **{**keys, "output_dir": "/nowhere/run", "progress": False})
+        gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **given)
     except (TypeError, ValueError, OSError, gradus.Error):
         return
     raise AssertionError(f"a run without a model: {keys}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import gradus
 import pytest
 from conftest import command
+from gradus._errors import in_python
 
 SHORT: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "seed": 3, "eval_steps": -1, "progress": False}
 ONLINE: dict[str, Any] = {**SHORT, "max_new_tokens": 6}
@@ -67,7 +69,8 @@ def test_a_run_has_metrics_completions_and_a_model(tmp_path: Path, gpt2: Path, p
     assert len(run.completions.of_step(1)) == 32
     assert len(run.completions.to_dict()["step"]) == 64
     page = run._repr_html_()
-    assert "<svg" in page and "reward" in page
+    assert "<svg" in page and "reward over steps" in page and "grpo · 2 steps" in page
+    assert gradus.Run(run.path).finished and repr(gradus.Run(run.path)) == repr(run)
     assert run.plots and run.report.exists() and "grpo" in run.config
     assert len(run.model.generate(["The"], max_new_tokens=2)) == 1
     assert repr(run).startswith("<gradus.Run ")
@@ -105,6 +108,7 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert len(run.extra["first"]) == 64
     # The reward is the weighted sum of what judged.
     first, second = run.completions.of_step(1)[:2]
+    assert first["components"]["slower"] == 0.25
     assert first["reward"] == pytest.approx(1.0 / (1 + len(first["completion"])) + 2.0 * 0.5 + 0.5 * 0.25)
     assert second["reward"] == pytest.approx(1.0 / (1 + len(second["completion"])) + 0.5 * 0.25)
 
@@ -116,7 +120,7 @@ def test_async_rewards_run_side_by_side(tmp_path: Path, gpt2: Path, prompts: Any
         async def reward(completions: Any, **_: Any) -> list[float]:
             nonlocal barrier
             barrier += 1
-            for _ in range(500):
+            for _look in range(500):
                 if barrier % 2 == 0:
                     return [1.0] * len(completions)
                 await asyncio.sleep(0.01)
@@ -239,12 +243,52 @@ def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> No
     reward = {"rule": {"length": {"target": 10}}}
     run = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", on_step=on_step, on_rollouts=on_rollouts,
                       **LONGER)
-    assert not run.finished and [one for one in heard if isinstance(one, int)] == [32, 32]
+    assert not run.finished and not gradus.Run(run.path).finished and "run.resume()" in run._repr_html_()
+    assert [one for one in heard if isinstance(one, int)] == [32, 32]
     assert [one[:2] for one in heard if isinstance(one, tuple)] == [(1, 5), (2, 5)]
     # The run goes on where it stopped, and ends with the weights of a run without a stop.
     resumed = gradus.resume(run, progress=False)
     whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **LONGER)
     assert resumed.finished and weights(resumed) == weights(whole)
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns that keeps what is written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_one_line_that_changes(tmp_path: Path, gpt2: Path, prompts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    reward = {"rule": {"length": {"target": 10}}}
+    shown: dict[str, Any] = {**LONGER, "progress": None, "eval_steps": 5}
+    gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", **shown)
+    monkeypatch.undo()
+    lines = terminal.getvalue().split("\n")
+    assert all(len(part) < 80 for line in lines for part in line.split("\r") if "█" in part or "░" in part)
+    # What stays is the last step, and what held-out rows say of it stands under the name that it has in the metrics.
+    last = lines[-2].split("\r")[-1]
+    assert last.startswith("training ") and " 5/5  " in last and "reward " in last and "left" not in last
+    assert any("step 5: eval_reward " in line for line in lines)
+
+
+def test_a_run_goes_on_with_the_functions_that_it_had(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    def brevity(completions: Any, **_: Any) -> list[float]:
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    def another(completions: Any, **_: Any) -> list[float]:
+        return [0.0 for _text in completions]
+
+    stopped = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "run", on_step=lambda *_: False, **LONGER)
+    for given in ({}, {"reward": another}):
+        with pytest.raises(gradus.ConfigError, match="trained with the function `brevity`") as caught:
+            gradus.resume(stopped, progress=False, **given)
+        assert "pass it again" in (caught.value.hint or "")
+    resumed = gradus.resume(stopped, reward=brevity, progress=False)
+    whole = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "whole", **LONGER)
+    assert not stopped.finished and resumed.finished and weights(resumed) == weights(whole)
 
 
 def test_an_exception_in_a_callback_comes_out(tmp_path: Path, gpt2: Path, texts: Any) -> None:
@@ -301,17 +345,47 @@ def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path,
 
 
 def test_errors_have_the_text_of_the_command_line(tmp_path: Path, gpt2: Path) -> None:
-    rows = write(tmp_path / "rows.jsonl", [{"question": "?"}])
+    rows = write(tmp_path / "rows.jsonl", [{"prompt": "?", "completion": "!"}, {"prompt": None, "completion": "!"}])
     printed = command("sft", "--model", gpt2, "--data", rows, "--output-dir", tmp_path / "a", "--quiet", code=1).stderr
     with pytest.raises(gradus.DataError) as caught:
         gradus.sft(gpt2, rows, output_dir=tmp_path / "b", progress=False)
-    assert f"error: {caught.value}" == printed.strip()
+    assert f"error: {caught.value}" == in_python(printed.strip())
+    assert "--skip-bad-rows" in printed and caught.value.hint is not None and "`skip_bad_rows`" in caught.value.hint
     with pytest.raises(gradus.ConfigError) as config:
         gradus.sft(gpt2, rows, output_dir=tmp_path / "b", warmup_steps=-1)
     printed = command("sft", "--model", gpt2, "--data", rows, "--warmup-steps=-1", code=2).stderr
-    assert str(config.value).splitlines()[0] == printed.splitlines()[0].removeprefix("error: ")
+    assert str(config.value).splitlines()[0] == in_python(printed.splitlines()[0].removeprefix("error: "))
     with pytest.raises(gradus.InputError, match="exists and is not empty"):
         gradus.sft(gpt2, rows, output_dir=gpt2)
+
+
+def test_errors_name_arguments_and_hints(tmp_path: Path, gpt2: Path, texts: Any, pairs: Any, prompts: Any) -> None:
+    with pytest.raises(gradus.ConfigError) as caught:
+        gradus.sft(data=texts)
+    assert "`model` is missing" in str(caught.value) and caught.value.hint == "pass `model`"
+    with pytest.raises(gradus.UsageError) as usage:
+        gradus.score(texts, modle=gpt2)
+    assert "modle" in str(usage.value) and "model" in (usage.value.hint or "") and "Usage" not in str(usage.value)
+    with pytest.raises(gradus.ConfigError) as missing:
+        gradus.grpo(gpt2, prompts)
+    assert "needs a `reward`" in str(missing.value) and "a function" in (missing.value.hint or "")
+    offline: Any = gradus.dpo
+    with pytest.raises(gradus.ConfigError, match="`dpo` samples nothing to reward"):
+        offline(gpt2, pairs, reward=len)
+    with pytest.raises(TypeError, match="`model` is a `object`"):
+        offline(object(), pairs)
+    with pytest.raises(gradus.RewardError, match="`texts`, but .* `prompts`, `completions`"):
+        gradus.grpo(gpt2, prompts, reward=lambda texts: [0.0 for _ in texts], output_dir=tmp_path / "run", **ONLINE)
+    with pytest.raises(FileNotFoundError, match="no run directory"):
+        gradus.Run(tmp_path / "nothing")
+
+
+def test_a_model_or_a_run_may_be_the_model(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    first = gradus.sft(gpt2, texts, output_dir=tmp_path / "first", **SHORT)
+    of_run = gradus.sft(first, texts, output_dir=tmp_path / "of_run", **SHORT)
+    of_model = gradus.sft(first.model, texts, output_dir=tmp_path / "of_model", **SHORT)
+    of_directory = gradus.sft(first.model_path, texts, output_dir=tmp_path / "of_directory", **SHORT)
+    assert weights(of_run) == weights(of_model) == weights(of_directory) != weights(first)
 
 
 def test_a_configuration_file_with_arguments_over_it(tmp_path: Path, gpt2: Path, texts: Any) -> None:

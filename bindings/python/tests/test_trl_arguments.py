@@ -45,7 +45,7 @@ class Core:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.calls: list[tuple[str, Any, Any, dict[str, Any]]] = []
-        self.events: Callable[[dict[str, Any]], None] = lambda options: None
+        self.events: Callable[[dict[str, Any]], Any] = lambda options: None
         self.run = types.SimpleNamespace(path=directory, results={})
         for name in FUNCTIONS.values():
             monkeypatch.setattr(gradus, name, self.function(name), raising=False)
@@ -113,6 +113,7 @@ def test_the_record_is_what_the_installed_trl_says() -> None:
 def keys_of_documentation(method: str) -> set[str]:
     """The keys of docs/config.md that a method takes, as flags with `_`."""
     sections: dict[str, list[str]] = {}
+    section = ""
     for line in CONFIG_MARKDOWN.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = line[3:].strip("`")
@@ -260,7 +261,7 @@ def test_what_trl_does_by_default_is_written_out(method: str, core: Core) -> Non
     assert core.options == DEFAULTS | OF_METHOD[method]
 
 
-HELD_OUT = {"eval_dataset": ROWS[:10]}
+HELD_OUT: dict[str, Any] = {"eval_dataset": ROWS[:10]}
 MEASURED = {"eval_data": ROWS[:10], "max_eval_rows": 1_000_000_000}
 GONE = object()
 """A key that is not there."""
@@ -559,8 +560,9 @@ def test_a_refused_field_says_why_and_what_to_do(method: str, name: str) -> None
 def test_a_refused_argument_of_a_trainer_says_why_and_what_to_do(method: str, name: str) -> None:
     treatment = _arguments.TRAINERS[f"{method}Trainer"][name]
     assert isinstance(treatment, Refused)
+    given: dict[str, Any] = {name: object()}
     with pytest.raises(gradus.ConfigError) as caught:
-        make(method, **{name: object()})
+        make(method, **given)
     assert treatment.reason in str(caught.value) and treatment.instead in str(caught.value)
 
 
@@ -632,13 +634,13 @@ def test_values_that_gradus_does_not_take_are_refused(number: int, core: Core) -
 
 def test_names_of_earlier_versions_are_taken_or_explained() -> None:
     with pytest.warns(UserWarning, match="`warmup_ratio` is now `warmup_steps`"):
-        assert trl.GRPOConfig(warmup_ratio=0.1).warmup_steps == 0.1
+        assert trl.GRPOConfig(warmup_ratio=0.1).warmup_steps == 0.1  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="TRL cuts no prompts any more"):
-        trl.GRPOConfig(max_prompt_length=512)
+        trl.GRPOConfig(max_prompt_length=512)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="Did you mean `num_generations`"):
-        trl.GRPOConfig(num_generation=512)
+        trl.GRPOConfig(num_generation=512)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="only that"):
-        trl.SFTConfig(warmup_ratio=0.1, warmup_steps=3)
+        trl.SFTConfig(warmup_ratio=0.1, warmup_steps=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     for old, new in _arguments.EARLIER.items():
         known = [method for method in METHODS if new in KNOWN["configs"][f"{method}Config"]]
         assert known and not any(old in KNOWN["configs"][f"{method}Config"] for method in METHODS)
@@ -647,7 +649,8 @@ def test_names_of_earlier_versions_are_taken_or_explained() -> None:
 
 def test_a_configuration_of_another_package_is_refused() -> None:
     with pytest.raises(TypeError, match="`gradus.trl.SFTConfig` is expected"):
-        trl.SFTTrainer("m", args=types.SimpleNamespace(), train_dataset=ROWS)
+        another: Any = types.SimpleNamespace()
+        trl.SFTTrainer("m", args=another, train_dataset=ROWS)
 
 
 def test_a_configuration_is_a_dataclass_with_its_values() -> None:
@@ -759,7 +762,7 @@ def test_adapters_of_peft_become_keys(core: Core, tmp_path: Path) -> None:
     assert keys("SFT", lora(target_modules=["v_proj", "q_proj"])) == LORA | {"lora_targets": ["q_proj", "v_proj"]}
     assert keys("SFT", lora(target_modules="all-linear")) == LORA | {"lora_targets": ["all-linear"]}
     assert keys("SFT", lora(target_modules=r".*\.mlp\..*")) == LORA | {"lora_target_pattern": r".*\.mlp\..*"}
-    values = {"r": 4, "lora_alpha": 16, "lora_dropout": 0.1, "use_rslora": True, "use_dora": True}
+    values: dict[str, Any] = {"r": 4, "lora_alpha": 16, "lora_dropout": 0.1, "use_rslora": True, "use_dora": True}
     expected = {"lora_rank": 4, "lora_alpha": 16, "lora_rank_stabilised": True, "lora_dora": True, "lora_targets": ["all-linear"]}
     config = lora(target_modules="all-linear", task_type="CAUSAL_LM", **values)
     assert keys("GRPO", config) == expected | {"lora_dropout": 0.1}
@@ -768,12 +771,13 @@ def test_adapters_of_peft_become_keys(core: Core, tmp_path: Path) -> None:
     (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}')
     assert keys("SFT", lora(), model=str(tmp_path / "gpt2")) == LORA | {"lora_targets": ["c_attn"]}, "what peft takes"
     assert keys("Reward", lora(target_modules="all-linear", modules_to_save=["score"])) == LORA | {"lora_targets": ["all-linear"]}
-    for values in (
+    refused: tuple[dict[str, Any], ...] = (
         {"bias": "all"},
         {"modules_to_save": ["lm_head"]},
         {"init_lora_weights": "gaussian"},
         {"rank_pattern": {"a": 3}},
-    ):
+    )
+    for values in refused:
         with pytest.raises(gradus.ConfigError, match=next(iter(values))):
             keys("SFT", lora(target_modules="all-linear", **values))
     with pytest.raises(gradus.ConfigError, match="`target_modules`"):
@@ -855,7 +859,8 @@ class Watching:
     """A callback that keeps what it is told, and stops the run after a step."""
 
     def __init__(self, stop_after: int) -> None:
-        self.stop_after, self.heard = stop_after, []
+        self.stop_after = stop_after
+        self.heard: list[str] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.heard.append("begin")
@@ -925,7 +930,7 @@ def test_methods_that_callbacks_may_have_are_those_of_transformers() -> None:
 
 def test_completions_are_printed(core: Core, capsys: pytest.CaptureFixture[str]) -> None:
     rollouts = [{"prompt": p, "completion": c, "reward": 1.0} for p, c in [("a", "x"), ("a", "y"), ("b", "z")]]
-    core.events = lambda options: [options["on_rollouts"](step, rollouts) for step in (1, 2)] and None
+    core.events = lambda options: [options["on_rollouts"](step, rollouts) for step in (1, 2)]
     fields = {"log_completions": True, "log_unique_prompts": True, "num_completions_to_print": 2, "logging_steps": 2}
     make("GRPO", fields).train()
     printed = capsys.readouterr().out

@@ -31,14 +31,9 @@ def native() -> bool:
     stand_in = types.ModuleType("gradus")
     stand_in.__path__ = [str(PACKAGE)]
     sys.modules["gradus"] = stand_in
-    if importlib.util.find_spec("gradus._errors") is not None:
-        from gradus._errors import ConfigError
-    else:
+    from gradus._errors import ConfigError
 
-        class ConfigError(ValueError):  # type: ignore[no-redef]
-            pass
-
-    stand_in.ConfigError = ConfigError  # type: ignore[attr-defined]
+    setattr(stand_in, "ConfigError", ConfigError)
     return False
 
 

@@ -47,6 +47,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from gradus._data import Rows
+from gradus._model import Model
 from gradus._run import Run
 from gradus._training import train
 
@@ -100,7 +101,7 @@ def class_name(name: str) -> str:
 
 
 def function(method: dict[str, Any]) -> str:
-    name = RENAMED.get(method["name"], method["name"])
+    name = str(RENAMED.get(method["name"], method["name"]))
     reward = ""
     passed = ""
     if method["is_online"]:
@@ -114,7 +115,7 @@ def function(method: dict[str, Any]) -> str:
     about = method["about"]
     return f'''
 def {name}(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -181,7 +182,7 @@ def text() -> str:
     of_online = next(method for method in methods if method["is_online"])["keys"]
     declare("OnlineKeys", "SharedKeys", "Keys of every method that samples.", general([key for key in of_online if same(key) in online]))
     for method in methods:
-        name = RENAMED.get(method["name"], method["name"])
+        name = str(RENAMED.get(method["name"], method["name"]))
         base = "OnlineKeys" if method["is_online"] else "SharedKeys"
         taken = shared | (online if method["is_online"] else set())
         own = [key for key in method["keys"] if same(key) not in taken]

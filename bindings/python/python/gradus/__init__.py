@@ -58,8 +58,12 @@ from gradus._methods import (
 )
 from gradus._model import Completion, Model, evaluate, export, load, merge, quantize, score
 from gradus._run import Completions, Run
-from gradus._trainer import Datum, ForwardBackward, OptimStep, Sample, Trainer
 from gradus._training import plan, resume, run
+
+if "IPython" in sys.modules:
+    from gradus import _signatures
+
+    _signatures.complete()
 
 __all__ = [
     "Completion",
@@ -117,12 +121,28 @@ __all__ = [
 
 if TYPE_CHECKING:
     from gradus import trl
+    from gradus._trainer import Datum, ForwardBackward, OptimStep, Sample, Trainer
+
+#: Imported when they are asked for: most people do not need them.
+_LATER = {
+    "Datum": "gradus._trainer",
+    "ForwardBackward": "gradus._trainer",
+    "OptimStep": "gradus._trainer",
+    "Sample": "gradus._trainer",
+    "Trainer": "gradus._trainer",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is asked for: most people do not need it.
-    if name == "trl":
-        import importlib
+    import importlib
 
+    if name == "trl":
         return importlib.import_module("gradus.trl")
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'gradus' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # What tab completion offers.
+    return sorted(__all__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,17 +29,30 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``arguments`` that ``function`` takes: all of them where it has ``**kwargs``, and where its signature is unknown."""
+    """Those of ``arguments`` that ``function`` takes: all of them where it has ``**kwargs``, and where its signature is unknown.
+
+    What it needs and nobody gives is an error.
+    """
+    import inspect
+
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return dict(arguments)
+    for name, parameter in parameters.items():
+        is_given = name in arguments and parameter.kind is not parameter.POSITIONAL_ONLY
+        is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not is_given and not is_open:
+            known = ", ".join(f"`{one}`" for one in arguments)
+            raise TypeError(f"`{name_of(function)}` needs an argument `{name}`, but functions here are called with {known}, by name")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
+    import inspect
+
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
 
 
@@ -117,6 +128,7 @@ class Rewards:
                 error.add_note(_where(name, rows))
                 raise
         if waiting:
+            import asyncio
 
             async def gather() -> list[Any]:
                 return await asyncio.gather(*waiting.values())

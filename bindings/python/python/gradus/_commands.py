@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gradus import _native
 from gradus._data import as_path
+
+#: Methods whose command has a name that means something else in Python.
+METHOD_NAMES = {"reward": "reward_model"}
 
 #: Arguments whose value may be rows of another library.
 _ROWS = frozenset({"data", "prompts"})
@@ -52,10 +55,42 @@ def doctor() -> dict[str, Any]:
     return found
 
 
-def explain(key: str | None = None) -> list[dict[str, Any]]:
-    """What a key, a part of the configuration or a method means: its keys, with types, defaults and texts."""
-    found: list[dict[str, Any]] = command("config", "explain", positional=[] if key is None else [key])
-    return found
+class Keys(list[dict[str, Any]]):
+    """Keys of the configuration: dicts with ``key``, ``type``, ``default``, ``required`` and ``doc``, and with ``argument`` where a
+    function takes them. It shows itself as text, in a notebook as a table."""
+
+    def __repr__(self) -> str:
+        import textwrap
+
+        return "\n".join(
+            f"{name} ({kind})\n{textwrap.fill(doc, 100, initial_indent='    ', subsequent_indent='    ')}"
+            for name, kind, doc in self._lines()
+        )
+
+    def _repr_html_(self) -> str:
+        import html
+
+        left = 'style="text-align:left;vertical-align:top"'
+        lines = (
+            f"<tr><td {left}><code>{html.escape(name)}</code></td><td {left}>{html.escape(kind)}</td><td {left}>{html.escape(doc)}</td></tr>"
+            for name, kind, doc in self._lines()
+        )
+        return f"<table>{''.join(lines)}</table>"
+
+    def _lines(self) -> Iterator[tuple[str, str, str]]:
+        for one in self:
+            yield one.get("argument", one["key"]), one["type"].replace("`", ""), one["doc"]
+
+
+def explain(key: str | Callable[..., Any] | None = None) -> Keys:
+    """What keys of the configuration mean: all that a method takes (``"grpo"`` or ``gradus.grpo``), one (``"learning_rate"``), a part
+    (``"train.evaluation"``), or every one."""
+    name: str | None = key if key is None or isinstance(key, str) else key.__name__
+    methods = {METHOD_NAMES.get(method["name"], method["name"]): method for method in _native.keys()}
+    if name is None or name not in methods:
+        return Keys(command("config", "explain", positional=[] if name is None else [name]))
+    known = {one["key"]: one for one in command("config", "explain")}
+    return Keys({"argument": one["name"], **known[one["key"]]} for one in methods[name]["keys"] if one["key"] in known)
 
 
 def new_model(output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:

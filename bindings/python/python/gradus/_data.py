@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,8 +41,13 @@ def _dicts(rows: Any, name: str) -> Iterable[Any]:
         records: list[dict[str, Any]] = rows.to_dict("records")
         return records
     if isinstance(rows, Mapping):
-        splits = ", ".join(f"`{split}`" for split in rows)
-        raise TypeError(f"`{name}` is a mapping of {splits}, but rows are expected: choose one of its splits")
+        parts = ", ".join(f"`{part}`" for part in rows)
+        first = next(iter(rows), "train")
+        if type(rows).__module__.startswith("datasets."):
+            advice = f'pass one of its splits, such as data["{first}"]'
+        else:
+            advice = "pass a list of dicts, one for each row"
+        raise TypeError(f"`{name}` is one `{type(rows).__name__}` with {parts}, but rows are expected: {advice}")
     if not isinstance(rows, Iterable):
         raise TypeError(
             f"`{name}` is a `{type(rows).__name__}`, but a path, a hub name, a table or an iterable of dicts is expected"
@@ -72,12 +76,17 @@ def _plain(value: Any) -> Any:
 
 def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
     """Write dicts as JSON lines, one after the other, so that a generator is never held as a whole."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(suffix=".jsonl", dir=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         number = 0
         for number, row in enumerate(rows, 1):
             if not isinstance(row, Mapping):
-                raise TypeError(f"row {number} is a `{type(row).__name__}`, but a dict is expected")
+                raise TypeError(
+                    f"row {number} is a `{type(row).__name__}`, but a dict with its columns is expected, such as "
+                    '{"text": "…"} or {"prompt": "…", "completion": "…"}'
+                )
             _refuse_images(row, number)
             try:
                 file.write(json.dumps(dict(row), ensure_ascii=False, allow_nan=False, default=_plain))
@@ -97,7 +106,7 @@ def as_path(rows: Rows, name: str = "data") -> str:
     if isinstance(rows, str):
         return rows
     if isinstance(rows, os.PathLike):
-        return os.fspath(rows)
+        return str(os.fspath(rows))
     folder = cache_directory() / "rows"
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)

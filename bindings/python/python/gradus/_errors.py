@@ -1,15 +1,47 @@
 """The exceptions of gradus.
 
-Each has the text that the command line prints. ``hint`` says what to do, where that is known.
+Each has the text that the command line prints, with the names of arguments in the place of flags. ``hint`` says what to do, where
+that is known.
 """
 
 from __future__ import annotations
+
+import re
+from typing import Any
+
+#: A flag in quotes or at the beginning of a line, perhaps with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
+#: (`gradus runs list --json`) stay as they are.
+_FLAG = re.compile(r"(?:(?<=[`'])|^ *)--([a-z][a-z0-9-]*)(?: (?=[A-Z]+[`']))?", re.MULTILINE)
+
+
+def in_python(text: str) -> str:
+    """A text of the command line, with ``max_steps`` where it says ``--max-steps``."""
+    return _FLAG.sub(lambda found: found[1].replace("-", "_") + ("=" if found[0].endswith(" ") else ""), text)
 
 
 class Error(Exception):
     """Anything that gradus refuses or fails at."""
 
-    hint: str | None = None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*(in_python(one) if isinstance(one, str) else one for one in arguments))
+        self._hint: str | None = None
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it, where that is known."""
+        if self._hint is not None:
+            return self._hint
+        lines = [line.removeprefix("hint: ") for line in str(self).splitlines() if line.startswith("hint: ")]
+        return "\n".join(lines) or None
+
+    @hint.setter
+    def hint(self, text: str | None) -> None:
+        self._hint = None if text is None else in_python(text)
+
+
+def _first_part(text: str) -> str:
+    lines = text.split("\n\nUsage:")[0].splitlines()
+    return "\n".join(line.strip().replace("tip: ", "hint: ", 1) for line in lines if line.strip())
 
 
 class InputError(Error, ValueError):
@@ -32,6 +64,10 @@ class ModelError(InputError):
 
 class UsageError(InputError, TypeError):
     """A command was called with arguments that it does not have."""
+
+    def __init__(self, *arguments: Any) -> None:
+        # How to call the command from a shell helps nobody here.
+        super().__init__(*(_first_part(one) if isinstance(one, str) else one for one in arguments))
 
 
 class RewardError(Error, RuntimeError):

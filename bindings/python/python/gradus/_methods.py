@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from gradus._data import Rows
+from gradus._model import Model
 from gradus._run import Run
 from gradus._training import train
 
@@ -390,7 +391,7 @@ class SftKeys(SharedKeys, total=False):
 
 
 def sft(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -430,7 +431,7 @@ class RewardModelKeys(SharedKeys, total=False):
 
 
 def reward_model(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -485,7 +486,7 @@ class ClassifyKeys(SharedKeys, total=False):
 
 
 def classify(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -540,7 +541,7 @@ class DpoKeys(SharedKeys, total=False):
 
 
 def dpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -572,7 +573,7 @@ class OrpoKeys(SharedKeys, total=False):
 
 
 def orpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -614,7 +615,7 @@ class CpoKeys(SharedKeys, total=False):
 
 
 def cpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -656,7 +657,7 @@ class SimpoKeys(SharedKeys, total=False):
 
 
 def simpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -696,7 +697,7 @@ class KtoKeys(SharedKeys, total=False):
 
 
 def kto(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -746,7 +747,7 @@ class DistillKeys(SharedKeys, total=False):
 
 
 def distill(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -871,7 +872,7 @@ class PpoKeys(OnlineKeys, total=False):
 
 
 def ppo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -1024,7 +1025,7 @@ class NlpoKeys(OnlineKeys, total=False):
 
 
 def nlpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -1122,7 +1123,7 @@ class A2cKeys(OnlineKeys, total=False):
 
 
 def a2c(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -1227,7 +1228,7 @@ class TrpoKeys(OnlineKeys, total=False):
 
 
 def trpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -1312,7 +1313,7 @@ class GrpoKeys(OnlineKeys, total=False):
 
 
 def grpo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,
@@ -1369,7 +1370,7 @@ class RlooKeys(OnlineKeys, total=False):
 
 
 def rloo(
-    model: Name | None = None,
+    model: Name | Model | None = None,
     data: Rows | None = None,
     *,
     eval_data: Rows | None = None,

@@ -53,10 +53,11 @@ class Model:
     ) -> None:
         #: What was loaded: a directory, a run or a hub name.
         self.name = os.fspath(path)
-        self._adapter = None if adapter is None else os.fspath(adapter)
+        #: The adapter that was loaded with it.
+        self.adapter = None if adapter is None else os.fspath(adapter)
         self._session = _native.NativeSession(
             self.name,
-            self._adapter,
+            self.adapter,
             weights,
             device,
             None if tokenizer is None else os.fspath(tokenizer),
@@ -123,6 +124,11 @@ class Model:
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         is_one = isinstance(prompts, str)
+        if not isinstance(prompts, (str, list, tuple)) and not hasattr(prompts, "__iter__"):
+            raise TypeError(f"`prompts` is a `{type(prompts).__name__}`, but a text or a list of prompts is expected")
+        prompts = prompts if isinstance(prompts, str) else list(prompts)
+        if not is_one and any(isinstance(prompt, Mapping) for prompt in prompts):
+            raise TypeError("`prompts` holds messages, but each prompt is a text or a whole conversation: pass `[conversation]`")
         if is_one and group_size != 1:
             raise TypeError("a text alone has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]
@@ -183,11 +189,11 @@ class Model:
 
     def score(self, data: Any, **arguments: Any) -> list[dict[str, Any]]:
         """``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as training does."""
-        return score(data, model=self.name, adapter=self._adapter, **arguments)
+        return score(data, model=self.name, adapter=self.adapter, **arguments)
 
     def merge(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Fold the adapter into the weights and write the model to ``output``."""
-        return merge(self.name, output, adapter=self._adapter, **arguments)
+        return merge(self.name, output, adapter=self.adapter, **arguments)
 
     def quantize(self, format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Write the model with its linear layers in 8 or 4 bits; the report says what that costs."""
@@ -195,11 +201,11 @@ class Model:
 
     def export(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
         """Write the model as GGUF, for llama.cpp."""
-        return export(self.name, output, adapter=self._adapter, **arguments)
+        return export(self.name, output, adapter=self.adapter, **arguments)
 
     def evaluate(self, data: Any, **arguments: Any) -> dict[str, Any]:
         """Measure the model on rows."""
-        return evaluate(self.name, data, adapter=self._adapter, **arguments)
+        return evaluate(self.name, data, adapter=self.adapter, **arguments)
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,8 +26,15 @@ def _numbers(metrics: dict[str, float], prefix: str = "") -> str:
     for key, name in _SHOWN:
         value = metrics.get(prefix + key)
         if value is not None:
-            shown.setdefault(name, value)
-    return " ".join(f"{prefix}{name} {value:.4g}" for name, value in shown.items())
+            # What held-out rows say keeps the name that it has in the metrics of the run.
+            shown.setdefault(prefix + key if prefix else name, value)
+    return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _in_notebook() -> bool:
@@ -70,6 +78,7 @@ class Bar(Silent):
         self.total: int | None = None
         self.numbers = ""
         self.inside = ""
+        self.stepped = ""
         self.since = time.monotonic()
         self.shown = 0.0
         self.width = 0
@@ -85,6 +94,7 @@ class Bar(Silent):
 
     def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
         self.done, self.total, self.numbers, self.inside = step, total, _numbers(metrics), ""
+        self.stepped = self._line(is_last=True)
         self._draw(now=step == total)
 
     def within(self, what: str, done: int, total: int) -> None:
@@ -100,19 +110,30 @@ class Bar(Silent):
         self._draw(now=True)
 
     def close(self) -> None:
+        # The last step stays, and not what was done after it.
+        if self.stepped and (self.changes or self.display is not None):
+            self._show(self.stepped)
         if self.display is None and self.changes and self.width:
             print(file=sys.stderr)
 
-    def _line(self) -> str:
+    def _line(self, is_last: bool = False) -> str:
         if not self.total:
             return self.name
         share = min(self.done / self.total, 1.0)
         full = round(share * _WIDTH)
         took = time.monotonic() - self.since
         did = self.done - self.first
-        left = f", {took / did * (self.total - self.done):.0f} s left" if did and self.done < self.total else ""
+        goes_on = did > 0 and self.done < self.total and not is_last
+        left = f", {_duration(took / did * (self.total - self.done))} left" if goes_on else ""
         parts = [f"{self.name} {'█' * full}{'░' * (_WIDTH - full)} {self.done}/{self.total}{left}", self.inside, self.numbers]
         return "  ".join(part for part in parts if part)
+
+    def _columns(self) -> int:
+        """How wide the terminal is: a longer line would break, and could not be drawn over."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
 
     def _clear(self) -> None:
         if self.display is None and self.changes and self.width:
@@ -127,7 +148,11 @@ class Bar(Silent):
         if now and not self.changes and self.display is None and elapsed < 1.0:
             return
         self.shown = time.monotonic()
-        line = self._line()
+        self._show(self._line())
+
+    def _show(self, line: str) -> None:
+        if self.changes and self.display is None:
+            line = line[: self._columns() - 1]
         if self.display is not None:
             self.display.update({"text/plain": line}, raw=True)
         elif self.changes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from gradus._model import Model
 
 
@@ -20,11 +20,15 @@ class Run:
     ``str(run)`` is the directory, so a run may stand wherever a model or a run is named.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, finished: bool = True, extra: dict[str, list[Any]] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, finished: bool | None = None, extra: dict[str, list[Any]] | None = None
+    ) -> None:
         #: The run directory.
         self.path = Path(path)
-        #: Whether the run reached its end; else it was stopped, and ``resume`` goes on.
-        self.finished = finished
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"there is no run directory `{self.path}`: `gradus runs list` shows the runs below `runs`")
+        #: Whether the run reached its end; else it was stopped or is still at work, and ``resume`` goes on.
+        self.finished = self._state() == "finished" if finished is None else finished
         #: Columns that reward functions logged with ``log_extra``, over all completions of the run.
         self.extra = extra or {}
 
@@ -38,6 +42,11 @@ class Run:
         best = self.results.get("best") or {}
         shown = f", best {best['metric']} {best['value']:.4g} at step {best['step']}" if best.get("metric") else ""
         return f"<gradus.Run {str(self.path)!r}: {self.results.get('steps', 0)} steps{shown}>"
+
+    def _state(self) -> str | None:
+        path = self.path / "state.json"
+        found: str | None = json.loads(path.read_text(encoding="utf-8")).get("state") if path.exists() else None
+        return found
 
     @property
     def results(self) -> dict[str, Any]:
@@ -115,11 +124,25 @@ class Run:
         return resume(self.path, **arguments)
 
     def _repr_html_(self) -> str:
-        return _page(self)
+        from gradus._page import page
+
+        return page(self)
+
+
+#: Columns of the table of completions that hold JSON.
+_JSON = ("components", "segments", "advantages")
+
+
+def _completion(row: sqlite3.Row) -> dict[str, Any]:
+    found = dict(row)
+    for name in _JSON:
+        if isinstance(found.get(name), str):
+            found[name] = json.loads(found[name])
+    return found
 
 
 class Completions:
-    """Rows of ``rollouts.sqlite``: what a run sampled, newest last."""
+    """What a run sampled, newest last: rows of ``rollouts.sqlite``. ``components`` of a row is a dict with the value of each reward."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,6 +150,8 @@ class Completions:
     def _query(self, text: str, *values: Any) -> Iterator[sqlite3.Row]:
         if not self.path.exists():
             return
+        import sqlite3
+
         connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             connection.row_factory = sqlite3.Row
@@ -139,11 +164,11 @@ class Completions:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for row in self._query("SELECT * FROM rollouts ORDER BY id"):
-            yield dict(row)
+            yield _completion(row)
 
     def of_step(self, step: int) -> list[dict[str, Any]]:
         """The completions of one step, from 1."""
-        return [dict(row) for row in self._query("SELECT * FROM rollouts WHERE step = ? ORDER BY id", step)]
+        return [_completion(row) for row in self._query("SELECT * FROM rollouts WHERE step = ? ORDER BY id", step)]
 
     def to_dict(self) -> dict[str, list[Any]]:
         """As columns, for ``pandas.DataFrame`` and ``polars.DataFrame``."""
@@ -152,57 +177,3 @@ class Completions:
 
     def __repr__(self) -> str:
         return f"<gradus.Completions: {len(self)} in {str(self.path)!r}>"
-
-
-#: Curves that a page shows first, where they are there.
-_FIRST = ("reward", "objective/scores", "eval_reward", "loss", "eval_loss", "rewards/accuracies", "eval_accuracy", "objective/kl")
-_CURVES = 4
-
-
-def _curve(name: str, points: list[tuple[float, float]]) -> str:
-    """A small plot of a metric over steps, as SVG. The numbers below it are the first and the last."""
-    width, height, edge = 240, 80, 6
-    (left, right) = (points[0][0], points[-1][0])
-    low = min(value for _, value in points)
-    high = max(value for _, value in points)
-    across = (width - 2 * edge) / ((right - left) or 1)
-    up = (height - 2 * edge) / ((high - low) or 1)
-    line = " ".join(
-        f"{edge + (step - left) * across:.1f},{height - edge - (value - low) * up:.1f}" for step, value in points
-    )
-    return (
-        f'<figure style="display:inline-block;margin:0 1em 1em 0"><figcaption>{html.escape(name)}</figcaption>'
-        f'<svg width="{width}" height="{height}" role="img" aria-label="{html.escape(name)} over steps">'
-        f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor" stroke-opacity="0.2"/>'
-        f'<polyline points="{line}" fill="none" stroke="#2a78d6" stroke-width="1.5"/></svg>'
-        f"<div><small>{points[0][1]:.4g} → {points[-1][1]:.4g}</small></div></figure>"
-    )
-
-
-def _page(run: Run) -> str:
-    columns = run.metrics
-    steps = columns.get("step", [])
-    names = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST and name != "step"]
-    figures = []
-    for name in names:
-        points = [
-            (float(step), float(value))
-            for step, value in zip(steps, columns[name])
-            if step is not None and isinstance(value, (int, float))
-        ]
-        if len(points) > 1:
-            figures.append(_curve(name, points))
-        if len(figures) == _CURVES:
-            break
-    results = run.results
-    before, after = results.get("before") or {}, results.get("after") or {}
-    shown = [name for name in after if name in before][:8]
-    cell = "<td style='text-align:right'>{:.4g}</td>".format
-    lines = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>{cell(before[name])}{cell(after[name])}</tr>"
-        for name in shown
-        if isinstance(before[name], (int, float)) and isinstance(after[name], (int, float))
-    )
-    table = f"<table><tr><th></th><th>before</th><th>after</th></tr>{lines}</table>" if lines else ""
-    state = "" if run.finished else " (stopped before its end)"
-    return f"<div><p><code>{html.escape(str(run.path))}</code>{state}</p>{''.join(figures)}{table}</div>"

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from gradus import _native
 from gradus._callables import Callables, Rewards
 from gradus._data import as_path
+from gradus._errors import ConfigError
+from gradus._model import Model
 from gradus._progress import Watcher
 from gradus._run import Run
 
+#: What the native module says of a function that the configuration names and the call lacks.
+_FORGOTTEN = re.compile(r"plugin` names `(\w+)`, but this program has no such plug-ins|unknown key `(\w+)` in `[^`]*plugin`")
+
 #: Arguments with rows.
 _ROWS = ("data", "eval_data", "test_data")
+
+
+def _name_model(given: dict[str, Any]) -> None:
+    """Put the name of a loaded model in its place."""
+    model = given.get("model")
+    if isinstance(model, Model):
+        given["model"] = model.name
+        if model.adapter is not None:
+            given.setdefault("adapter", model.adapter)
+    elif model is not None and not isinstance(model, (str, os.PathLike)):
+        raise TypeError(
+            f"`model` is a `{type(model).__name__}`, but a directory, a hub name, a `Run` or a `gradus.Model` is expected: save other "
+            "models with their own `save_pretrained(directory)` and pass the directory"
+        )
 
 
 def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
@@ -21,6 +41,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
     reward = given.pop("reward", None)
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
+    _name_model(given)
     keys = {name: callables.inside(value) for name, value in given.items() if name not in _ROWS and value is not None}
     for name in _ROWS:
         rows = given.get(name)
@@ -53,6 +74,13 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
         given.pop("on_rollouts", None),
     )
     callables = Callables()
+    if "reward" in given and given["reward"] is None and not resume and config is None and resume_from is None:
+        if not any(name.startswith("reward_") and value is not None for name, value in given.items()):
+            raise ConfigError(
+                f"`{method}` needs a `reward`: it learns from the worth of its own completions\n"
+                "hint: pass a function, the directory or hub name of a reward model, a mapping such as "
+                '{"rule": {"length": {"target": 50}}}, or a list of these'
+            )
     keys = _configuration(given, callables)
     existing = "overwrite" if overwrite else "resume" if resume else "refuse"
     try:
@@ -66,6 +94,14 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
             watcher,
             watcher.on_rollouts is not None,
         )
+    except ConfigError as error:
+        forgotten = _FORGOTTEN.search(str(error))
+        if forgotten is None or existing != "resume":
+            raise
+        raise ConfigError(
+            f"the run was trained with the function `{forgotten[1] or forgotten[2]}`, which a configuration cannot hold\n"
+            "hint: pass it again: `gradus.resume(run, reward=…)`, with all functions in their places"
+        ) from None
     finally:
         watcher.bar.close()
     extra: dict[str, list[Any]] = {}

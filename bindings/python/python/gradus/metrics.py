@@ -43,6 +43,8 @@ def compute(
     >>> compute("rouge", ["the cat sat"], ["the cat sat down"])["rouge1"]
     0.857...
     """
+    if isinstance(predictions, str) or isinstance(references, str):
+        raise TypeError("a text alone was given, but a list of texts is expected, with one for each prediction")
     predictions = list(predictions)
     count = len(predictions)
     texts = [[]] * count if references is None else [[one] if isinstance(one, str) else list(one) for one in references]
@@ -50,7 +52,7 @@ def compute(
     beside: dict[str, Sequence[Any]] = {"references": texts, "prompts": asked, **(columns or {})}
     for what, values in beside.items():
         if len(values) != count:
-            raise ValueError(f"there are {count} predictions, but {len(values)} `{what}`")
+            raise ValueError(f"`predictions` has {count} entries, but `{what}` has {len(values)}: each prediction needs one")
     rows = [{name: values[i] for name, values in (columns or {}).items()} for i in range(count)]
     found, remark = _native.measure(name, options, predictions, texts, asked, rows)
     if remark:
