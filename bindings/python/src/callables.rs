@@ -62,9 +62,10 @@ impl Default for CallableOptions {
 
 impl CallableOptions {
     fn limit(&self) -> gradus::Result<Duration> {
-        Duration::try_from_secs_f64(self.timeout_s).ok().filter(|limit| !limit.is_zero()).ok_or_else(|| {
-            gradus::Error::input(format!("`timeout_s` is {}, but must be above 0", self.timeout_s))
-        })
+        Duration::try_from_secs_f64(self.timeout_s)
+            .ok()
+            .filter(|limit| !limit.is_zero())
+            .ok_or_else(|| gradus::Error::input(format!("`timeout_s` is {}, but must be above 0", self.timeout_s)))
     }
 }
 

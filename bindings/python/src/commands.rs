@@ -115,7 +115,9 @@ pub fn keys(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                         FlagKind::Switch => ("switch", Vec::new()),
                         FlagKind::Value(placeholder) => (*placeholder, Vec::new()),
                         FlagKind::Words(words) => ("words", words.iter().map(|word| word.name.clone()).collect()),
-                        FlagKind::WordList(words) => ("word_list", words.iter().map(|word| word.name.clone()).collect()),
+                        FlagKind::WordList(words) => {
+                            ("word_list", words.iter().map(|word| word.name.clone()).collect())
+                        }
                         FlagKind::Repeated => ("repeated", Vec::new()),
                         FlagKind::Names => ("names", Vec::new()),
                         FlagKind::Arguments => ("arguments", Vec::new()),

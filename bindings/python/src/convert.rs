@@ -28,15 +28,15 @@ fn json(name: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     }
     if let Ok(number) = value.cast::<PyInt>() {
         let signed = number.extract::<i64>().map(Value::from);
-        return signed.or_else(|_| number.extract::<u64>().map(Value::from)).map_err(|_| {
-            PyValueError::new_err(format!("`{name}` holds an integer that does not fit into 64 bits"))
-        });
+        return signed
+            .or_else(|_| number.extract::<u64>().map(Value::from))
+            .map_err(|_| PyValueError::new_err(format!("`{name}` holds an integer that does not fit into 64 bits")));
     }
     if let Ok(number) = value.cast::<PyFloat>() {
         let number = number.value();
-        return Number::from_f64(number).map(Value::Number).ok_or_else(|| {
-            PyValueError::new_err(format!("`{name}` is {number}, but a finite number is needed"))
-        });
+        return Number::from_f64(number)
+            .map(Value::Number)
+            .ok_or_else(|| PyValueError::new_err(format!("`{name}` is {number}, but a finite number is needed")));
     }
     if let Ok(text) = value.cast::<PyString>() {
         return text.to_str().map(Value::from).map_err(|_| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus::data::arrow::arrow_array::RecordBatchReader as _;
-use gradus::data::arrow::arrow_array::ffi_stream::{RecordBatchStreamReader, FFI_ArrowArrayStream};
+use gradus::data::arrow::arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use gradus::data::arrow::write_stream;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -24,9 +24,9 @@ use crate::errors::exception;
 #[pyfunction]
 pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) -> PyResult<String> {
     let capsule = table.call_method0("__arrow_c_stream__")?;
-    let capsule = capsule.cast::<PyCapsule>().map_err(|_| {
-        PyTypeError::new_err("`__arrow_c_stream__` returned something else than a capsule")
-    })?;
+    let capsule = capsule
+        .cast::<PyCapsule>()
+        .map_err(|_| PyTypeError::new_err("`__arrow_c_stream__` returned something else than a capsule"))?;
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
     // SAFETY: a capsule of this name holds a pointer to an `ArrowArrayStream` that is valid while the capsule lives. What is taken
     // out of it leaves a released stream behind, which the capsule's destructor then leaves alone.
@@ -35,7 +35,9 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
     let schema = reader.schema();
     if let Some(field) = schema.fields().iter().find(|field| ["image", "images"].contains(&field.name().as_str())) {
         let name = field.name();
-        return Err(PyValueError::new_err(format!("the rows have images (column `{name}`), but gradus trains on text")));
+        return Err(PyValueError::new_err(format!(
+            "the rows have images (column `{name}`), but gradus trains on text"
+        )));
     }
     let kept = py.detach(move || {
         static NUMBER: AtomicU64 = AtomicU64::new(0);

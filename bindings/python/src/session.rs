@@ -57,7 +57,9 @@ pub fn word<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str
 /// A conversation.
 fn messages(value: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     let serde_json::Value::Array(items) = to_json("messages", value)? else {
-        return Err(PyTypeError::new_err("a conversation is a list of messages: `[{\"role\": \"user\", \"content\": …}]`"));
+        return Err(PyTypeError::new_err(
+            "a conversation is a list of messages: `[{\"role\": \"user\", \"content\": …}]`",
+        ));
     };
     let message = |(i, item): (usize, &serde_json::Value)| {
         Message::read(item).map_err(|error| PyValueError::new_err(format!("message {} {error}", i + 1)))
@@ -306,7 +308,9 @@ impl NativeSession {
                     }
                 };
                 if ids.is_empty() {
-                    return Err(gradus::Error::input("a prompt needs at least one id: nothing predicts the first token"));
+                    return Err(gradus::Error::input(
+                        "a prompt needs at least one id: nothing predicts the first token",
+                    ));
                 }
                 let first = ids.len() - 1;
                 ids.extend(completion);

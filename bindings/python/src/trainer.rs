@@ -122,8 +122,7 @@ impl NativeTrainer {
         high: f64,
     ) -> PyResult<(f64, Vec<Bound<'py, PyBytes>>, usize)> {
         let loss = loss(name, low, high)?;
-        let datum =
-            |(prompt, completion, weights, old_logprobs)| Datum { prompt, completion, weights, old_logprobs };
+        let datum = |(prompt, completion, weights, old_logprobs)| Datum { prompt, completion, weights, old_logprobs };
         let data: Vec<Datum> = rows.into_iter().map(datum).collect();
         let ForwardBackward { loss, logprobs, tokens } =
             self.with(py, move |trainer| trainer.forward_backward(&data, loss))?;

@@ -4,10 +4,10 @@
 //! shown, not obeyed, so what comes from outside (a completion, a row, a name, the words of another program) can neither move
 //! the cursor nor change the window. Colours of our own are marked by [`ESC`], which becomes an escape only there.
 
+use std::ffi::OsString;
 use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 use gradus::config::{Spelling, translate};

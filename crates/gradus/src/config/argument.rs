@@ -37,7 +37,8 @@ impl Argument {
         let flag = name.replace('_', "-");
         let spec = specs.iter().find(|spec| spec.name == flag);
         // A mapping is the part of the configuration that is called so; anything else is what the flag takes.
-        let parts = [Some(name.to_owned()), Some(format!("train.{name}")), method.map(|of| format!("method.{of}.{name}"))];
+        let parts =
+            [Some(name.to_owned()), Some(format!("train.{name}")), method.map(|of| format!("method.{of}.{name}"))];
         let part = || parts.into_iter().flatten().find(|key| schema.field(key).is_some());
         let key = match (spec, &value) {
             (Some(spec), Json::Object(_)) => part().unwrap_or_else(|| spec.key.clone()),
@@ -91,8 +92,11 @@ fn node(value: &Json, place: &Option<Place>) -> Node {
         Json::Bool(_) | Json::Number(_) => scalar(value.to_string(), false),
         Json::Array(items) => Value::List(items.iter().map(|item| node(item, place)).collect()),
         Json::Object(map) => {
-            let entry =
-                |(key, value): (&String, &Json)| Entry { key: key.clone(), place: place.clone(), node: node(value, place) };
+            let entry = |(key, value): (&String, &Json)| Entry {
+                key: key.clone(),
+                place: place.clone(),
+                node: node(value, place),
+            };
             Value::Map(map.iter().map(entry).collect())
         }
     };
