@@ -55,7 +55,9 @@ fn the_python_package() {
         .current_dir(package)
         .env("PYTHONPATH", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("GRADUS_CACHE", folder.path().join("cache"));
+        .env("GRADUS_CACHE", folder.path().join("cache"))
+        .env("HYPOTHESIS_STORAGE_DIRECTORY", folder.path().join("hypothesis"))
+        .env("MYPY_CACHE_DIR", folder.path().join("mypy"));
     // The notebooks need real data, as tests of the other crates do.
     let material = package.join("../../../shared/material");
     if std::env::var_os("GRADUS_MATERIAL").is_none() && material.exists() {

@@ -158,7 +158,7 @@ names = st.sampled_from(
 ) | st.text(max_size=10).filter(lambda name: name not in ("on_step",))
 
 
-@settings(max_examples=5000, deadline=None, suppress_health_check=EVERY_CHECK)
+@settings(max_examples=5000, derandomize=True, deadline=None, suppress_health_check=EVERY_CHECK)
 @given(keys=st.dictionaries(names, anything, max_size=3))
 def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
     keys.pop("model", None)
@@ -172,7 +172,7 @@ def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
     raise AssertionError(f"a run without a model: {keys}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 @given(arguments=st.lists(anything, max_size=3))
 def test_no_argument_of_metrics_brings_the_process_down(arguments: list[Any]) -> None:
     try:
