@@ -24,8 +24,8 @@ STEPS = 8
 TARGET = 32
 
 
-def step_seconds(model: str, reward: Any, folder: Path) -> float:
-    """The median seconds of a GRPO step of 64 completions of 64 tokens, without the first."""
+def step_seconds(model: str, reward: Any, folder: Path) -> tuple[float, float]:
+    """The median seconds of a GRPO step of 64 completions of 64 tokens, without the first, and those of its reward."""
     import gradus
 
     began: list[float] = []
@@ -34,11 +34,12 @@ def step_seconds(model: str, reward: Any, folder: Path) -> float:
         began.append(time.perf_counter())
 
     rows = [{"prompt": f"Story {i}: once"} for i in range(8)]
-    gradus.grpo(
+    run = gradus.grpo(
         model, rows, reward=reward, output_dir=folder, max_steps=STEPS, batch_size=8, group_size=8, max_new_tokens=64,
         sampling={"min_new_tokens": 64}, eval_steps=-1, save_steps=0, seed=1, progress=False, on_step=on_step,
     )
-    return statistics.median(after - before for before, after in zip(began, began[1:]))
+    step = statistics.median(after - before for before, after in zip(began, began[1:]))
+    return step, statistics.median(row["time/reward_s"] for row in run.rows[1:])
 
 
 def close_to_target(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -47,19 +48,21 @@ def close_to_target(completion_ids: list[list[int]], **_: Any) -> list[float]:
 
 
 def rewards(model: str) -> dict[str, Any]:
-    rust: list[float] = []
-    python: list[float] = []
+    """Both sides in turns. Steps differ by more than rewards cost, so the share of the reward is told beside the ratio."""
+    sides: dict[str, list[tuple[float, float]]] = {"rust": [], "python": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(ROUNDS):
-            rust.append(step_seconds(model, {"rule": {"length": {"target": TARGET}}}, Path(folder) / f"rust{turn}"))
-            python.append(step_seconds(model, close_to_target, Path(folder) / f"python{turn}"))
-    ratios = [a / b for a, b in zip(python, rust)]
-    return {
-        "rust_step_s": statistics.median(rust),
-        "python_step_s": statistics.median(python),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-    }
+            for side, reward in (("rust", {"rule": {"length": {"target": TARGET}}}), ("python", close_to_target)):
+                sides[side].append(step_seconds(model, reward, Path(folder) / f"{side}{turn}"))
+    ratios = [python[0] / rust[0] for python, rust in zip(sides["python"], sides["rust"])]
+    found: dict[str, Any] = {"ratio_of_steps": statistics.median(ratios), "ratios": ratios}
+    for side, times in sides.items():
+        found[side] = {
+            "step_s": statistics.median(step for step, _ in times),
+            "reward_s": statistics.median(reward for _, reward in times),
+        }
+    found["cost"] = (found["python"]["reward_s"] - found["rust"]["reward_s"]) / found["rust"]["step_s"]
+    return found
 
 
 def import_ms() -> float:
