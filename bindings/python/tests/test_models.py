@@ -63,6 +63,10 @@ def test_wrong_settings_are_refused(gpt2: Path) -> None:
     model = gradus.load(gpt2)
     with pytest.raises(TypeError, match="did you mean `temperature`"):
         model.generate("a", temprature=1.0)
+    with pytest.raises(TypeError, match="unknown argument `max_tokens`: it is `max_new_tokens` here"):
+        model.generate("a", max_tokens=3)
+    with pytest.raises(TypeError, match="`num_return_sequences`: it is `group_size` here"):
+        list(model.stream("a", num_return_sequences=3))
     with pytest.raises(ValueError, match="`top_p` is 2, but must be above 0 and at most 1"):
         model.generate("a", top_p=2.0)
     with pytest.raises(TypeError, match="`top_k` cannot be a `str`"):

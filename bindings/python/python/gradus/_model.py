@@ -32,6 +32,30 @@ def _stop(stop: str | Sequence[str] | None) -> list[str]:
     return [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
 
 
+#: What other libraries call the arguments of `generate`, and what that is here.
+_ELSEWHERE = {
+    "do_sample": "draw with a `temperature` above 0; 0 takes the likeliest token",
+    "eos_token_id": "it is `stop_ids` here",
+    "max_completion_tokens": "it is `max_new_tokens` here",
+    "max_length": "it is `max_new_tokens` here, without the prompt",
+    "max_tokens": "it is `max_new_tokens` here",
+    "min_tokens": "it is `min_new_tokens` here",
+    "n": "it is `group_size` here",
+    "num_beams": "beams are searched by the command `gradus generate --num-beams`",
+    "num_return_sequences": "it is `group_size` here",
+    "stop_strings": "it is `stop` here",
+    "stop_token_ids": "it is `stop_ids` here",
+}
+
+
+def _drawing(params: dict[str, Any]) -> dict[str, Any]:
+    """The settings of drawing, without names of other libraries."""
+    for name in params:
+        if name in _ELSEWHERE:
+            raise TypeError(f"unknown argument `{name}`: {_ELSEWHERE[name]}")
+    return params
+
+
 class Model:
     """A language model in memory. It answers one call at a time; more threads wait.
 
@@ -132,7 +156,7 @@ class Model:
         if is_one and group_size != 1:
             raise TypeError("a text alone has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt) for prompt in prompts]
-        found = [Completion(one) for one in self._session.generate(asked, group_size, params, _stop(stop), seed)]
+        found = [Completion(one) for one in self._session.generate(asked, group_size, _drawing(params), _stop(stop), seed)]
         for one in found:
             one["logprobs"] = floats(one["logprobs"])
         return found[0] if is_one else found
@@ -148,7 +172,7 @@ class Model:
         **params: Any,
     ) -> Iterator[str]:
         """The pieces of one completion as they are drawn. ``template`` holds further variables of the chat template."""
-        row = self._session.submit(_prompt(prompt), list(tools), dict(template or {}), params, _stop(stop), seed)
+        row = self._session.submit(_prompt(prompt), list(tools), dict(template or {}), _drawing(params), _stop(stop), seed)
         try:
             ended = False
             while not ended:
