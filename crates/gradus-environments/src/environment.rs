@@ -1,0 +1,115 @@
+//! The two traits: an [`Environment`] begins episodes, an [`Episode`] answers the turns of the policy.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::Result;
+use crate::tool::{Call, Tool};
+
+/// What answers a policy. One environment serves all episodes of a run, from several threads.
+pub trait Environment: Send + Sync {
+    /// The tools that every episode offers. The chat template shows them to the policy.
+    fn tools(&self) -> &[Tool];
+
+    /// Begins an episode.
+    ///
+    /// # Errors
+    /// [`Error::Episode`](crate::Error::Episode) when it cannot begin, [`Error::Interrupted`](crate::Error::Interrupted).
+    fn begin(&self, start: &Start) -> Result<Begun>;
+
+    /// Whether the same start and the same turns always give the same answers. Where they do not, recorded answers are used
+    /// when a run is resumed.
+    fn is_deterministic(&self) -> bool;
+}
+
+/// One episode. Dropping it frees what it holds.
+pub trait Episode: Send {
+    /// Answers a turn of the policy. The call may block; it ends within the environment's own time limit.
+    ///
+    /// # Errors
+    /// [`Error::Episode`](crate::Error::Episode) when this episode cannot go on, [`Error::Interrupted`](crate::Error::Interrupted).
+    /// A tool that fails is no error: what went wrong is its reply, which the policy reads.
+    fn step(&mut self, turn: &Turn) -> Result<Observation>;
+
+    /// The reward of the whole episode beside the rewards of its turns, once it has ended; none where there is none.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// What an episode begins with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Start {
+    /// Names the episode: `step 12, prompt 5, completion 3`. Unique within a run.
+    pub name: String,
+    /// The seed of the episode's randomness, the same in every repetition of the run.
+    pub seed: u64,
+    /// The row of the data: its columns, `prompt` among them.
+    pub row: Map<String, Value>,
+}
+
+/// An episode that has begun.
+pub struct Begun {
+    /// The episode.
+    pub episode: Box<dyn Episode>,
+    /// A text that is added to the last message of the user (TRL's `reset`).
+    pub opening: Option<String>,
+}
+
+/// What the policy wrote in one turn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turn {
+    /// The text as it was sampled, calls included, special tokens left out.
+    pub text: String,
+    /// The text outside of the calls.
+    pub content: String,
+    /// The calls of tools in it, in order.
+    pub calls: Vec<Call>,
+}
+
+/// The answer to a turn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// What the policy reads next. Empty where the episode is over, or where the turn needs no answer.
+    pub replies: Vec<Reply>,
+    /// The reward of the turn; none where the environment gives none.
+    pub reward: Option<f64>,
+    /// Whether the episode is over.
+    pub is_done: bool,
+    /// Named numbers that are logged as means over episodes.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// A message to the policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum Reply {
+    /// What a user says.
+    User {
+        /// The text.
+        content: String,
+    },
+    /// What a tool answered.
+    Tool {
+        /// The name of the tool.
+        name: String,
+        /// The id of the call, where it had one.
+        id: Option<String>,
+        /// The result as text, or what went wrong.
+        content: String,
+    },
+}
+
+impl Reply {
+    /// The text.
+    pub fn content(&self) -> &str {
+        match self {
+            Self::User { content } | Self::Tool { content, .. } => content,
+        }
+    }
+}
