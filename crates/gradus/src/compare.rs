@@ -153,6 +153,7 @@ impl<'a> Judge<'a> {
             beams: self.beams,
             stop: &self.stop,
             masking: None,
+            episodes: None,
             progress: &self.interrupt,
         };
         let evaluation = Evaluation {

@@ -1,5 +1,7 @@
 //! What is measured of rollouts: while training, and on held-out prompts.
 
+use std::collections::BTreeMap;
+
 use crate::algorithm::actor::logprobs;
 use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
@@ -11,7 +13,7 @@ use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
 use crate::rng::{Purpose, Seed};
-use crate::rollout::{Policy, Prompt, RolloutSource, Rollouts, Sampler, StopReason};
+use crate::rollout::{EpisodeEnd, Policy, Prompt, RolloutSource, Rollouts, Sampler, StopReason};
 use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
 use crate::text::Tokenizer;
@@ -197,6 +199,7 @@ impl Evaluation<'_> {
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
         stats.mean_of("length", &lengths);
         stats.mean("clipped_ratio", clipped as f64, rollouts.len() as f64);
+        observe_episodes(&rollouts, &mut stats);
         let kls = self.reference.map(|reference| {
             // Greedy completions are measured at temperature 1, sampled ones at that of the logprobs which train.
             let temperature = self.sampler.params.logprob_temperature();
@@ -272,4 +275,36 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
         }
     }
     stats.sum("episodes", rollouts.len() as f64);
+    observe_episodes(rollouts, stats);
+}
+
+/// What environments did, as means over episodes: `environment/turns`, `environment/answered_tokens` (tokens that the policy only
+/// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `failed`), and the sums of the environment's own
+/// numbers. Calls of tools have TRL's names: `tools/call_frequency` (calls an episode) and `tools/failure_frequency` (failures a
+/// call).
+fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
+    let share = |is_so: bool| f64::from(u8::from(is_so));
+    for rollout in &rollouts.rollouts {
+        let Some(episode) = &rollout.episode else { continue };
+        let answered: usize = rollout.turns.iter().map(|turn| turn.answered).sum();
+        stats.mean("environment/turns", rollout.turns.len() as f64, 1.0);
+        stats.mean("environment/answered_tokens", answered as f64, 1.0);
+        stats.mean("environment/done", share(episode.end == EpisodeEnd::Done), 1.0);
+        stats.mean("environment/turns_ended", share(episode.end == EpisodeEnd::Turns), 1.0);
+        stats.mean("environment/tokens_ended", share(episode.end == EpisodeEnd::Tokens), 1.0);
+        stats.mean("environment/failed", share(rollout.failure().is_some()), 1.0);
+        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        for (name, value) in rollout.exchanges().flat_map(|exchange| &exchange.observation.metrics) {
+            *sums.entry(name).or_default() += value;
+        }
+        let calls = sums.remove("tools/calls");
+        let failed = sums.remove("tools/failures");
+        if let Some(calls) = calls {
+            stats.mean("tools/call_frequency", calls, 1.0);
+            stats.mean("tools/failure_frequency", failed.unwrap_or(0.0), calls);
+        }
+        for (name, sum) in sums {
+            stats.mean(&format!("environment/{name}"), sum, 1.0);
+        }
+    }
 }

@@ -132,14 +132,21 @@ pub(crate) fn per_rollout(
 /// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbours with one
 /// prompt share it.
 pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
-    let sequence = |&i: &usize| {
+    let masks: Vec<Vec<bool>> = chosen.iter().map(|&i| rollouts.rollouts[i].mask().collect()).collect();
+    let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
+    let mut last = None;
+    for (&i, mask) in chosen.iter().zip(&masks) {
         let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
         assert!(!prompt.ids.is_empty(), "a completion follows at least one prompt token");
-        let counted = rollout.counts.as_deref().map_or(Counted::All, Counted::Mask);
-        Sequence { counted, ..Sequence::completion(&prompt.ids, &rollout.completion_ids) }
-    };
-    let groups = chosen.chunk_by(|&a, &b| rollouts.rollouts[a].prompt == rollouts.rollouts[b].prompt);
-    let batch = trunk.batch(&Rows::Groups(groups.map(|group| group.iter().map(sequence).collect()).collect()));
+        let counted = if mask.contains(&false) { Counted::Mask(mask) } else { Counted::All };
+        let sequence = Sequence { counted, ..Sequence::completion(&prompt.ids, &rollout.completion_ids) };
+        let is_next = last.replace(rollout.prompt) == Some(rollout.prompt);
+        match groups.last_mut().filter(|_| is_next) {
+            Some(group) => group.push(sequence),
+            None => groups.push(vec![sequence]),
+        }
+    }
+    let batch = trunk.batch(&Rows::Groups(groups));
     let are_limited = chosen.iter().any(|&i| !rollouts.rollouts[i].supports.is_empty());
     let supports = |&i: &usize| -> Vec<Support> {
         let rollout = &rollouts.rollouts[i];

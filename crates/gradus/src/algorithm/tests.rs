@@ -15,7 +15,7 @@ use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use crate::progress::Unwatched;
-use crate::rollout::{Prompt, Rollout, StopReason};
+use crate::rollout::{Prompt, Rollout, StopReason, Turn};
 use crate::settings::TrainConfig;
 
 const PROMPT: [u32; 2] = [5, 6];
@@ -42,20 +42,16 @@ fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experienc
         messages: None,
         columns: serde_json::Map::new(),
     };
-    let rollout = |ids: &[u32], counts: Option<Vec<bool>>| Rollout {
-        prompt: 0,
-        completion: String::new(),
-        completion_ids: ids.to_vec(),
+    let rollout = |ids: &[u32], turns: &[(usize, usize)]| Rollout {
         sampled_logprobs: vec![of_tool; ids.len()],
         logprobs: vec![of_tool; ids.len()],
-        supports: Vec::new(),
-        counts,
-        stop: StopReason::StopId,
+        turns: turns.iter().map(|&(drawn, answered)| Turn { answered, ..Turn::unanswered(drawn) }).collect(),
+        ..Rollout::one_turn(0, "", ids.to_vec(), StopReason::StopId)
     };
-    let answered = rollout(&ANSWERED, Some(vec![true, true, false, false, true]));
+    let answered = rollout(&ANSWERED, &[(2, 2), (1, 0)]);
     let mut rollouts = Rollouts {
         prompts: vec![prompt],
-        rollouts: vec![answered, rollout(&PLAIN, None)],
+        rollouts: vec![answered, rollout(&PLAIN, &[(PLAIN.len(), 0)])],
         group_size: 2,
         tokenizer: None,
     };

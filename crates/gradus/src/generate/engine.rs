@@ -18,7 +18,7 @@ use crate::model::CausalLm;
 use crate::rng::Stream;
 
 /// Prompt tokens computed in one pass at most, unless one prompt alone is longer.
-const PREFILL_TOKENS: usize = 4096;
+pub const PREFILL_TOKENS: usize = 4096;
 
 /// What is asked for: completions of one prompt.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use crate::progress::{Progress, Unwatched};
 use crate::rng::Stream;
 
 /// Rows sampled side by side at most: bounds the cache and the logits in memory.
-const ROWS_AT_ONCE: usize = 256;
+pub const ROWS_AT_ONCE: usize = 256;
 
 /// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
 ///

@@ -392,6 +392,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         beams: options.beams,
         stop: &options.stop,
         masking: None,
+        episodes: None,
         progress: interrupt,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;

@@ -126,6 +126,7 @@ pub fn sample<E: From<Error>>(
         beams: options.beams,
         stop: &options.stop,
         masking: None,
+        episodes: None,
         progress: &Unwatched,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;

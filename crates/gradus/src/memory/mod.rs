@@ -11,6 +11,7 @@ use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use crate::batches::{MicroBatch, Order};
+use crate::generate::{PREFILL_TOKENS, ROWS_AT_ONCE};
 use crate::model::WeightFormat;
 use crate::rng::Purpose;
 use terms::{Head, Model, Pass};
@@ -183,10 +184,6 @@ const PLOTS: u64 = 12 << 20;
 
 /// Rows whose passes are looked at one by one; a run has any number of steps.
 const ROWS_WALKED: usize = 500_000;
-
-/// Rows sampled side by side at most, and prompt tokens computed at a time; see `generate`.
-const ROWS_AT_ONCE: usize = 256;
-const PREFILL_TOKENS: usize = 4096;
 
 impl Workload {
     /// The peak of every phase.

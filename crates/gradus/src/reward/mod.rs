@@ -9,6 +9,7 @@
 mod classifier;
 mod command;
 pub mod config;
+mod environment;
 pub mod fine_grained;
 mod function;
 mod learned;
@@ -40,6 +41,7 @@ use fine_grained::{FineGrainedConfig, SegmentConfig};
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use command::CommandReward;
+pub use environment::EnvironmentReward;
 pub use fine_grained::{JudgedSegment, Judgement, SegmentReward};
 pub use function::FnReward;
 pub use learned::ModelReward;
@@ -181,7 +183,7 @@ pub fn load_learned(
 }
 
 /// Scores all rollouts, and refuses what no trainer can use: failures, wrong lengths, values that are not finite. Every
-/// part has its name afterwards.
+/// part has its name afterwards. A rollout whose episode failed stays unscored, whatever the reward says of it.
 ///
 /// # Errors
 /// The first failure, as [`Error::Reward`] with the prompt's row.
@@ -193,6 +195,10 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
     }
     let mut checked = Vec::with_capacity(scores.len());
     for (i, score) in scores.into_iter().enumerate() {
+        if rollouts.rollouts[i].failure().is_some() {
+            checked.push(Score::unscored());
+            continue;
+        }
         let tokens = rollouts.rollouts[i].completion_ids.len();
         let mut score = score.and_then(|score| score.check(tokens).map(|()| score)).map_err(|error| {
             let RewardError { message, hint, is_interrupted } = error;
@@ -274,16 +280,7 @@ pub(crate) mod test_rollouts {
             };
             made.prompts.push(Prompt { row, text: prompt.into(), ids: vec![1], apart: false, messages: None, columns });
             let tokens = completion.split_whitespace().count() + 1;
-            made.rollouts.push(Rollout {
-                prompt: row,
-                completion: completion.into(),
-                completion_ids: vec![2; tokens],
-                sampled_logprobs: vec![0.0; tokens],
-                logprobs: vec![0.0; tokens],
-                supports: Vec::new(),
-                counts: None,
-                stop: StopReason::StopId,
-            });
+            made.rollouts.push(Rollout::one_turn(row, completion, vec![2; tokens], StopReason::StopId));
         }
         made
     }

@@ -80,16 +80,8 @@ pub(super) fn online(
 fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize), vocabulary: usize) -> Rollouts {
     let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group, tokenizer: None };
     for neighbours in chosen.chunk_by(|a, b| a / group == b / group) {
-        let rollout = |&i: &usize| Rollout {
-            prompt: made.prompts.len(),
-            completion: String::new(),
-            completion_ids: vec![(i % vocabulary) as u32; new],
-            sampled_logprobs: Vec::new(),
-            logprobs: Vec::new(),
-            supports: Vec::new(),
-            counts: None,
-            stop: StopReason::Length,
-        };
+        let ids = |i: usize| vec![(i % vocabulary) as u32; new];
+        let rollout = |&i: &usize| Rollout::one_turn(made.prompts.len(), "", ids(i), StopReason::Length);
         made.rollouts.extend(neighbours.iter().map(rollout));
         made.prompts.push(candidates[neighbours[0]].clone());
     }

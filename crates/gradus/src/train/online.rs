@@ -15,7 +15,7 @@ use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Measuring, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
@@ -27,7 +27,7 @@ use crate::observer::{Event, LearnedCompletion};
 use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
-use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
+use crate::rollout::{self, Episodes, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, Scene};
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
@@ -58,6 +58,8 @@ pub struct Online<'a> {
     pub forced_ids: [Option<u32>; 2],
     /// The frozen reference: for the algorithm, and for the KL of evaluations.
     pub reference: Option<&'a CausalLm>,
+    /// The environment that answers the policy, where there is one.
+    pub episodes: Option<&'a Episodes>,
     /// Everything else.
     pub settings: &'a Settings,
     /// What completions of held-out prompts are measured with beside the reward.
@@ -67,11 +69,12 @@ pub struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
-    /// The sampler of iterations, with the mask that `algorithm` asks for.
+    /// The sampler of iterations, with the mask that `algorithm` asks for. `when` begins the names of episodes.
     fn sampler<'s>(
         &'s self,
         algorithm: &'s dyn Algorithm,
         in_evaluation: bool,
+        when: &'s str,
         progress: &'s dyn Progress,
     ) -> Sampler<'s> {
         let Iteration { group_size, max_new_tokens, temperature, stop, sampling, .. } = self.iteration;
@@ -89,6 +92,7 @@ impl<'a> Online<'a> {
             beams: None,
             stop,
             masking: algorithm.masking(in_evaluation),
+            episodes: self.episodes.map(|episodes| Scene { episodes, when }),
             progress,
         }
     }
@@ -136,7 +140,8 @@ impl OnlineTraining<'_, '_> {
             Some(weighted) => weighted.batch(iteration),
             None => task.order.full_batch(iteration),
         };
-        let sampler = task.sampler(*algorithm, false, progress);
+        let when = format!("step {}", iteration + 1);
+        let sampler = task.sampler(*algorithm, false, &when, progress);
         let size = rows.len() * sampler.group_size;
         let mut round = Round { task, source: &mut **source, sampler: &sampler, iteration, size };
         let mut rollouts = round.sample(0, &rows, actor, &mut measured.stats)?;
@@ -228,6 +233,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
+        let failures = failures(&rollouts)?;
 
         // 2. Compare with the reference; advantages, on the host.
         let experience = self.experience(rollouts, &scores, &within)?;
@@ -255,6 +261,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         recorder.unless_gone(logged)?;
         let completions = learned(&experience.rollouts, &scores, &advantages);
         recorder.tell(&Event::Rollouts { step: done, completions: &completions });
+        failures.iter().for_each(|failure| recorder.tell(&Event::Warning(failure)));
         let warnings = self.log.watch(done, Shown::of(&experience, &scores, kls.as_deref()));
         for warning in recorder.unless_gone(warnings)? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
@@ -273,7 +280,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     /// Samples a completion of every prompt of the split, always from the same streams, and measures it.
     fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
         let (task, settings) = (self.task, self.task.settings);
-        let sampler = task.sampler(self.algorithm, true, progress);
+        let when = format!("{} at step {done}", split.prefix().trim_end_matches('_'));
+        let sampler = task.sampler(self.algorithm, true, &when, progress);
         let (params, beams) = settings.evaluation.to_evaluate(sampler.params);
         let sampler = Sampler { group_size: settings.evaluation.samples(), params, beams, ..sampler };
         let prompts: Vec<Prompt> = match split {
@@ -325,6 +333,28 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         self.algorithm.save(&frozen, directory)?;
         self.algorithm.save_state(directory, &save)
     }
+}
+
+/// The most failures of episodes that a step tells of one by one.
+const FAILURES_TOLD: usize = 3;
+
+/// What to tell of the episodes that failed.
+///
+/// # Errors
+/// When all have failed: nothing can be learned from them.
+fn failures(rollouts: &Rollouts) -> Result<Vec<String>> {
+    let failed: Vec<&str> = rollouts.rollouts.iter().filter_map(rollout::Rollout::failure).collect();
+    let (count, all) = (failed.len(), rollouts.len());
+    if count == all && all > 0 {
+        let message = format!("all {all} episodes failed, the first: {}", failed[0]);
+        return Err(Error::input(message).with_hint("try the environment alone: does it answer?"));
+    }
+    let mut told: Vec<String> =
+        failed.iter().take(FAILURES_TOLD).map(|what| format!("an episode failed and is left out: {what}")).collect();
+    if count > FAILURES_TOLD {
+        told.push(format!("{count} of {all} episodes of this step failed and are left out"));
+    }
+    Ok(told)
 }
 
 /// The completions as observers see them.

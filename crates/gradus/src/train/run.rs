@@ -362,6 +362,7 @@ impl Job<'_> {
             iteration: method.iteration(),
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
+            episodes: None,
             forced_ids: self.start.model.dir.forced_ids(),
             reference: reference.as_ref(),
             settings: &settings,
@@ -415,7 +416,8 @@ impl Job<'_> {
         let (params, beams) = settings.evaluation.to_evaluate(params.forcing(self.start.model.dir.forced_ids()));
         let tokenizer = &self.start.model.tokenizer;
         let group_size = settings.evaluation.samples();
-        let sampler = Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None, progress };
+        let sampler =
+            Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None, episodes: None, progress };
         let policy = policy.clone().into_frozen(self.plan.train().compute.into());
         let &Settings { seed, passes, .. } = settings;
         let evaluation = Evaluation { prompts, sampler: &sampler, reference: None, seed, passes, measuring };

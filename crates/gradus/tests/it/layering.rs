@@ -36,12 +36,12 @@ const PARTS: &[(&str, &[&str])] = &[
     ("observer", &["plugin", "process", "run"]),
     ("task", &["data", "metric", "plugin", "process"]),
     ("generate", &["model", "gradus_kernels"]),
-    ("rollout", &["generate", "model", "text", "data"]),
+    ("rollout", &["generate", "model", "text", "data", "gradus_environments"]),
     // What objectives and algorithms take a step with.
     ("batches", &[]),
     // Metrics ask models through a trait of their own, and know none.
     ("metric_models", &["batches", "host", "metric", "model", "text"]),
-    ("memory", &["model", "batches"]),
+    ("memory", &["batches", "generate", "model"]),
     ("stats", &["run"]),
     ("learner", &["model", "gradus_kernels"]),
     ("settings", &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task"]),
@@ -113,7 +113,7 @@ const PARTS: &[(&str, &[&str])] = &[
 ];
 
 /// The crates below the library.
-const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics"];
+const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics", "gradus_environments"];
 
 /// Stands for every module above the line.
 const ALL_BELOW: &str = "*";
@@ -134,7 +134,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
 ];
 
 /// What is no binary, and prints nothing.
-const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-web"];
+const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-web"];
 
 /// Files that are only there for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];

@@ -4,6 +4,7 @@ mod bad_models;
 mod compare;
 mod data;
 mod demo;
+mod episodes;
 mod invariants;
 mod layering;
 mod learning;

@@ -277,16 +277,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         let completion_ids = ids(&row["completion_ids"]);
         // Id 2 ends a text.
         let stop = if completion_ids.last() == Some(&2) { StopReason::StopId } else { StopReason::Length };
-        Rollout {
-            prompt: i / group_size,
-            completion: String::new(),
-            sampled_logprobs: Vec::new(),
-            logprobs: vec![0.0; completion_ids.len()],
-            supports: Vec::new(),
-            counts: None,
-            completion_ids,
-            stop,
-        }
+        Rollout::one_turn(i / group_size, "", completion_ids, stop)
     };
     let mut rollouts = Rollouts {
         prompts: rows.iter().step_by(group_size).map(prompt).collect(),

@@ -54,16 +54,7 @@ impl ChatJudge {
             messages: Some(messages),
             columns: serde_json::Map::new(),
         };
-        let rollout = Rollout {
-            prompt: 0,
-            completion,
-            completion_ids: vec![0],
-            sampled_logprobs: Vec::new(),
-            logprobs: Vec::new(),
-            supports: Vec::new(),
-            counts: None,
-            stop,
-        };
+        let rollout = Rollout::one_turn(0, completion, vec![0], stop);
         let rollouts = Rollouts { prompts: vec![prompt], rollouts: vec![rollout], group_size: 1, tokenizer: None };
         let score = self.reward.score(&rollouts).remove(0).map_err(|error| Error::input(error.message))?;
         Ok(score.total().unwrap_or(f32::NAN))

@@ -107,16 +107,8 @@ impl SegmentsJudge {
             messages: None,
             columns: columns.iter().map(|name| (name.clone(), last.into())).collect(),
         };
-        let said = Rollout {
-            prompt: 0,
-            completion: answer.text.clone(),
-            completion_ids: vec![0],
-            sampled_logprobs: Vec::new(),
-            logprobs: Vec::new(),
-            supports: Vec::new(),
-            counts: None,
-            stop: if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length },
-        };
+        let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
+        let said = Rollout::one_turn(0, answer.text.clone(), vec![0], stop);
         let of = |part: &Part| {
             let judged = part.reward.judge(&prompt(&part.columns), &said);
             let Judgement { total, segments } = judged.map_err(|error| Error::input(error.message))?;

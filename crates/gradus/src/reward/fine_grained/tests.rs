@@ -59,16 +59,8 @@ fn rollouts(rows: &[Value]) -> Rollouts {
         });
         let mut ids: Vec<u32> = numbers(&of["completion_ids"]).into_iter().map(|id| id as u32).collect();
         ids.push(2);
-        made.rollouts.push(Rollout {
-            prompt: row,
-            completion: of["completion"].as_str().expect("a text").into(),
-            sampled_logprobs: vec![0.0; ids.len()],
-            logprobs: vec![0.0; ids.len()],
-            completion_ids: ids,
-            supports: Vec::new(),
-            counts: None,
-            stop: StopReason::StopId,
-        });
+        let completion = of["completion"].as_str().expect("a text");
+        made.rollouts.push(Rollout::one_turn(row, completion, ids, StopReason::StopId));
     }
     made
 }

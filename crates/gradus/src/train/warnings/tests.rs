@@ -169,15 +169,9 @@ fn repeated_n_grams_are_counted() {
 #[test]
 fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     // Five ids or more are cut off.
-    let rollout = |prompt: usize, ids: &[u32], logprob: f32| Rollout {
-        prompt,
-        completion: String::new(),
-        completion_ids: ids.to_vec(),
-        sampled_logprobs: vec![0.0; ids.len()],
-        logprobs: vec![logprob; ids.len()],
-        supports: Vec::new(),
-        counts: None,
-        stop: if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId },
+    let rollout = |prompt: usize, ids: &[u32], logprob: f32| {
+        let stop = if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId };
+        Rollout { logprobs: vec![logprob; ids.len()], ..Rollout::one_turn(prompt, "", ids.to_vec(), stop) }
     };
     let prompt =
         |row| Prompt { row, text: String::new(), ids: vec![1], apart: false, messages: None, columns: Map::new() };

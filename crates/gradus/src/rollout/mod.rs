@@ -2,13 +2,24 @@
 //!
 //! [`Rollouts`] is the struct that rewards, advantages and updates take; nothing after sampling goes back to text
 //! or to the sampler.
+//!
+//! A rollout is an episode of one or more turns. The policy draws a turn; where there is an environment, it answers, and the
+//! policy reads the answer before it draws the next turn ([`episodes`]).
+
+mod dialogue;
+pub mod episodes;
 
 use std::borrow::Cow;
 
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
+pub use dialogue::Dialogue;
+pub use episodes::{Episodes, Scene};
 
+use std::iter::repeat_n;
 use std::ops::Range;
+
+use gradus_environments::Observation;
 
 use crate::error::{Error, Result};
 use crate::generate::{BeamParams, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
@@ -34,18 +45,118 @@ pub struct Rollout {
     /// What each id could have been, where the distribution sampled from is what trains; else empty, which also says that
     /// it could have been any.
     pub supports: Vec<Support>,
-    /// Which ids carry loss; none: all of them. What the policy did not write (a tool's answer) carries none. At least one does.
-    pub counts: Option<Vec<bool>>,
-    /// Why it ended.
+    /// The turns of the episode, one after the other: together they are `completion_ids`. At least one.
+    pub turns: Vec<Turn>,
+    /// What became of the episode; none where no environment answered.
+    pub episode: Option<Episode>,
+    /// Why the last turn ended.
     pub stop: StopReason,
 }
 
+/// One turn of an episode: ids that the policy drew, then ids of the environment's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Ids that the policy drew. They carry loss. At least one.
+    pub drawn: usize,
+    /// Ids of the answer, which the policy only reads. They carry no loss.
+    pub answered: usize,
+    /// What was said; none where no environment takes part.
+    pub exchange: Option<Exchange>,
+}
+
+/// What the policy wrote in a turn, and what the environment answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exchange {
+    /// The turn of the policy.
+    pub said: gradus_environments::Turn,
+    /// The answer. Its replies are those that the policy read.
+    pub observation: Observation,
+}
+
+impl Turn {
+    /// A turn of `drawn` ids that nobody answers.
+    pub fn unanswered(drawn: usize) -> Self {
+        Self { drawn, answered: 0, exchange: None }
+    }
+}
+
+/// What became of an episode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Episode {
+    /// Why it ended.
+    pub end: EpisodeEnd,
+    /// The environment's reward of the whole episode, beside those of its turns.
+    pub reward: Option<f64>,
+}
+
+/// Why an episode ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EpisodeEnd {
+    /// The environment ended it.
+    Done,
+    /// It had as many turns as it may have.
+    Turns,
+    /// The completion had no room for the next answer, or the last turn did not end within it.
+    Tokens,
+    /// The environment failed. The episode has no reward, and nothing is learned from it.
+    Failed(String),
+}
+
+impl EpisodeEnd {
+    /// The name used in logs: `done`, `turns`, `tokens` or `failed`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
 impl Rollout {
+    /// A rollout of one turn, of which no log-probabilities are known yet: they are 0.
+    pub fn one_turn(prompt: usize, completion: impl Into<String>, completion_ids: Vec<u32>, stop: StopReason) -> Self {
+        let tokens = completion_ids.len();
+        Self {
+            prompt,
+            completion: completion.into(),
+            completion_ids,
+            sampled_logprobs: vec![0.0; tokens],
+            logprobs: vec![0.0; tokens],
+            supports: Vec::new(),
+            turns: vec![Turn::unanswered(tokens)],
+            episode: None,
+            stop,
+        }
+    }
+
     /// How many ids carry loss.
     pub fn counted(&self) -> usize {
-        match &self.counts {
-            None => self.completion_ids.len(),
-            Some(counts) => counts.iter().filter(|counts| **counts).count(),
+        self.turns.iter().map(|turn| turn.drawn).sum()
+    }
+
+    /// Whether all ids carry loss: nobody but the policy wrote.
+    fn is_all_drawn(&self) -> bool {
+        self.turns.iter().all(|turn| turn.answered == 0)
+    }
+
+    /// Whether each id carries loss.
+    pub fn mask(&self) -> impl Iterator<Item = bool> {
+        let of_turn = |turn: &Turn| repeat_n(true, turn.drawn).chain(repeat_n(false, turn.answered));
+        self.turns.iter().flat_map(of_turn)
+    }
+
+    /// What was said, turn by turn; nothing where no environment took part.
+    pub fn exchanges(&self) -> impl Iterator<Item = &Exchange> {
+        self.turns.iter().filter_map(|turn| turn.exchange.as_ref())
+    }
+
+    /// What the environment's failure was, where the episode failed.
+    pub fn failure(&self) -> Option<&str> {
+        match self.episode.as_ref().map(|episode| &episode.end) {
+            Some(EpisodeEnd::Failed(message)) => Some(message),
+            _ => None,
         }
     }
 
@@ -56,9 +167,9 @@ impl Rollout {
 
     /// [`trained_logprobs`](Self::trained_logprobs) of the ids that carry loss.
     pub fn counted_logprobs(&self) -> Cow<'_, [f32]> {
-        match &self.counts {
-            None => Cow::Borrowed(self.trained_logprobs()),
-            Some(_) => self.only_counted(self.trained_logprobs()).copied().collect(),
+        match self.is_all_drawn() {
+            true => Cow::Borrowed(self.trained_logprobs()),
+            false => self.only_counted(self.trained_logprobs()).copied().collect(),
         }
     }
 
@@ -74,31 +185,32 @@ impl Rollout {
 
     /// Of what stands beside each id, that beside the ids that carry loss.
     pub(crate) fn only_counted<'r, T>(&'r self, of_ids: &'r [T]) -> impl Iterator<Item = &'r T> {
-        let counts = |t: usize| self.counts.as_ref().is_none_or(|counts| counts[t]);
-        of_ids.iter().enumerate().filter(move |(t, _)| counts(*t)).map(|(_, x)| x)
+        of_ids.iter().zip(self.mask()).filter(|(_, counts)| *counts).map(|(x, _)| x)
     }
 
     /// Puts the logprobs of the ids that carry loss in the place of those recorded.
     pub fn replace_logprobs(&mut self, counted: &[f32]) {
         assert_eq!(counted.len(), self.counted(), "one logprob per id that carries loss");
-        let mut counted = counted.iter();
-        for (t, logprob) in self.logprobs.iter_mut().enumerate() {
-            if self.counts.as_ref().is_none_or(|counts| counts[t]) {
-                *logprob = *counted.next().expect("as many as carry loss");
-            }
+        let mut rest = counted;
+        let mut logprobs = self.logprobs.as_mut_slice();
+        for turn in &self.turns {
+            let (own, others) = rest.split_at(turn.drawn);
+            logprobs[..turn.drawn].copy_from_slice(own);
+            (rest, logprobs) = (others, &mut logprobs[turn.drawn + turn.answered..]);
         }
     }
 
-    /// Rewards per id as rewards of the ids that carry loss: what others got goes to the one before them, or to the first.
+    /// Rewards per id as rewards of the ids that carry loss: what others got goes to the one before them.
     pub fn rewards_of_counted(&self, rewards_t: &[f32]) -> Vec<f32> {
-        let Some(counts) = &self.counts else { return rewards_t.to_vec() };
-        let (mut found, mut early) = (Vec::with_capacity(rewards_t.len()), 0.0);
-        for (&reward, &counts) in rewards_t.iter().zip(counts) {
-            match found.last_mut() {
-                _ if counts => found.push(reward + std::mem::take(&mut early)),
-                Some(last) => *last += reward,
-                None => early += reward,
+        let (mut found, mut rest): (Vec<f32>, _) = (Vec::with_capacity(self.counted()), rewards_t);
+        for turn in &self.turns {
+            let (own, others) = rest.split_at(turn.drawn);
+            let (answered, others) = others.split_at(turn.answered);
+            found.extend_from_slice(own);
+            if let Some(last) = found.last_mut() {
+                answered.iter().for_each(|reward| *last += reward);
             }
+            rest = others;
         }
         found
     }
@@ -163,6 +275,8 @@ pub struct Sampler<'a> {
     pub stop: &'a [String],
     /// A mask over what is drawn; beams are not searched under it.
     pub masking: Option<Masking<'a>>,
+    /// The environment that answers the turns of the policy; none: a rollout is one turn. Beams are not searched in it.
+    pub episodes: Option<Scene<'a>>,
     /// Receives the progress and may end the sampling.
     pub progress: &'a dyn Progress,
 }
@@ -217,7 +331,10 @@ impl RolloutSource for LocalEngine {
             Some(weights) => policy.model.into_frozen(weights),
             None => policy.model,
         };
-        sample(&model, prompts, sampler, stream)
+        match sampler.episodes {
+            Some(Scene { episodes, when }) => episodes.sample(&model, prompts, sampler, when, stream),
+            None => sample(&model, prompts, sampler, stream),
+        }
     }
 
     fn is_exact(&self) -> bool {
@@ -252,6 +369,7 @@ fn sample(
         rollouts.push(Rollout {
             prompt,
             completion: cut_at_stop(&text, sampler.stop).to_owned(),
+            turns: vec![Turn::unanswered(completion.ids.len())],
             completion_ids: completion.ids,
             sampled_logprobs: completion.sampled_logprobs,
             logprobs: completion.logprobs,
@@ -259,7 +377,7 @@ fn sample(
                 Some(_) if all_drawn(&completion.supports) => Vec::new(),
                 _ => completion.supports,
             },
-            counts: None,
+            episode: None,
             stop: completion.stop,
         });
     }
@@ -279,21 +397,31 @@ mod tests {
 
     #[test]
     fn rewards_of_what_a_tool_wrote_go_to_the_policy_before_it() {
-        let rollout = |counts: &[bool]| Rollout {
-            prompt: 0,
-            completion: String::new(),
-            completion_ids: vec![1; counts.len()],
-            sampled_logprobs: Vec::new(),
-            logprobs: (0..counts.len()).map(|t| -(t as f32)).collect(),
-            supports: Vec::new(),
-            counts: Some(counts.to_vec()),
-            stop: StopReason::Length,
+        let rollout = |turns: &[(usize, usize)]| {
+            let turn = |&(drawn, answered): &(usize, usize)| Turn { answered, ..Turn::unanswered(drawn) };
+            let tokens: usize = turns.iter().map(|(drawn, answered)| drawn + answered).sum();
+            Rollout {
+                prompt: 0,
+                completion: String::new(),
+                completion_ids: vec![1; tokens],
+                sampled_logprobs: Vec::new(),
+                logprobs: (0..tokens).map(|t| -(t as f32)).collect(),
+                supports: Vec::new(),
+                turns: turns.iter().map(turn).collect(),
+                episode: None,
+                stop: StopReason::Length,
+            }
         };
-        let mut answered = rollout(&[true, false, true, false]);
+        let mut answered = rollout(&[(1, 1), (1, 1)]);
+        assert_eq!(answered.mask().collect::<Vec<_>>(), [true, false, true, false]);
         assert_eq!(answered.rewards_of_counted(&[1.0, 2.0, 4.0, 8.0]), [3.0, 12.0]);
-        assert_eq!(rollout(&[false, true]).rewards_of_counted(&[1.0, 2.0]), [3.0]);
         assert_eq!((answered.counted(), &*answered.counted_logprobs()), (2, &[0.0, -2.0][..]));
         answered.replace_logprobs(&[5.0, 6.0]);
         assert_eq!(answered.logprobs, [5.0, -1.0, 6.0, -3.0]);
+        let alone = rollout(&[(2, 0)]);
+        assert_eq!(
+            (&*alone.counted_logprobs(), alone.rewards_of_counted(&[1.0, 2.0])),
+            (&[0.0, -1.0][..], vec![1.0, 2.0])
+        );
     }
 }

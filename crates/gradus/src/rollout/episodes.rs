@@ -1,0 +1,465 @@
+//! Episodes: the policy and an environment take turns.
+//!
+//! All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
+//! environment answers on another thread; others go on. The answer's ids are appended and the row goes on from its cache, so
+//! nothing is computed twice. Results do not depend on how long answers take: each turn draws from a random stream of its own,
+//! and a row's logits do not depend on its company.
+
+use std::iter::repeat_n;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gradus_environments as env;
+use gradus_environments::Observation;
+use rand::RngCore;
+
+use super::dialogue::Dialogue;
+pub use super::dialogue::ReadCalls;
+use super::{Episode, EpisodeEnd, Exchange, Prompt, Rollout, Rollouts, Sampler, StopReason, Turn};
+use crate::error::{Diagnostic, Error, Result};
+use crate::generate::{Completion, Engine, Event, ROWS_AT_ONCE, Request, SamplingParams, Turn as Extension};
+use crate::model::{CausalLm, Support};
+use crate::rng::Stream;
+use crate::text::{StopStrings, continuation};
+
+/// How long the loop waits for an answer before it looks at the clock and at the user's wish to stop.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// The number, within a completion's stream, of what the environment draws from. Turns count from 0.
+const OF_ENVIRONMENT: u64 = u64::MAX;
+
+/// What bounds an episode beside the tokens of its completion.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// The most turns of the policy.
+    pub turns: usize,
+    /// The longest that one answer may take, in seconds. An episode whose answer takes longer has failed.
+    pub answer_s: f64,
+    /// Answers that are worked at side by side.
+    pub at_once: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { turns: 16, answer_s: 120.0, at_once: 32 }
+    }
+}
+
+/// An environment, and how the policy reads it.
+pub struct Episodes {
+    /// What answers.
+    pub environment: Arc<dyn env::Environment>,
+    /// How turns are written.
+    pub dialogue: Dialogue,
+    /// What bounds an episode.
+    pub limits: Limits,
+}
+
+/// Where in a run episodes are sampled: `step 12`, or `evaluation at step 10`.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// The episodes.
+    pub episodes: &'a Episodes,
+    /// Begins the names of episodes.
+    pub when: &'a str,
+}
+
+/// What a thread does for an episode.
+enum Job {
+    Begin(env::Start),
+    Step(Box<dyn env::Episode>, env::Turn),
+    Finish(Box<dyn env::Episode>),
+}
+
+/// What came of it. Of a failure no episode is left.
+enum Answer {
+    Begun(env::Begun),
+    Stepped(Box<dyn env::Episode>, Observation),
+    Finished(Option<f64>),
+}
+
+/// Threads that ask the environment. They end with the sampling.
+struct Workers {
+    environment: Arc<dyn env::Environment>,
+    jobs: Sender<(usize, Job)>,
+    queue: Arc<Mutex<Receiver<(usize, Job)>>>,
+    send: Sender<(usize, env::Result<Answer>)>,
+    answers: Receiver<(usize, env::Result<Answer>)>,
+}
+
+impl Workers {
+    fn start(environment: &Arc<dyn env::Environment>, threads: usize) -> Self {
+        let (jobs, queue) = channel();
+        let (send, answers) = channel();
+        let workers =
+            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, answers };
+        (0..threads.max(1)).for_each(|_| workers.add());
+        workers
+    }
+
+    /// One thread more: also in the place of one whose answer nobody waits for any longer.
+    fn add(&self) {
+        let (queue, send, environment) = (Arc::clone(&self.queue), self.send.clone(), Arc::clone(&self.environment));
+        std::thread::spawn(move || {
+            loop {
+                let job = queue.lock().expect("no holder panics").recv();
+                let Ok((row, job)) = job else { return };
+                if send.send((row, work(&*environment, job))).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
+    match job {
+        Job::Begin(start) => environment.begin(&start).map(Answer::Begun),
+        Job::Step(mut episode, turn) => {
+            let observation = episode.step(&turn)?;
+            Ok(Answer::Stepped(episode, observation))
+        }
+        Job::Finish(mut episode) => episode.finish().map(Answer::Finished),
+    }
+}
+
+/// A rollout on its way.
+#[derive(Default)]
+struct Playing {
+    name: String,
+    /// The episode, while nobody is asked.
+    session: Option<Box<dyn env::Episode>>,
+    /// Until when an answer is waited for, and what it will answer.
+    waiting: Option<(Instant, env::Turn)>,
+    ids: Vec<u32>,
+    sampled_logprobs: Vec<f32>,
+    logprobs: Vec<f32>,
+    supports: Vec<Support>,
+    turns: Vec<Turn>,
+    stop: Option<StopReason>,
+    end: Option<EpisodeEnd>,
+    reward: Option<f64>,
+    is_over: bool,
+}
+
+impl Playing {
+    fn fail(&mut self, error: &env::Error) {
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        self.end = Some(EpisodeEnd::Failed(format!("{}: {error}{hint}", self.name)));
+        (self.session, self.waiting, self.is_over) = (None, None, true);
+    }
+
+    /// Takes in a turn that the policy has ended.
+    fn take(&mut self, completion: Completion) {
+        self.turns.push(Turn::unanswered(completion.ids.len()));
+        self.ids.extend(completion.ids);
+        self.sampled_logprobs.extend(completion.sampled_logprobs);
+        self.logprobs.extend(completion.logprobs);
+        self.supports.extend(completion.supports);
+        self.stop = Some(completion.stop);
+    }
+
+    /// Appends the ids of an answer, which the policy only reads.
+    fn read(&mut self, ids: &[u32]) {
+        self.turns.last_mut().expect("a turn was answered").answered = ids.len();
+        self.sampled_logprobs.extend(repeat_n(0.0, ids.len()));
+        self.logprobs.extend(repeat_n(0.0, ids.len()));
+        if !self.supports.is_empty() {
+            self.supports.extend(repeat_n(Support::All, ids.len()));
+        }
+        self.ids.extend_from_slice(ids);
+    }
+}
+
+impl Episodes {
+    /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` begins the names of
+    /// the episodes.
+    ///
+    /// # Errors
+    /// As there; [`Error::Config`] when the environment cannot be used at all.
+    pub(super) fn sample(
+        &self,
+        policy: &CausalLm,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        when: &str,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        if sampler.beams.is_some() {
+            return Err(Error::input("completions cannot be searched for with beams where an environment answers")
+                .with_hint("sample them; temperature 0 takes the likeliest token"));
+        }
+        if policy.trunk.decoder_start().is_some() {
+            return Err(Error::input("a model with an encoder cannot take turns with an environment")
+                .with_hint("use a decoder-only model"));
+        }
+        let count = prompts.len() * sampler.group_size;
+        let workers = Workers::start(&self.environment, self.limits.at_once.min(count));
+        let rows = (0..count).map(|_| Playing::default()).collect();
+        let mut game = Game { episodes: self, sampler, stream, workers, rows };
+        let prompts = game.begin(prompts, when)?;
+        game.play(policy, &prompts)?;
+        game.rollouts(prompts)
+    }
+}
+
+/// The episodes of one call.
+struct Game<'g> {
+    episodes: &'g Episodes,
+    sampler: &'g Sampler<'g>,
+    stream: &'g dyn Fn(usize) -> Stream,
+    workers: Workers,
+    rows: Vec<Playing>,
+}
+
+impl Game<'_> {
+    /// Has a thread work for an episode, whose answer will be about `said`.
+    fn ask(&mut self, row: usize, said: env::Turn, job: Job) {
+        let patience = Duration::from_secs_f64(self.episodes.limits.answer_s);
+        self.rows[row].waiting = Some((Instant::now() + patience, said));
+        self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.rows.iter().any(|playing| playing.waiting.is_some())
+    }
+
+    /// The next answer that comes within `patience`, and the turn that it is about. An episode whose answer is late has failed.
+    fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
+        let (row, answer) = match self.workers.answers.recv_timeout(patience) {
+            Ok(answered) => answered,
+            Err(_) => {
+                let now = Instant::now();
+                let is_late = |playing: &Playing| playing.waiting.as_ref().is_some_and(|(until, _)| *until < now);
+                let Some(row) = self.rows.iter().position(is_late) else { return Ok(None) };
+                let message = format!("no answer within {} s", self.episodes.limits.answer_s);
+                let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
+                self.workers.add();
+                (row, Err(late))
+            }
+        };
+        // Of an episode that was given up, the answer comes too late.
+        let Some((_, said)) = self.rows[row].waiting.take() else { return Ok(None) };
+        match answer {
+            Ok(answer) => Ok(Some((row, said, answer))),
+            Err(env::Error::Interrupted) => Err(Error::Interrupted),
+            Err(env::Error::Config { message, hint }) => {
+                Err(Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }]))
+            }
+            Err(error) => {
+                self.rows[row].fail(&error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins all episodes; gives the prompts with what their episodes add to them.
+    fn begin(&mut self, mut prompts: Vec<Prompt>, when: &str) -> Result<Vec<Prompt>> {
+        let group = self.sampler.group_size;
+        for (p, prompt) in prompts.iter().enumerate() {
+            // Completions of a prompt are compared with each other: their episodes begin alike.
+            let mut stream = (self.stream)(p * group);
+            stream.set_stream(OF_ENVIRONMENT);
+            let seed = stream.next_u64();
+            let mut row = prompt.columns.clone();
+            row.entry("prompt").or_insert_with(|| prompt.text.clone().into());
+            for g in 0..group {
+                let name = format!("{when}, prompt {}, completion {}", prompt.row + 1, g + 1);
+                self.rows[p * group + g].name.clone_from(&name);
+                let start = env::Start { name, seed, row: row.clone() };
+                self.ask(p * group + g, env::Turn::default(), Job::Begin(start));
+            }
+        }
+        let mut openings: Vec<Option<Option<String>>> = vec![None; self.rows.len()];
+        while self.is_waiting() {
+            let done = self.rows.iter().filter(|playing| playing.waiting.is_none()).count();
+            self.sampler.progress.advance("begun", done, self.rows.len())?;
+            if let Some((row, _, Answer::Begun(begun))) = self.next_answer(GLANCE)? {
+                (self.rows[row].session, openings[row]) = (Some(begun.episode), Some(begun.opening));
+            }
+        }
+        for (prompt, openings) in prompts.iter_mut().zip(openings.chunks(group)) {
+            let mut begun = openings.iter().flatten();
+            let Some(first) = begun.next() else { continue };
+            if begun.any(|other| other != first) {
+                let row = prompt.row + 1;
+                let message = format!(
+                    "the environment began the episodes of prompt {row} differently, so their rewards cannot be compared"
+                );
+                return Err(Error::input(message).with_hint("what an episode begins with must follow from its `seed`"));
+            }
+            if let Some(opening) = first.as_deref().filter(|opening| !opening.is_empty()) {
+                *prompt = self.episodes.dialogue.opened(prompt, opening)?;
+            }
+        }
+        Ok(prompts)
+    }
+
+    /// How a turn is drawn that may have `room` ids.
+    fn params(&self, room: usize) -> Arc<SamplingParams> {
+        let record = self.sampler.masking.map_or(self.sampler.params.record, |masking| masking.record);
+        Arc::new(SamplingParams { record, max_new_tokens: room, ..self.sampler.params.clone() })
+    }
+
+    /// Samples all turns of all episodes.
+    fn play(&mut self, policy: &CausalLm, prompts: &[Prompt]) -> Result<()> {
+        let (sampler, group, count) = (self.sampler, self.sampler.group_size, self.rows.len());
+        let (places, room) = (ROWS_AT_ONCE.min(count), sampler.params.max_new_tokens);
+        let mut engine = Engine::new(policy, places, room);
+        if let Some(masking) = sampler.masking {
+            engine = engine.with_mask(masking.mask);
+            if let Some(guide) = masking.guide {
+                engine = engine.with_guide(guide, places, room);
+            }
+        }
+        let params = self.params(room);
+        for (p, prompt) in prompts.iter().enumerate() {
+            let streams = (p * group..(p + 1) * group).map(self.stream).collect();
+            // Rows are numbered as they are submitted, so a row of the engine is that of its rollout.
+            engine.submit(Request {
+                prompt: prompt.ids.clone(),
+                params: Arc::clone(&params),
+                streams,
+                is_kept: true,
+            })?;
+        }
+        let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+        let mut left: Vec<usize> = (0..count).collect();
+        while !left.is_empty() {
+            sampler.progress.advance("sampled", count - left.len(), count)?;
+            let events = if engine.is_busy() { engine.step(&mut stop) } else { Vec::new() };
+            for event in events {
+                if let Event::Finished { row, completion } = event {
+                    self.drawn(row, completion)?;
+                }
+            }
+            // While rows are sampled nobody waits for answers; those that are there are all taken.
+            let mut patience = if engine.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
+            while let Some((row, said, answer)) = self.next_answer(patience)? {
+                self.answered(row, said, answer, prompts, &mut engine)?;
+                patience = Duration::ZERO;
+            }
+            left.retain(|&row| {
+                let is_over = self.rows[row].is_over && !self.rows[row].turns.is_empty();
+                if is_over {
+                    engine.cancel(row);
+                }
+                !is_over
+            });
+        }
+        Ok(())
+    }
+
+    /// The policy has ended a turn: the environment is asked, or the episode is over.
+    fn drawn(&mut self, row: usize, completion: Completion) -> Result<()> {
+        let said = self.episodes.dialogue.turn(&completion.ids)?;
+        let (playing, stop) = (&mut self.rows[row], completion.stop);
+        playing.take(completion);
+        // Of an episode that could not begin one turn is drawn: a completion is never empty.
+        let Some(session) = playing.session.take() else { return Ok(()) };
+        let job = match stop {
+            StopReason::Length => {
+                playing.end = Some(EpisodeEnd::Tokens);
+                let last = playing.turns.last_mut().expect("just taken in");
+                last.exchange = Some(Exchange { said: said.clone(), observation: Observation::default() });
+                Job::Finish(session)
+            }
+            StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone()),
+        };
+        self.ask(row, said, job);
+        Ok(())
+    }
+
+    /// The environment has answered: the row goes on, or the episode is over.
+    fn answered(
+        &mut self,
+        row: usize,
+        said: env::Turn,
+        answer: Answer,
+        prompts: &[Prompt],
+        engine: &mut Engine<'_>,
+    ) -> Result<()> {
+        let (session, mut observation) = match answer {
+            Answer::Begun(_) => unreachable!("all episodes have begun"),
+            Answer::Finished(reward) => {
+                let playing = &mut self.rows[row];
+                match reward {
+                    Some(reward) if !reward.is_finite() => playing.fail(&not_finite(reward)),
+                    _ => (playing.reward, playing.is_over) = (reward, true),
+                }
+                return Ok(());
+            }
+            Answer::Stepped(session, observation) => (session, observation),
+        };
+        let numbers = observation.reward.iter().chain(observation.metrics.values());
+        if let Some(&number) = numbers.clone().find(|number| !(**number as f32).is_finite()) {
+            self.rows[row].fail(&not_finite(number));
+            return Ok(());
+        }
+        let is_done = observation.is_done || observation.replies.is_empty();
+        let (turns, most) = (self.rows[row].turns.len(), self.sampler.params.max_new_tokens);
+        let end = match is_done {
+            true => EpisodeEnd::Done,
+            false if turns >= self.episodes.limits.turns => EpisodeEnd::Turns,
+            false => {
+                let (prompt, stop) = (&prompts[row / self.sampler.group_size], self.rows[row].stop);
+                let stop = stop.expect("a turn was answered");
+                let ids = self.episodes.dialogue.answer(prompt, &said, stop, &observation.replies)?;
+                let used = self.rows[row].ids.len() + ids.len();
+                if used < most {
+                    let mut stream = (self.stream)(row);
+                    stream.set_stream(turns as u64);
+                    let params = self.params(most - used);
+                    let playing = &mut self.rows[row];
+                    playing.read(&ids);
+                    playing.session = Some(session);
+                    playing.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
+                    return engine.extend(row, Extension { ids, params, stream });
+                }
+                EpisodeEnd::Tokens
+            }
+        };
+        if !is_done {
+            // The policy never reads them.
+            observation.replies.clear();
+        }
+        let playing = &mut self.rows[row];
+        playing.end = Some(end);
+        playing.turns.last_mut().expect("it was answered").exchange =
+            Some(Exchange { said: said.clone(), observation });
+        self.ask(row, said, Job::Finish(session));
+        Ok(())
+    }
+
+    /// The rollouts, once all episodes are over.
+    fn rollouts(self, prompts: Vec<Prompt>) -> Result<Rollouts> {
+        let Sampler { tokenizer, group_size, masking, .. } = *self.sampler;
+        let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
+        let of_row = |(i, playing): (usize, Playing)| {
+            let prompt = i / group_size;
+            let supports = match masking {
+                Some(_) if all_drawn(&playing.supports) => Vec::new(),
+                _ => playing.supports,
+            };
+            Ok(Rollout {
+                prompt,
+                completion: continuation(tokenizer, prompts[prompt].continued(), &playing.ids)?,
+                completion_ids: playing.ids,
+                sampled_logprobs: playing.sampled_logprobs,
+                logprobs: playing.logprobs,
+                supports,
+                turns: playing.turns,
+                episode: Some(Episode { end: playing.end.expect("the episode is over"), reward: playing.reward }),
+                stop: playing.stop.expect("a turn was drawn"),
+            })
+        };
+        let rollouts = self.rows.into_iter().enumerate().map(of_row).collect::<Result<_>>()?;
+        Ok(Rollouts { prompts, rollouts, group_size, tokenizer: Some(tokenizer.clone()) })
+    }
+}
+
+/// A number of the environment that no trainer can use.
+fn not_finite(number: f64) -> env::Error {
+    env::Error::episode(format!("the environment answered with the number {number}, but a finite one is needed"))
+}
