@@ -2,11 +2,27 @@
 //!
 //! An [`Environment`] begins [`Episode`]s. The policy writes a [`Turn`]; the episode answers with an [`Observation`]: messages
 //! that the policy reads next, a reward, and whether the episode is over. The crate knows no tensors, models or tokens.
+//!
+//! A [`Toolbox`] offers tools; [`CallFormat`] reads the calls that a policy writes. [`ProgramEnvironment`] is a program of the user's.
+//! [`games`] are environments to learn from.
 
+mod config;
 mod environment;
 mod error;
+pub mod functions;
+pub mod games;
+pub mod process;
+mod program;
+mod replay;
 mod tool;
+mod tool_calls;
+mod toolbox;
 
+pub use config::{EnvironmentConfig, ToolConfig};
 pub use environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 pub use error::{Error, Result};
+pub use program::{ProgramConfig, ProgramEnvironment};
+pub use replay::{Recorded, Replay};
 pub use tool::{Call, Tool};
+pub use tool_calls::CallFormat;
+pub use toolbox::{Function, Toolbox};

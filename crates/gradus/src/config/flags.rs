@@ -88,7 +88,8 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
                     collect(schema, field, &key, "", "Method", &mut specs);
                 }
             }
-            "reward" if is_offline(scope) => {}
+            "reward" | "environment" | "tools" | "episode" if is_offline(scope) => {}
+            "environment" | "tools" | "episode" => collect(schema, field, "", "", "Environment", &mut specs),
             "reward" => collect(schema, field, "", "", "Reward", &mut specs),
             "train" => {
                 for field in schema.fields(&field.shape) {
@@ -168,6 +169,8 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
     let kind = match schema.resolve(&field.shape) {
         // The options of all metrics would be flags of every command that rewards.
         _ if key == "reward.metric" => FlagKind::Yaml,
+        // An environment is one thing with keys of its own.
+        _ if key == "environment" => FlagKind::Yaml,
         // A scorer may stand before another one.
         _ if key == "reward.toxicity.scorer" => FlagKind::Yaml,
         Shape::Map(fields) | Shape::Choice(fields) => {

@@ -42,6 +42,7 @@ pub use sweep::{SweepPoint, WrittenSweep};
 
 use std::path::PathBuf;
 
+use gradus_environments::{EnvironmentConfig, ToolConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +51,7 @@ use crate::model::adapter::LoraConfig;
 use crate::observer::Observer;
 use crate::plugin::Plugin;
 use crate::reward::config::RewardConfig;
-use crate::settings::TrainConfig;
+use crate::settings::{EpisodeConfig, TrainConfig};
 use crate::task::{DataConfig, Split};
 
 /// One training run, as written in a file and by flags.
@@ -93,6 +94,15 @@ pub struct RunConfig {
     /// What completions are worth (online methods only).
     #[serde(default)]
     pub reward: Option<RewardConfig>,
+    /// What answers the policy between its turns (online methods only; docs/environments.md): the choice is the key.
+    #[serde(default)]
+    pub environment: Option<EnvironmentConfig>,
+    /// Tools that the policy may call (online methods only; docs/environments.md). The model needs a chat template.
+    #[serde(default)]
+    pub tools: Vec<ToolConfig>,
+    /// What bounds an episode.
+    #[serde(default)]
+    pub episode: EpisodeConfig,
     /// Who is told what happens, of those that the program was given by name (docs/plugins.md): `[{ NAME: {…} }]`.
     #[serde(default)]
     pub observers: Vec<Plugin<dyn Observer>>,

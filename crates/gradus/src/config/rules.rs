@@ -2,7 +2,7 @@
 
 use super::RunConfig;
 use super::load::Written;
-use super::method::names;
+use super::method::{MethodConfig, names};
 use super::registry;
 use crate::data::Need;
 use crate::device;
@@ -34,10 +34,35 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     config.method.method().rules(&mut problems, &config.train);
     rewards::check(&mut problems, config);
     adapter::check(&mut problems, config);
+    episodes(&mut problems, config);
     train(&mut problems, config, machine);
     evaluation(&mut problems, config, !written.is_default("train.best_metric"));
     plugins(&mut problems, config);
     problems.into_found()
+}
+
+/// Environments and tools go with methods that sample.
+fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
+    let method = config.method.name();
+    for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
+        problems.unless(!is_given || config.method.is_online(), &[key], || {
+            let message = format!("`{key}` is given, but `{method}` samples nothing that could be answered");
+            (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
+        });
+    }
+    problems.unless(config.environment.is_none() || config.tools.is_empty(), &["environment", "tools"], || {
+        let message = "`environment` and `tools` are both given, but an environment brings tools of its own".into();
+        (message, Some("leave one of them out".into()))
+    });
+    problems.at_least("episode.max_turns", config.episode.max_turns, 1);
+    problems.at_least("episode.at_once", config.episode.at_once, 1);
+    problems.above_zero("episode.timeout_s", config.episode.timeout_s);
+    problems.unless(config.episode.timeout_s < 1e6, &["episode.timeout_s"], || {
+        (format!("`episode.timeout_s` is {}, but must be below 1000000", config.episode.timeout_s), None)
+    });
+    problems.unless(config.episode.reward_weight.is_finite(), &["episode.reward_weight"], || {
+        (format!("`episode.reward_weight` is {}, but must be a finite number", config.episode.reward_weight), None)
+    });
 }
 
 /// What makes a plug-in is known.

@@ -75,7 +75,7 @@ impl Maker<'_> {
                     .map_err(|e| format!("column `tools` is no JSON list: {e}"))?;
                 Some(parsed.as_slice())
             }
-            _ => None,
+            _ => Some(self.options.tools.as_slice()).filter(|tools| !tools.is_empty()),
         };
         let variables = row.columns.get("chat_template_kwargs").and_then(Value::as_object);
         let request = |&(messages, add_generation_prompt): &(_, bool)| {

@@ -126,6 +126,8 @@ pub struct TokeniseOptions {
     /// Prompts to sample from keep at most so many tokens, and are cut at this side; special tokens that the tokenizer puts around a
     /// text stay. Default: none is cut.
     pub prompt_cut: Option<(usize, super::Side)>,
+    /// Tools that the chat template shows where a row has none of its own. Default: none.
+    pub tools: Vec<Value>,
     /// Whether completions of the prompts are compared with the rows' [references](super::references): rows where these are no texts
     /// are bad ones. Default false.
     pub compares: bool,
@@ -153,6 +155,7 @@ impl Default for TokeniseOptions {
             system_prompt: None,
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
+            tools: Vec::new(),
             compares: false,
             apart: false,
             target_cut: None,

@@ -4,7 +4,6 @@
 //! goes wrong. It runs in a group of its own, which ends with it; lines, waiting lines and time are bounded, and the user's wish
 //! to stop ends every wait.
 
-mod child;
 mod config;
 mod program;
 
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::progress::Progress;
 
-pub use child::LINE_BYTES;
+pub use gradus_environments::process::LINE_BYTES;
 pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use program::{Asked, Program, ProgramError};
 

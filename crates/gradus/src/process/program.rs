@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Interrupt;
-use super::child::{Answer, LINE_BYTES, Process};
+use gradus_environments::process::{Answer, LINE_BYTES, Process};
 use crate::error::{Diagnostic, Error, Result, excerpt};
 
 /// What a program did wrong, or that the user did not want to wait for it.

@@ -128,6 +128,7 @@ fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
 #[derive(Default)]
 struct Playing {
     name: String,
+    opening: Option<String>,
     /// The episode, while nobody is asked.
     session: Option<Box<dyn env::Episode>>,
     /// Until when an answer is waited for, and what it will answer.
@@ -279,6 +280,9 @@ impl Game<'_> {
                 (self.rows[row].session, openings[row]) = (Some(begun.episode), Some(begun.opening));
             }
         }
+        for (playing, opening) in self.rows.iter_mut().zip(&openings) {
+            playing.opening = opening.clone().flatten();
+        }
         for (prompt, openings) in prompts.iter_mut().zip(openings.chunks(group)) {
             let mut begun = openings.iter().flatten();
             let Some(first) = begun.next() else { continue };
@@ -380,7 +384,7 @@ impl Game<'_> {
         prompts: &[Prompt],
         engine: &mut Engine<'_>,
     ) -> Result<()> {
-        let (session, mut observation) = match answer {
+        let (session, observation) = match answer {
             Answer::Begun(_) => unreachable!("all episodes have begun"),
             Answer::Finished(reward) => {
                 let playing = &mut self.rows[row];
@@ -420,10 +424,6 @@ impl Game<'_> {
                 EpisodeEnd::Tokens
             }
         };
-        if !is_done {
-            // The policy never reads them.
-            observation.replies.clear();
-        }
         let playing = &mut self.rows[row];
         playing.end = Some(end);
         playing.turns.last_mut().expect("it was answered").exchange =
@@ -450,7 +450,7 @@ impl Game<'_> {
                 logprobs: playing.logprobs,
                 supports,
                 turns: playing.turns,
-                episode: Some(Episode { end: playing.end.expect("the episode is over"), reward: playing.reward }),
+                episode: Some(Episode { opening: playing.opening, end: playing.end.expect("the episode is over"), reward: playing.reward }),
                 stop: playing.stop.expect("a turn was drawn"),
             })
         };

@@ -69,7 +69,7 @@ pub struct Turn {
 pub struct Exchange {
     /// The turn of the policy.
     pub said: gradus_environments::Turn,
-    /// The answer. Its replies are those that the policy read.
+    /// The answer. Where [`Turn::answered`] is 0, the policy read none of its replies.
     pub observation: Observation,
 }
 
@@ -83,6 +83,8 @@ impl Turn {
 /// What became of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Episode {
+    /// What the environment added to the prompt.
+    pub opening: Option<String>,
     /// Why it ended.
     pub end: EpisodeEnd,
     /// The environment's reward of the whole episode, beside those of its turns.

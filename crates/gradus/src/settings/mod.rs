@@ -1,5 +1,6 @@
 //! What all trainers share: the keys under `train`, and what the loops take from them.
 
+mod episode;
 mod evaluation;
 mod resolved;
 
@@ -11,6 +12,7 @@ use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
+pub use episode::EpisodeConfig;
 pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
 

@@ -1,12 +1,12 @@
 //! From the rows of a plan to the examples of its method: those that are trained on, and those held out.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cast::Player;
 use super::fit;
 use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow};
+use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::generate::SamplingParams;
@@ -160,7 +160,7 @@ fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
     Ok(room)
 }
 
-/// Prompts for online methods, with room for `max_new_tokens`.
+/// Prompts for online methods, with room for `max_new_tokens`; the chat template shows the `tools`.
 ///
 /// # Errors
 /// As [`fixed`]; or when there is no room for any prompt.
@@ -168,13 +168,13 @@ pub fn prompts(
     plan: &Plan,
     start: &Start,
     cast: &Cast<Player>,
-    max_new_tokens: usize,
+    (max_new_tokens, tools): (usize, &[Value]),
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
     // What leaves no room for a whole completion is left out, in training or in evaluations.
     let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
     let room = room(plan, start, max_new_tokens)?;
-    let options = tokenise_options(plan, &start.model, Some(room))?;
+    let options = TokeniseOptions { tools: tools.to_vec(), ..tokenise_options(plan, &start.model, Some(room))? };
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
     let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;

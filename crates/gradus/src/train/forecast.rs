@@ -51,7 +51,7 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
         let new = method.iteration().max_new_tokens;
         let examples::Parts { train, held_out, .. } =
-            examples::prompts(self.plan, self.start, self.cast, new, self.observer)?;
+            examples::prompts(self.plan, self.start, self.cast, (new, &[]), self.observer)?;
         Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
     }
 }

@@ -26,7 +26,7 @@ use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
 use crate::reward::config::Learned;
-use crate::reward::{self, Interrupt, Reward};
+use crate::reward::{self, Interrupt, Reward, EnvironmentReward, MixReward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
 use crate::run::tensors::read_tensors;
@@ -151,7 +151,12 @@ impl Models<'_> {
 
     /// What completions are worth; an `interrupt` ends the wait for an answer.
     pub fn reward(&self, passes: MicroBatch, interrupt: &Interrupt) -> Result<Box<dyn Reward>> {
-        let Some(config) = &self.plan.config().reward else {
+        let run = self.plan.config();
+        let of_environment = || Box::new(EnvironmentReward) as Box<dyn Reward>;
+        if run.environment.is_some() && run.reward.is_none() {
+            return Ok(of_environment());
+        }
+        let Some(config) = &run.reward else {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
                 .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
         };
@@ -161,7 +166,14 @@ impl Models<'_> {
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
             reward::load_learned(learned, dir, &device, role.weights, passes)
         };
-        reward::build(config, &load, &MetricModels::new(device.clone(), passes), interrupt)
+        let reward = reward::build(config, &load, &MetricModels::new(device.clone(), passes), interrupt)?;
+        match run.environment {
+            None => Ok(reward),
+            Some(_) => {
+                let parts = vec![(1.0, reward), (run.episode.reward_weight, of_environment())];
+                Ok(Box::new(MixReward::new(parts)?))
+            }
+        }
     }
 
     /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.

@@ -1,8 +1,10 @@
 //! What online training writes into `rollouts.sqlite`: every completion trained on, those of evaluations, and what they
 //! show that someone should look at.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
+use gradus_environments::Recorded;
 use serde_json::{Map, Value};
 
 use super::EvalSplit;
@@ -11,9 +13,9 @@ use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::evaluation::Evaluated;
 use crate::reward::{Part, Score};
-use crate::rollout::Rollouts;
-use crate::run::database::{Record, Segment, Table, WarningRecord};
-use crate::run::{RolloutWriter, RunDir, RunState};
+use crate::rollout::{Episode, Exchange, Rollout, Rollouts, Turn};
+use crate::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Table, TurnRecord, WarningRecord};
+use crate::run::{Checkpoint, RolloutWriter, RunDir, RunState};
 
 /// What [`RunState::method`] holds a [`Watch`] under.
 const WATCH: &str = "warnings";
@@ -157,8 +159,48 @@ fn record(rollouts: &Rollouts, i: usize, score: &Score, advantages_t: &[f32]) ->
         advantages,
         length: rollout.completion_ids.len(),
         stop_reason: rollout.stop.name().to_owned(),
+        episode: rollout.episode.as_ref().map(|episode| of_episode(rollout, episode)),
         ..Record::default()
     })
+}
+
+/// The episodes that a run recorded after `checkpoint`, by name: a run that goes on from it comes to them again.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn recorded(run: &RunDir, checkpoint: Option<&Checkpoint>) -> Result<HashMap<String, Recorded>> {
+    let Some(checkpoint) = checkpoint.filter(|_| run.rollouts().is_file()) else { return Ok(HashMap::new()) };
+    let database = RolloutDb::open(run)?;
+    let mut found = HashMap::new();
+    for table in Table::ALL {
+        let query = Query { table, first_step: Some(checkpoint.run_state.step), ..Query::default() };
+        for record in database.query(&query)? {
+            let Some(episode) = record.episode.filter(|episode| episode.failure.is_none()) else { continue };
+            let when = match table {
+                Table::Train => format!("step {}", record.step),
+                Table::Eval => format!("eval at step {}", record.step),
+                Table::Test => format!("test at step {}", record.step),
+            };
+            let name = format!("{when}, prompt {}, completion {}", record.prompt_index + 1, record.rollout_index + 1);
+            let turns = episode.turns.into_iter().map(|turn| (turn.text, turn.observation)).collect();
+            found.insert(name, Recorded { opening: episode.opening, turns, reward: episode.reward });
+        }
+    }
+    Ok(found)
+}
+
+fn of_episode(rollout: &Rollout, episode: &Episode) -> EpisodeRecord {
+    let of_turn = |turn: &Turn| {
+        let Exchange { said, observation } = turn.exchange.as_ref()?;
+        Some(TurnRecord { text: said.text.clone(), observation: observation.clone(), is_read: turn.answered > 0 })
+    };
+    EpisodeRecord {
+        opening: episode.opening.clone(),
+        turns: rollout.turns.iter().filter_map(of_turn).collect(),
+        end: episode.end.name().to_owned(),
+        failure: rollout.failure().map(str::to_owned),
+        reward: episode.reward,
+    }
 }
 
 /// Whether a part stands elsewhere than on the last token.

@@ -11,6 +11,7 @@ use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
 use super::diagnosis;
+use super::environment;
 use super::examples::{self, Fixed};
 use super::fingerprint;
 use super::forecast;
@@ -22,7 +23,7 @@ use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
-use super::rollout_log::RolloutLog;
+use super::rollout_log::{self, RolloutLog};
 use super::watched::Watched;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::Actor;
@@ -322,7 +323,10 @@ impl Job<'_> {
     /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
-        let parts = examples::prompts(self.plan, self.start, self.cast, new, observer)?;
+        let recorded = rollout_log::recorded(self.directory, self.checkpoint.as_ref())?;
+        let episodes = environment::open(self.plan, self.start, recorded)?;
+        let tools = episodes.as_ref().map_or(&[][..], |episodes| &episodes.dialogue.tools);
+        let parts = examples::prompts(self.plan, self.start, self.cast, (new, tools), observer)?;
         let examples::Parts { train, held_out, test, apart } = parts;
         let evaluated = [forecast::of_prompts(&held_out, new), forecast::of_prompts(&test, new)].concat();
         self.check_memory(forecast::of_prompts(&train, new), &evaluated, observer)?;
@@ -362,7 +366,7 @@ impl Job<'_> {
             iteration: method.iteration(),
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
-            episodes: None,
+            episodes: episodes.as_ref(),
             forced_ids: self.start.model.dir.forced_ids(),
             reference: reference.as_ref(),
             settings: &settings,

@@ -23,12 +23,12 @@ const PARTS: &[(&str, &[&str])] = &[
     ("text", &["calendar", "suggest", "gradus_metrics"]),
     // What users add: by name in their own programs, or as programs that are asked in lines.
     ("plugin", &["suggest"]),
-    ("process", &[]),
+    ("process", &["gradus_environments"]),
     // A service is waited for no longer than the user wants.
     ("toxicity", &["process"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
-    ("run", &["calendar"]),
+    ("run", &["calendar", "gradus_environments"]),
     // A model larger than the machine's memory is refused before any of it is read; a run stands for its model.
     ("model", &["hub", "machine", "run", "gradus_kernels"]),
     ("pretrained", &["model", "text"]),

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use gradus::run::database::{Query, Record, RolloutDb, Segment, Sort, Table};
+use gradus::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Sort, Table, TurnRecord};
+use gradus_environments::Reply;
 use gradus::runs::Library;
 use serde_json::{Map, Value, json};
 
@@ -253,6 +254,7 @@ fn object(record: &Record) -> Value {
         "kl": record.kl,
         "length": record.length,
         "stop_reason": record.stop_reason,
+        "episode": record.episode,
     })
 }
 
@@ -261,13 +263,38 @@ fn described(record: &Record, with_parts: bool, paint: Paint) -> String {
         format!("step {} · prompt {} · completion {}", record.step, record.prompt_index + 1, record.rollout_index + 1);
     let mut text = format!("{}  {}\n", paint.bold(&heading), numbers(record));
     let _ = writeln!(text, "{}", paint.faint(&quoted(&record.prompt)));
-    let _ = writeln!(text, "{}", quoted(&record.completion));
+    match &record.episode {
+        Some(episode) => text += &conversation(episode, paint),
+        None => {
+            let _ = writeln!(text, "{}", quoted(&record.completion));
+        }
+    }
     if with_parts {
         parts(record).iter().chain(&advantages(record)).for_each(|line| {
             let _ = writeln!(text, "{}", paint.faint(&format!("    {line}")));
         });
     }
     text + "\n"
+}
+
+/// The turns of the policy and the answers that it read, and why the episode ended.
+fn conversation(episode: &EpisodeRecord, paint: Paint) -> String {
+    let mut text = String::new();
+    for TurnRecord { text: said, observation, is_read } in &episode.turns {
+        let reward = observation.reward.map_or(String::new(), |reward| format!(" · reward {}", short(reward)));
+        let _ = writeln!(text, "{}\n{}", paint.bold(&format!("policy{reward}")), quoted(said));
+        for reply in observation.replies.iter().filter(|_| *is_read) {
+            let who = match reply {
+                Reply::User { .. } => "environment".to_owned(),
+                Reply::Tool { name, .. } => format!("tool {}", printable(name)),
+            };
+            let _ = writeln!(text, "{}\n{}", paint.bold(&who), quoted(reply.content()));
+        }
+    }
+    let reward = episode.reward.map_or(String::new(), |reward| format!(", reward {}", short(reward)));
+    let why = episode.failure.as_ref().map_or(String::new(), |failure| format!(": {}", printable(failure)));
+    let _ = writeln!(text, "{}", paint.faint(&format!("episode ended: {}{reward}{why}", episode.end)));
+    text
 }
 
 /// A line for each part of the reward, and where it stands on several tokens, a line for each of them with the text from

@@ -10,6 +10,8 @@ use crate::reward::fine_grained::FineGrainedConfig;
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     match (&config.reward, config.method.is_online()) {
+        // Where an environment answers, its rewards are enough.
+        (None, true) if config.environment.is_some() => {}
         (None, true) => problems.unless(false, &["reward", &format!("method.{method}")], || {
             let message = format!("`{method}` needs a `reward`: it learns from the worth of its own completions");
             (

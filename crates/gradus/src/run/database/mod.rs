@@ -5,7 +5,7 @@
 //! one JSON object. A column a part would make every run's schema another one, and a table of parts would put a join
 //! into every question; `json_extract(components, '$.length') > 0.5` and `json_each` filter them as they are. Where a part
 //! stands elsewhere than at the end of the completion, `segments` says so token by token, as `advantages` does where tokens
-//! of one completion were worth learning differently.
+//! of one completion were worth learning differently. Where an environment answered, `episode` holds the turns.
 //!
 //! While a run goes on the journal is a write-ahead log, so a reader that takes its time (`sqlite3 … | less`) never holds
 //! up training. A finished run's file is rewritten without one: a single file, and the same bytes for the same rows.
@@ -14,7 +14,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
+use gradus_environments::Observation;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
@@ -83,6 +85,38 @@ pub struct Record {
     pub length: usize,
     /// Why it ended: `stop_id`, `stop_string` or `length`.
     pub stop_reason: String,
+    /// What was said, turn by turn, where an environment answered.
+    pub episode: Option<EpisodeRecord>,
+}
+
+/// An episode: the turns of the policy, and what the environment answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EpisodeRecord {
+    /// What the environment added to the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<String>,
+    /// The turns, in order.
+    pub turns: Vec<TurnRecord>,
+    /// Why it ended: `done`, `turns`, `tokens`, or `failed`.
+    pub end: String,
+    /// What went wrong, where it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The environment's reward of the whole episode, beside those of its turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f64>,
+}
+
+/// One turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TurnRecord {
+    /// What the policy wrote.
+    pub text: String,
+    /// What the environment answered.
+    #[serde(flatten)]
+    pub observation: Observation,
+    /// Whether the policy read the replies.
+    pub is_read: bool,
 }
 
 /// A token that carries some of a part of the reward, or an advantage.
@@ -108,15 +142,20 @@ pub struct WarningRecord {
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
 /// `PRAGMA user_version`: of [`SCHEMA`].
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
 /// What makes of each version the next, from the first.
 const ADDED: [&str; VERSION as usize - 1] = [
     "ALTER TABLE rollouts ADD COLUMN segments TEXT; ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;",
     "ALTER TABLE rollouts ADD COLUMN advantages TEXT;",
     TEST_ROLLOUTS,
+    "ALTER TABLE rollouts ADD COLUMN episode TEXT; ALTER TABLE eval_rollouts ADD COLUMN episode TEXT; \
+     ALTER TABLE test_rollouts ADD COLUMN episode TEXT;",
 ];
 /// The first version with [`TEST_ROLLOUTS`].
 const WITH_TEST_ROLLOUTS: i32 = 4;
+
+/// The first version with episodes.
+const WITH_EPISODES: i32 = 5;
 
 const SCHEMA: &str = "
 CREATE TABLE rollouts (
@@ -134,7 +173,8 @@ CREATE TABLE rollouts (
     length INTEGER NOT NULL,
     stop_reason TEXT NOT NULL,
     segments TEXT,
-    advantages TEXT
+    advantages TEXT,
+    episode TEXT
 );
 CREATE INDEX rollouts_by_step ON rollouts (step);
 CREATE TABLE eval_rollouts (
@@ -150,7 +190,8 @@ CREATE TABLE eval_rollouts (
     kl REAL,
     length INTEGER NOT NULL,
     stop_reason TEXT NOT NULL,
-    segments TEXT
+    segments TEXT,
+    episode TEXT
 );
 CREATE INDEX eval_rollouts_by_step ON eval_rollouts (step);
 CREATE TABLE warnings (
@@ -161,7 +202,7 @@ CREATE TABLE warnings (
 );
 ";
 
-/// The table of test prompts, with the columns of `eval_rollouts`.
+/// The table of test prompts, with the columns that `eval_rollouts` had when it was added.
 const TEST_ROLLOUTS: &str = "
 CREATE TABLE test_rollouts (
     id INTEGER PRIMARY KEY,

@@ -7,7 +7,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
-use super::{Record, Segment, Table, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure};
+use super::{Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure};
 use crate::error::{Error, Result};
 use crate::run::RunDir;
 
@@ -202,9 +202,10 @@ impl RolloutDb {
             Table::Train if self.version >= 3 => "advantages",
             _ => "NULL AS advantages",
         };
+        let episode = if self.version < WITH_EPISODES { "NULL AS episode" } else { "episode" };
         format!(
             "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
-             stop_reason, {advantage}, {segments}, {advantages}, id FROM {}",
+             stop_reason, {advantage}, {segments}, {advantages}, {episode}, id FROM {}",
             self.source(table)
         )
     }
@@ -254,6 +255,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         advantages: row
             .get::<_, Option<String>>(13)?
             .map_or_else(Vec::new, |text| serde_json::from_str(&text).map(of_tokens).unwrap_or_default()),
+        episode: row.get::<_, Option<String>>(14)?.and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
 

@@ -1,6 +1,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gradus_environments::Reply;
+
 use super::writer::prepare;
 use super::*;
 use crate::run::{Existing, RunDir};
@@ -33,8 +35,20 @@ fn step(step: usize) -> Vec<Record> {
         stop_reason: if i == 2 { "length" } else { "stop_id" }.into(),
         segments: if i == 1 { vec![("length".into(), segments())] } else { Vec::new() },
         advantages: if i == 2 { segments() } else { Vec::new() },
+        episode: (i == 3).then(episode),
     };
     (0..4).map(record).collect()
+}
+
+/// Two turns, the second of which ended it.
+fn episode() -> EpisodeRecord {
+    let turn = |text: &str, is_done: bool| {
+        let replies = vec![Reply::Tool { name: "calculator".into(), id: None, content: "7".into() }];
+        let observation = Observation { replies, reward: Some(0.5), is_done, ..Observation::default() };
+        TurnRecord { text: text.into(), observation, is_read: !is_done }
+    };
+    let turns = vec![turn("3 + 4?", false), turn("It is 7.", true)];
+    EpisodeRecord { opening: Some("Calculate.".into()), turns, end: "done".into(), failure: None, reward: Some(1.0) }
 }
 
 /// A part on two tokens, the second of which has no text.
@@ -303,7 +317,12 @@ fn files_that_are_no_rollout_database_are_refused() {
 
 /// Makes the file what an earlier version of the tables was.
 fn as_version(path: &Path, version: i32) {
-    let mut back = "DROP TABLE test_rollouts;".to_owned();
+    let mut back = match version {
+        4 => "ALTER TABLE test_rollouts DROP COLUMN episode;",
+        _ => "DROP TABLE test_rollouts;",
+    }
+    .to_owned();
+    back += "ALTER TABLE rollouts DROP COLUMN episode; ALTER TABLE eval_rollouts DROP COLUMN episode;";
     if version < 3 {
         back += "ALTER TABLE rollouts DROP COLUMN advantages;";
     }
@@ -315,7 +334,7 @@ fn as_version(path: &Path, version: i32) {
 
 #[test]
 fn databases_of_earlier_versions_are_read_and_gone_on_with() {
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         let Fixture { run, _directory } = fixture();
         whole(&run, 3);
         as_version(&run.rollouts(), version);
@@ -323,6 +342,7 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
             kl: record.kl.map(crate::run::metrics::readable),
             segments: if version == 1 { Vec::new() } else { record.segments },
             advantages: if version < 3 { Vec::new() } else { record.advantages },
+            episode: None,
             ..record
         };
         let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
@@ -336,6 +356,7 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
         assert_eq!(found[..8], old[..8]);
         assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
         assert_eq!(found[10].advantages, segments(), "{:?}", found[10]);
+        assert_eq!(found[11].episode, Some(episode()), "{:?}", found[11]);
         assert_eq!(read(Table::Eval).len(), 8);
     }
 }

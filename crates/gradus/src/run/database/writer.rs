@@ -178,7 +178,7 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Resu
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
     let work = if tables == 0 {
-        format!("{SCHEMA} {TEST_ROLLOUTS} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
+        format!("{SCHEMA} {TEST_ROLLOUTS} ALTER TABLE test_rollouts ADD COLUMN episode TEXT; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
     } else {
         let added = match &ADDED[version as usize - 1..] {
             [] => String::new(),
@@ -223,13 +223,13 @@ struct Insert<'c> {
 impl<'c> Insert<'c> {
     fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
         const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, \
-                               length, stop_reason, segments";
-        const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12";
+                               length, stop_reason, segments, episode";
+        const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13";
         let evaluated =
             |table: Table| connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()));
         Ok(Self {
             rollouts: connection.prepare(&format!(
-                "INSERT INTO rollouts ({COLUMNS}, advantage, advantages) VALUES ({VALUES}, ?13, ?14)"
+                "INSERT INTO rollouts ({COLUMNS}, advantage, advantages) VALUES ({VALUES}, ?14, ?15)"
             ))?,
             evaluations: evaluated(Table::Eval)?,
             tests: evaluated(Table::Test)?,
@@ -276,10 +276,13 @@ impl<'c> Insert<'c> {
         statement.raw_bind_parameter(10, record.length as i64)?;
         statement.raw_bind_parameter(11, &record.stop_reason)?;
         statement.raw_bind_parameter(12, segments(&record.segments))?;
+        let episode = record.episode.as_ref();
+        let episode = episode.map(|episode| serde_json::to_string(episode).expect("plain data with string keys"));
+        statement.raw_bind_parameter(13, episode)?;
         if table == Table::Train {
-            statement.raw_bind_parameter(13, record.advantage.map(readable))?;
+            statement.raw_bind_parameter(14, record.advantage.map(readable))?;
             let advantages = (!record.advantages.is_empty()).then(|| of_tokens(&record.advantages).to_string());
-            statement.raw_bind_parameter(14, advantages)?;
+            statement.raw_bind_parameter(15, advantages)?;
         }
         statement.raw_execute().map(drop)
     }

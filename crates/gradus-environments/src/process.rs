@@ -35,6 +35,19 @@ pub enum Answer {
     TimedOut,
 }
 
+/// Hands lines to a program, from any thread. The program's input is closed when the last copy is gone.
+#[derive(Debug, Clone)]
+pub struct Requests(Option<Sender<Vec<String>>>);
+
+impl Requests {
+    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
+    pub fn send(&self, lines: Vec<String>) {
+        if let Some(requests) = &self.0 {
+            let _ = requests.send(lines);
+        }
+    }
+}
+
 /// How a program ended.
 struct Ended {
     status: String,
@@ -82,6 +95,11 @@ impl Process {
         });
 
         Ok(Self { child, ended: None, requests: Some(requests), lines, stderr, stderr_ended })
+    }
+
+    /// A way to hand lines over from any thread.
+    pub fn requests(&self) -> Requests {
+        Requests(self.requests.clone())
     }
 
     /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.

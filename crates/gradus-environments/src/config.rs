@@ -1,0 +1,74 @@
+//! The registry: which environments and tools there are, under which names, with which keys.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::error::Result;
+use crate::functions::{Calculator, Search, SearchConfig};
+use crate::games::{Arithmetic, ArithmeticConfig, Guess, GuessConfig, Maze, MazeConfig};
+use crate::program::{ProgramConfig, ProgramEnvironment};
+use crate::toolbox::{Function, Toolbox};
+
+/// What answers the policy: the choice is the key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EnvironmentConfig {
+    /// A program that reads and prints lines of JSON (docs/environments.md).
+    Command(ProgramConfig),
+    /// Questions of arithmetic, with a calculator as a tool.
+    Arithmetic(ArithmeticConfig),
+    /// Guess a number from `higher` and `lower`.
+    Guess(GuessConfig),
+    /// Find the exit of a maze in words.
+    Maze(MazeConfig),
+}
+
+impl EnvironmentConfig {
+    /// The environment.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when a key is out of its bounds, or a program cannot be started.
+    pub fn build(&self) -> Result<Arc<dyn Environment>> {
+        Ok(match self {
+            Self::Command(config) => Arc::new(ProgramEnvironment::start(config)?),
+            Self::Arithmetic(config) => Arc::new(Arithmetic::new(config.clone())?),
+            Self::Guess(config) => Arc::new(Guess::new(config.clone())?),
+            Self::Maze(config) => Arc::new(Maze::new(config.clone())?),
+        })
+    }
+
+    /// Whether a program is started for it.
+    pub fn starts_program(&self) -> bool {
+        matches!(self, Self::Command(_))
+    }
+}
+
+/// A tool: the choice is the key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ToolConfig {
+    /// Computes an arithmetic expression.
+    Calculator {},
+    /// Searches the texts of a local folder (BM25).
+    Search(SearchConfig),
+}
+
+impl ToolConfig {
+    /// A toolbox of these tools.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when a folder cannot be searched, or a tool is named twice.
+    pub fn toolbox(tools: &[Self]) -> Result<Toolbox> {
+        let build = |tool: &Self| -> Result<Box<dyn Function>> {
+            Ok(match tool {
+                Self::Calculator {} => Box::new(Calculator::default()),
+                Self::Search(config) => Box::new(Search::open(config)?),
+            })
+        };
+        Toolbox::new(tools.iter().map(build).collect::<Result<_>>()?)
+    }
+}

@@ -1,0 +1,162 @@
+//! Guess a number: the answer to each guess is `higher` or `lower`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Dice, last_integer};
+use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::error::{Error, Result};
+use crate::tool::Tool;
+
+/// Guess a number between two bounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct GuessConfig {
+    /// The smallest number. Default 1.
+    pub low: i64,
+    /// The largest number. Default 100.
+    pub high: i64,
+    /// Guesses before the game is lost. Default 10.
+    pub guesses: usize,
+    /// What stands before `higher` and `lower`. Default: nothing.
+    pub before: String,
+    /// What stands behind `higher` and `lower`. Default: nothing.
+    pub after: String,
+    /// Whether the prompt gets the rules of the game. Default true.
+    pub explain: bool,
+}
+
+impl Default for GuessConfig {
+    fn default() -> Self {
+        Self { low: 1, high: 100, guesses: 10, before: String::new(), after: String::new(), explain: true }
+    }
+}
+
+/// The game. A found number is worth 1, less the share of the guesses that were needed beyond the first: `1 − (n − 1) / guesses`.
+/// A game that is lost is worth 0.
+#[derive(Debug, Clone)]
+pub struct Guess {
+    config: GuessConfig,
+}
+
+impl Guess {
+    /// The game that `config` describes.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when there is nothing to guess.
+    pub fn new(config: GuessConfig) -> Result<Self> {
+        if config.low >= config.high {
+            let message = format!("`low` is {} and `high` is {}, but must be above it", config.low, config.high);
+            return Err(Error::config(message));
+        }
+        if config.guesses == 0 {
+            return Err(Error::config("`guesses` is 0, but must be at least 1"));
+        }
+        Ok(Self { config })
+    }
+}
+
+impl Environment for Guess {
+    fn tools(&self) -> &[Tool] {
+        &[]
+    }
+
+    fn begin(&self, start: &Start) -> Result<Begun> {
+        let GuessConfig { low, high, guesses, explain, .. } = self.config;
+        let number = Dice(start.seed).between(low, high);
+        let rules = format!(
+            "Guess my number between {low} and {high}. You have {guesses} guesses. Write one number; I say whether mine is \
+             higher or lower."
+        );
+        let episode = Game { config: self.config.clone(), number, done: 0 };
+        Ok(Begun { episode: Box::new(episode), opening: explain.then_some(rules) })
+    }
+
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+}
+
+struct Game {
+    config: GuessConfig,
+    number: i64,
+    done: usize,
+}
+
+impl Episode for Game {
+    fn step(&mut self, turn: &Turn) -> Result<Observation> {
+        self.done += 1;
+        let guess = last_integer(&turn.text);
+        let (is_found, is_last) = (guess == Some(self.number), self.done == self.config.guesses);
+        let GuessConfig { low, high, guesses, before, after, .. } = &self.config;
+        let hint = match guess {
+            None => format!("Write a number between {low} and {high}."),
+            Some(guess) if guess < self.number => "higher".to_owned(),
+            Some(_) => "lower".to_owned(),
+        };
+        let is_done = is_found || is_last;
+        let reward = match is_found {
+            true => 1.0 - (self.done - 1) as f64 / *guesses as f64,
+            false => 0.0,
+        };
+        let replies = match is_done {
+            true => Vec::new(),
+            false => vec![Reply::User { content: format!("{before}{hint}{after}") }],
+        };
+        let metrics = match is_done {
+            true => vec![("found".to_owned(), f64::from(u8::from(is_found))), ("guesses".to_owned(), self.done as f64)],
+            false => Vec::new(),
+        };
+        let unreadable = ("unreadable".to_owned(), f64::from(u8::from(guess.is_none())));
+        let metrics = metrics.into_iter().chain([unreadable]).collect();
+        Ok(Observation { replies, reward: is_done.then_some(reward), is_done, metrics })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    /// Plays with halving; gives the reward and the number of turns.
+    fn play(seed: u64, guesses: usize) -> (f64, usize) {
+        let game = Guess::new(GuessConfig { guesses, ..GuessConfig::default() }).expect("a game");
+        let mut episode = game.begin(&Start { name: "a".into(), seed, row: Map::new() }).expect("begun").episode;
+        let (mut low, mut high) = (1, 100);
+        for turns in 1.. {
+            let guess = (low + high) / 2;
+            let turn = Turn { text: format!("I say {guess}."), ..Turn::default() };
+            let observation = episode.step(&turn).expect("answered");
+            if observation.is_done {
+                return (observation.reward.expect("a reward at the end"), turns);
+            }
+            match observation.replies[0].content() {
+                "higher" => low = guess + 1,
+                _ => high = guess - 1,
+            }
+        }
+        unreachable!("every game ends")
+    }
+
+    #[test]
+    fn halving_always_finds_the_number() {
+        for seed in 0..200 {
+            let (reward, turns) = play(seed, 10);
+            assert!(turns <= 7 && (reward - (1.0 - (turns - 1) as f64 / 10.0)).abs() < 1e-12, "{reward} in {turns}");
+        }
+        assert!((0..200).any(|seed| play(seed, 2) == (0.0, 2)), "two guesses are too few at times");
+    }
+
+    #[test]
+    fn what_is_no_number_is_told_and_counts() {
+        let game = Guess::new(GuessConfig { guesses: 2, ..GuessConfig::default() }).expect("a game");
+        let mut episode = game.begin(&Start { name: "a".into(), seed: 5, row: Map::new() }).expect("begun").episode;
+        let observation = episode.step(&Turn::default()).expect("answered");
+        assert_eq!(observation.replies[0].content(), "Write a number between 1 and 100.");
+        let observation = episode.step(&Turn::default()).expect("answered");
+        assert_eq!((observation.is_done, observation.reward), (true, Some(0.0)));
+        assert!(Guess::new(GuessConfig { low: 5, high: 5, ..GuessConfig::default() }).is_err());
+        assert!(Guess::new(GuessConfig { guesses: 0, ..GuessConfig::default() }).is_err());
+    }
+}

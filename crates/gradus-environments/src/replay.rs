@@ -1,0 +1,94 @@
+//! Answers that were recorded before: where an environment is not deterministic, a resumed run reads them again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::environment::{Begun, Environment, Episode, Observation, Start, Turn};
+use crate::error::{Error, Result};
+use crate::tool::Tool;
+
+/// An episode that was recorded to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// What it added to the prompt.
+    pub opening: Option<String>,
+    /// Each turn of the policy, and the answer.
+    pub turns: Vec<(String, Observation)>,
+    /// The reward of the whole episode.
+    pub reward: Option<f64>,
+}
+
+/// An environment that answers recorded episodes from the record, and all others itself.
+pub struct Replay {
+    inner: Arc<dyn Environment>,
+    recorded: HashMap<String, Arc<Recorded>>,
+}
+
+impl Replay {
+    /// `recorded` holds the episodes by name.
+    pub fn new(inner: Arc<dyn Environment>, recorded: HashMap<String, Recorded>) -> Self {
+        Self { inner, recorded: recorded.into_iter().map(|(name, episode)| (name, Arc::new(episode))).collect() }
+    }
+}
+
+impl Environment for Replay {
+    fn tools(&self) -> &[Tool] {
+        self.inner.tools()
+    }
+
+    fn begin(&self, start: &Start) -> Result<Begun> {
+        match self.recorded.get(&start.name) {
+            Some(of) => Ok(Begun { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() }),
+            None => self.inner.begin(start),
+        }
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.inner.is_deterministic()
+    }
+}
+
+struct Again {
+    of: Arc<Recorded>,
+    next: usize,
+}
+
+impl Episode for Again {
+    fn step(&mut self, turn: &Turn) -> Result<Observation> {
+        let Some((_, observation)) = self.of.turns.get(self.next).filter(|(text, _)| *text == turn.text) else {
+            let message = "the policy wrote another turn than the recorded one, so the recorded answers do not fit";
+            return Err(Error::episode(message).with_hint("the run was changed between its steps; start it again"));
+        };
+        self.next += 1;
+        Ok(observation.clone())
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(self.of.reward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::toolbox::Toolbox;
+
+    #[test]
+    fn recorded_episodes_are_answered_from_the_record_and_others_are_not() {
+        let answer = Observation { reward: Some(0.5), ..Observation::default() };
+        let recorded =
+            Recorded { opening: Some("Go.".into()), turns: vec![("one".into(), answer.clone())], reward: Some(2.0) };
+        let inner: Arc<dyn Environment> = Arc::new(Toolbox::new(Vec::new()).expect("no tools"));
+        let replay = Replay::new(inner, [("a".to_owned(), recorded)].into());
+        let begin = |name: &str| replay.begin(&Start { name: name.into(), seed: 1, row: Map::new() }).expect("begun");
+        let turn = |text: &str| Turn { text: text.into(), ..Turn::default() };
+        let Begun { mut episode, opening } = begin("a");
+        assert_eq!(opening.as_deref(), Some("Go."));
+        assert_eq!(episode.step(&turn("one")), Ok(answer));
+        assert_eq!(episode.finish(), Ok(Some(2.0)));
+        assert!(begin("a").episode.step(&turn("two")).is_err(), "another turn than the recorded one");
+        assert_eq!(begin("b").opening, None);
+    }
+}

@@ -1,0 +1,271 @@
+//! The calls of tools in what a policy writes.
+//!
+//! Each family of models writes calls in a form of its own. What cannot be read is a call too: its arguments are the reason, which
+//! the policy reads as the tool's answer.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Deserializer, Map, Value};
+
+use crate::tool::Call;
+
+/// How a family of models writes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CallFormat {
+    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Qwen, Hermes, SmolLM3.
+    Hermes,
+    /// `{"name": …, "parameters": {…}}` as the whole turn, also behind `<|python_tag|>`: Llama 3.
+    Llama3,
+    /// `[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
+    Mistral,
+}
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const PYTHON_TAG: &str = "<|python_tag|>";
+const TOOL_CALLS: &str = "[TOOL_CALLS]";
+const ARGS: &str = "[ARGS]";
+const CALL_ID: &str = "[CALL_ID]";
+const THOUGHT_ENDS: &str = "</think>";
+const THOUGHT_BEGINS: &str = "<think>";
+
+/// The most bytes of a call that a message quotes.
+const QUOTED: usize = 80;
+
+impl CallFormat {
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Hermes, Self::Llama3, Self::Mistral];
+
+    /// The format that a chat template teaches; none where it says nothing of calls.
+    pub fn of_template(source: &str) -> Option<Self> {
+        let marks = [(OPEN, Self::Hermes), (TOOL_CALLS, Self::Mistral), (PYTHON_TAG, Self::Llama3)];
+        let found = marks.into_iter().find(|(mark, _)| source.contains(mark)).map(|(_, format)| format);
+        // Llama 3.2 writes calls without the tag, and its template shows the form.
+        found.or_else(|| source.contains("\"parameters\":").then_some(Self::Llama3))
+    }
+
+    /// The text outside of the calls, without white space around it, and the calls in order. `text` is decoded with special tokens
+    /// and ends before the mark that ends the turn. A call within a thought (`<think>…</think>`) is none.
+    pub fn read(self, text: &str) -> (String, Vec<Call>) {
+        let start = match text.rfind(THOUGHT_ENDS) {
+            Some(at) => at + THOUGHT_ENDS.len(),
+            None if text.contains(THOUGHT_BEGINS) => text.len(),
+            None => 0,
+        };
+        let (thought, rest) = text.split_at(start);
+        let (content, calls) = match self {
+            Self::Hermes => hermes(rest),
+            Self::Llama3 => llama3(rest),
+            Self::Mistral => mistral(rest),
+        };
+        (format!("{thought}{content}").trim().to_owned(), calls)
+    }
+}
+
+fn hermes(text: &str) -> (String, Vec<Call>) {
+    let (mut content, mut calls, mut rest) = (String::new(), Vec::new(), text);
+    while let Some((before, behind)) = rest.split_once(OPEN) {
+        content.push_str(before);
+        let (inside, behind) = match behind.split_once(CLOSE) {
+            Some((inside, behind)) => (inside, behind),
+            None => (behind, ""),
+        };
+        calls.push(of_json(inside, "arguments"));
+        rest = behind;
+    }
+    content.push_str(rest);
+    (content, calls)
+}
+
+fn llama3(text: &str) -> (String, Vec<Call>) {
+    let trimmed = text.trim();
+    let (content, body) = match trimmed.split_once(PYTHON_TAG) {
+        Some((before, body)) => (before, body.trim()),
+        // Without the tag the whole turn is the call.
+        None if trimmed.starts_with('{') && trimmed.contains("\"name\"") => ("", trimmed),
+        None => return (text.to_owned(), Vec::new()),
+    };
+    let mut calls = Vec::new();
+    let mut rest = body;
+    while !rest.is_empty() {
+        let mut values = Deserializer::from_str(rest).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(value)) => {
+                let read = values.byte_offset();
+                calls.push(of_value(value, "parameters"));
+                rest = rest[read..].trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
+            }
+            Some(Err(error)) => {
+                calls.push(unreadable(String::new(), &format!("it is no JSON: {error}"), rest));
+                break;
+            }
+            None => break,
+        }
+    }
+    (content.to_owned(), calls)
+}
+
+fn mistral(text: &str) -> (String, Vec<Call>) {
+    let Some((content, mut rest)) = text.split_once(TOOL_CALLS) else { return (text.to_owned(), Vec::new()) };
+    let mut calls = Vec::new();
+    let list = rest.trim();
+    if list.starts_with('[') && !list.starts_with(ARGS) {
+        let mut values = Deserializer::from_str(list).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(Value::Array(list))) => calls.extend(list.into_iter().map(|value| of_value(value, "arguments"))),
+            Some(Ok(_)) | None => calls.push(unreadable(String::new(), "it is no list of calls", list)),
+            Some(Err(error)) => calls.push(unreadable(String::new(), &format!("it is no JSON: {error}"), list)),
+        }
+        return (content.to_owned(), calls);
+    }
+    loop {
+        let (one, behind) = match rest.split_once(TOOL_CALLS) {
+            Some((one, behind)) => (one, Some(behind)),
+            None => (rest, None),
+        };
+        let (head, arguments) = one.split_once(ARGS).unwrap_or((one, ""));
+        let (name, id) = match head.split_once(CALL_ID) {
+            Some((name, id)) => (name, Some(id.trim().to_owned())),
+            None => (head, None),
+        };
+        let call = match serde_json::from_str::<Value>(arguments.trim()) {
+            Ok(value) => Call { arguments: object(value), id, name: name.trim().to_owned() },
+            Err(error) => {
+                let call = unreadable(name.trim().to_owned(), &format!("its arguments are no JSON: {error}"), arguments);
+                Call { id, ..call }
+            }
+        };
+        calls.push(call);
+        match behind {
+            Some(behind) => rest = behind,
+            None => return (content.to_owned(), calls),
+        }
+    }
+}
+
+/// The call that `text` holds as JSON.
+fn of_json(text: &str, arguments: &str) -> Call {
+    match serde_json::from_str::<Value>(text.trim()) {
+        Ok(value) => of_value(value, arguments),
+        Err(error) => unreadable(String::new(), &format!("it is no JSON: {error}"), text),
+    }
+}
+
+/// The call that an object describes, whose arguments stand under `arguments` (or under the other name that is in use).
+fn of_value(value: Value, arguments: &str) -> Call {
+    let quoted = value.to_string();
+    let Value::Object(mut object_) = value else { return unreadable(String::new(), "it is no object", &quoted) };
+    let inner = match object_.remove("function") {
+        Some(Value::Object(inner)) => inner,
+        _ => object_.clone(),
+    };
+    let id = object_.get("id").and_then(Value::as_str).map(str::to_owned);
+    let Some(name) = inner.get("name").and_then(Value::as_str) else {
+        return Call { id, ..unreadable(String::new(), "it has no `name`", &quoted) };
+    };
+    let found = [arguments, "arguments", "parameters"].iter().find_map(|key| inner.get(*key));
+    let arguments = object(found.cloned().unwrap_or_else(|| Value::Object(Map::new())));
+    Call { id, name: name.to_owned(), arguments }
+}
+
+/// Arguments as an object; some models write them as a text that holds one.
+fn object(value: Value) -> Result<Map<String, Value>, String> {
+    match value {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        Value::String(text) => match serde_json::from_str(&text) {
+            Ok(Value::Object(map)) => Ok(map),
+            _ => Err(format!("the arguments are the text `{}`, but must be an object", excerpt(&text))),
+        },
+        other => Err(format!("the arguments are `{}`, but must be an object", excerpt(&other.to_string()))),
+    }
+}
+
+fn unreadable(name: String, why: &str, text: &str) -> Call {
+    Call { id: None, name, arguments: Err(format!("the call cannot be read: {why} (`{}`)", excerpt(text.trim()))) }
+}
+
+fn excerpt(text: &str) -> String {
+    let end = text.floor_char_boundary(QUOTED);
+    if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn names(format: CallFormat, text: &str) -> (String, Vec<(String, Result<Value, String>)>) {
+        let (content, calls) = format.read(text);
+        (content, calls.into_iter().map(|call| (call.name, call.arguments.map(Value::Object))).collect())
+    }
+
+    fn called(name: &str, arguments: Value) -> (String, Result<Value, String>) {
+        (name.to_owned(), Ok(arguments))
+    }
+
+    #[test]
+    fn every_family_is_read() {
+        let two = "Let me see.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\"}\n</tool_call>";
+        let calls = vec![called("add", json!({"a": 1})), called("now", json!({}))];
+        assert_eq!(names(CallFormat::Hermes, two), ("Let me see.".into(), calls));
+        assert_eq!(names(CallFormat::Hermes, "none at all"), ("none at all".into(), vec![]));
+        for text in [
+            "{\"name\": \"add\", \"parameters\": {\"a\": \"1\"}}",
+            "<|python_tag|>{\"type\": \"function\", \"name\": \"add\", \"parameters\": {\"a\": \"1\"}}",
+        ] {
+            assert_eq!(names(CallFormat::Llama3, text), (String::new(), vec![called("add", json!({"a": "1"}))]));
+        }
+        let several = "{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"parameters\": {}}";
+        assert_eq!(names(CallFormat::Llama3, several).1.len(), 2);
+        assert_eq!(names(CallFormat::Llama3, "{1, 2} is a set"), ("{1, 2} is a set".into(), vec![]));
+        let list = "Well.[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefghi\"}]";
+        let (content, calls) = CallFormat::Mistral.read(list);
+        assert_eq!((content.as_str(), calls[0].id.as_deref()), ("Well.", Some("abcdefghi")));
+        let new = "[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{\"a\": 1}[TOOL_CALLS]now[ARGS]{}";
+        let calls = vec![called("add", json!({"a": 1})), called("now", json!({}))];
+        assert_eq!(names(CallFormat::Mistral, new), (String::new(), calls));
+    }
+
+    #[test]
+    fn calls_within_a_thought_are_none() {
+        let text = "<think>I could <tool_call>{\"name\": \"a\"}</tool_call></think>\n<tool_call>{\"name\": \"b\"}</tool_call>";
+        let (content, calls) = CallFormat::Hermes.read(text);
+        assert!(content.starts_with("<think>I could") && content.ends_with("</think>"), "{content}");
+        assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(CallFormat::Hermes.read("<think>still <tool_call>{\"name\": \"a\"}</tool_call>").1.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        for (format, text, why) in [
+            (CallFormat::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": {</tool_call>", "it is no JSON"),
+            (CallFormat::Hermes, "<tool_call>{\"name\": \"a\"", "it is no JSON"),
+            (CallFormat::Hermes, "<tool_call>[1]</tool_call>", "it is no object"),
+            (CallFormat::Hermes, "<tool_call>{\"arguments\": {}}</tool_call>", "it has no `name`"),
+            (CallFormat::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": 3}</tool_call>", "must be an object"),
+            (CallFormat::Llama3, "<|python_tag|>print(1)", "it is no JSON"),
+            (CallFormat::Mistral, "[TOOL_CALLS] [{]", "it is no JSON"),
+            (CallFormat::Mistral, "[TOOL_CALLS]add[ARGS]{", "its arguments are no JSON"),
+            (CallFormat::Mistral, "[TOOL_CALLS]add", "its arguments are no JSON"),
+        ] {
+            let (_, calls) = format.read(text);
+            let found = calls[0].arguments.as_ref().expect_err(text);
+            assert!(found.contains(why), "{text}: {found}");
+        }
+        // Arguments that are a text which holds an object are taken for it.
+        let (_, calls) = CallFormat::Hermes.read("<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>");
+        assert_eq!(calls[0].arguments, Ok(Map::from_iter([("b".to_owned(), json!(1))])));
+    }
+
+    #[test]
+    fn templates_tell_their_format() {
+        assert_eq!(CallFormat::of_template("… <tool_call> …"), Some(CallFormat::Hermes));
+        assert_eq!(CallFormat::of_template("… [TOOL_CALLS] …"), Some(CallFormat::Mistral));
+        assert_eq!(CallFormat::of_template("{{ '<|python_tag|>' }}"), Some(CallFormat::Llama3));
+        assert_eq!(CallFormat::of_template("{{ '\"parameters\":' }}"), Some(CallFormat::Llama3));
+        assert_eq!(CallFormat::of_template("{{ messages[0].content }}"), None);
+    }
+}

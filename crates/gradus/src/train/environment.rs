@@ -1,0 +1,68 @@
+//! The environment of a run, from its configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gradus_environments as env;
+use gradus_environments::{CallFormat, Recorded, Replay, ToolConfig};
+
+use super::prepare::Start;
+use crate::config::Plan;
+use crate::error::{Diagnostic, Error, Result};
+use crate::rollout::episodes::{Episodes, Limits, ReadCalls};
+use crate::rollout::Dialogue;
+use crate::settings::EpisodeConfig;
+
+/// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
+/// the environment is not deterministic.
+///
+/// # Errors
+/// [`Error::Config`] when the environment cannot be used; [`Error::Input`] when the model cannot call its tools.
+pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
+    let config = plan.config();
+    let environment: Arc<dyn env::Environment> = match &config.environment {
+        Some(environment) => environment.build().map_err(|error| refused("environment", error))?,
+        None if config.tools.is_empty() => return Ok(None),
+        None => Arc::new(ToolConfig::toolbox(&config.tools).map_err(|error| refused("tools", error))?),
+    };
+    let EpisodeConfig { max_turns, timeout_s, at_once, tool_calls, .. } = config.episode;
+    let template = start.model.template.clone();
+    let read_calls: Option<Box<ReadCalls>> = match environment.tools() {
+        [] => None,
+        tools => {
+            let Some(template) = &template else {
+                let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+                let message = format!("the model has no chat template, which would show it the tools ({})", names.join(", "));
+                return Err(Error::input(message).with_hint("give one with `--chat-template NAME`"));
+            };
+            let format = tool_calls.or_else(|| CallFormat::of_template(template.source())).ok_or_else(|| {
+                Error::input("the chat template does not show how the model writes calls of tools")
+                    .with_hint("say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)")
+            })?;
+            Some(Box::new(move |text: &str| format.read(text)))
+        }
+    };
+    let environment = match environment.is_deterministic() || recorded.is_empty() {
+        true => environment,
+        false => Arc::new(Replay::new(environment, recorded)),
+    };
+    let dialogue = Dialogue {
+        tokenizer: start.model.tokenizer.clone(),
+        template,
+        tools: environment.tools().iter().map(env::Tool::to_template).collect(),
+        stop_ids: start.model.stop_ids(),
+        read_calls,
+    };
+    let limits = Limits { turns: max_turns, answer_s: timeout_s, at_once };
+    Ok(Some(Episodes { environment, dialogue, limits }))
+}
+
+/// An environment that cannot be used, as an error of the configuration.
+fn refused(key: &str, error: env::Error) -> Error {
+    match error {
+        env::Error::Interrupted => Error::Interrupted,
+        env::Error::Config { message, hint } | env::Error::Episode { message, hint } => {
+            Error::Config(vec![Diagnostic { message: format!("`{key}`: {message}"), places: Vec::new(), hint }])
+        }
+    }
+}
