@@ -125,8 +125,9 @@ fn read(mut process: Process, running: &std::sync::Weak<Running>, name: &str) {
         let line = process.next_line(Instant::now() + GLANCE, &|| running.strong_count() == 0);
         let Some(running) = running.upgrade() else { return };
         let wrong = |what: String| {
-            Error::episode(format!("the environment `{name}` {what}"))
-                .with_hint("it must print one line of JSON for each line that it reads, with the same `id`, and flush it")
+            Error::episode(format!("the environment `{name}` {what}")).with_hint(
+                "it must print one line of JSON for each line that it reads, with the same `id`, and flush it",
+            )
         };
         let error = match line {
             Answer::TimedOut => continue,
@@ -227,8 +228,7 @@ impl ProgramEnvironment {
             let message = format!("`timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
             return Err(Error::config(message));
         }
-        let shared =
-            Arc::new(Shared { config: config.clone(), running: Mutex::new(None), number: AtomicU64::new(1) });
+        let shared = Arc::new(Shared { config: config.clone(), running: Mutex::new(None), number: AtomicU64::new(1) });
         let described = shared.running().and_then(|running| shared.ask(&running, json!({ "do": "describe" })));
         let mut described = described.map_err(|error| match error {
             Error::Episode { message, hint } => Error::Config { message, hint },
@@ -332,7 +332,8 @@ fn observation(mut answer: Map<String, Value>) -> Result<Observation> {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::String(content)) => vec![Reply::User { content }],
         Some(Value::Array(list)) if list.len() > REPLIES => {
-            let message = format!("the environment answered with {} messages, but at most {REPLIES} are read", list.len());
+            let message =
+                format!("the environment answered with {} messages, but at most {REPLIES} are read", list.len());
             return Err(Error::episode(message));
         }
         Some(Value::Array(list)) => list.into_iter().map(reply).collect::<Result<_>>()?,

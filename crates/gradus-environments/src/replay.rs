@@ -38,7 +38,9 @@ impl Environment for Replay {
 
     fn begin(&self, start: &Start) -> Result<Begun> {
         match self.recorded.get(&start.name) {
-            Some(of) => Ok(Begun { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() }),
+            Some(of) => {
+                Ok(Begun { episode: Box::new(Again { of: Arc::clone(of), next: 0 }), opening: of.opening.clone() })
+            }
             None => self.inner.begin(start),
         }
     }

@@ -132,7 +132,8 @@ fn mistral(text: &str) -> (String, Vec<Call>) {
         let call = match serde_json::from_str::<Value>(arguments.trim()) {
             Ok(value) => Call { arguments: object(value), id, name: name.trim().to_owned() },
             Err(error) => {
-                let call = unreadable(name.trim().to_owned(), &format!("its arguments are no JSON: {error}"), arguments);
+                let call =
+                    unreadable(name.trim().to_owned(), &format!("its arguments are no JSON: {error}"), arguments);
                 Call { id, ..call }
             }
         };
@@ -231,7 +232,8 @@ mod tests {
 
     #[test]
     fn calls_within_a_thought_are_none() {
-        let text = "<think>I could <tool_call>{\"name\": \"a\"}</tool_call></think>\n<tool_call>{\"name\": \"b\"}</tool_call>";
+        let text =
+            "<think>I could <tool_call>{\"name\": \"a\"}</tool_call></think>\n<tool_call>{\"name\": \"b\"}</tool_call>";
         let (content, calls) = CallFormat::Hermes.read(text);
         assert!(content.starts_with("<think>I could") && content.ends_with("</think>"), "{content}");
         assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -256,7 +258,8 @@ mod tests {
             assert!(found.contains(why), "{text}: {found}");
         }
         // Arguments that are a text which holds an object are taken for it.
-        let (_, calls) = CallFormat::Hermes.read("<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>");
+        let (_, calls) =
+            CallFormat::Hermes.read("<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>");
         assert_eq!(calls[0].arguments, Ok(Map::from_iter([("b".to_owned(), json!(1))])));
     }
 

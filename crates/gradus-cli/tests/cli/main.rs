@@ -14,6 +14,7 @@ mod documents;
 #[path = "../../../gradus-web/tests/browser/driver.rs"]
 #[allow(dead_code, reason = "the pages' own tests press keys and take pictures")]
 mod driver;
+mod environments;
 mod fine_grained;
 mod frame;
 #[path = "../../../gradus/tests/support/hostile_templates.rs"]

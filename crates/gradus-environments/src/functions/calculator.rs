@@ -101,8 +101,7 @@ impl Number {
     }
 
     fn times(self, other: Self) -> Self {
-        let exact =
-            |(a, b): (i128, i128), (c, d): (i128, i128)| Self::fraction(a.checked_mul(c)?, b.checked_mul(d)?);
+        let exact = |(a, b): (i128, i128), (c, d): (i128, i128)| Self::fraction(a.checked_mul(c)?, b.checked_mul(d)?);
         self.with(other, exact, |x, y| x * y)
     }
 
@@ -110,8 +109,7 @@ impl Number {
         if other.float() == 0.0 {
             return Err("division by zero".to_owned());
         }
-        let exact =
-            |(a, b): (i128, i128), (c, d): (i128, i128)| Self::fraction(a.checked_mul(d)?, b.checked_mul(c)?);
+        let exact = |(a, b): (i128, i128), (c, d): (i128, i128)| Self::fraction(a.checked_mul(d)?, b.checked_mul(c)?);
         Ok(self.with(other, exact, |x, y| x / y))
     }
 

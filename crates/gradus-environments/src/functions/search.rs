@@ -148,7 +148,9 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         // Links are not followed: a folder may hold itself.
         if kind.is_dir() {
             walk(&path, files)?;
-        } else if kind.is_file() && path.extension().is_some_and(|kind| ["txt", "md", "jsonl"].iter().any(|k| kind == *k)) {
+        } else if kind.is_file()
+            && path.extension().is_some_and(|kind| ["txt", "md", "jsonl"].iter().any(|k| kind == *k))
+        {
             files.push(path);
         }
         if files.len() > FILES {
@@ -197,7 +199,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
         write("animals.md", "Cats sleep all day.\n\nA dog barks at the cat.\n\nBirds sing.");
-        write("more.jsonl", "{\"text\": \"The whale is no fish.\"}\n\n{\"text\": \"A fish swims, and a fish eats fish.\"}\n");
+        write(
+            "more.jsonl",
+            "{\"text\": \"The whale is no fish.\"}\n\n{\"text\": \"A fish swims, and a fish eats fish.\"}\n",
+        );
         write("image.png", "cat");
         let config = SearchConfig { folder: folder.path().to_owned(), results: 2 };
         let search = Search::open(&config).expect("an index");
@@ -206,7 +211,10 @@ mod tests {
 
     #[test]
     fn the_best_passages_come_first() {
-        assert_eq!(search("Fish?"), "[more.jsonl] A fish swims, and a fish eats fish.\n\n[more.jsonl] The whale is no fish.");
+        assert_eq!(
+            search("Fish?"),
+            "[more.jsonl] A fish swims, and a fish eats fish.\n\n[more.jsonl] The whale is no fish."
+        );
         assert_eq!(search("the cat"), "[animals.md] A dog barks at the cat.\n\n[more.jsonl] The whale is no fish.");
         assert_eq!(search("BIRDS"), "[animals.md] Birds sing.");
         assert_eq!(search("unicorn"), "nothing found");

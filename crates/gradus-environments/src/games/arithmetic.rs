@@ -105,7 +105,8 @@ mod tests {
             let begin = || environment.begin(&Start { name: "a".into(), seed, row: Map::new() }).expect("begun");
             let Begun { mut episode, opening } = begin();
             let opening = opening.expect("a question");
-            let expression = opening.trim_start_matches("What is ").split('?').next().expect("an expression").to_owned();
+            let expression =
+                opening.trim_start_matches("What is ").split('?').next().expect("an expression").to_owned();
             let arguments = Ok(Map::from_iter([("expression".to_owned(), json!(expression))]));
             let call = Call { id: None, name: "calculator".into(), arguments };
             let observation = episode.step(&Turn { calls: vec![call], ..Turn::default() }).expect("answered");

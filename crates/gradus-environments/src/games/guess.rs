@@ -68,7 +68,7 @@ impl Environment for Guess {
             "Guess my number between {low} and {high}. You have {guesses} guesses. Write one number; I say whether mine is \
              higher or lower."
         );
-        let episode = Game { config: self.config.clone(), number, done: 0 };
+        let episode = Game { config: self.config.clone(), number, done: 0, is_over: false };
         Ok(Begun { episode: Box::new(episode), opening: explain.then_some(rules) })
     }
 
@@ -81,6 +81,7 @@ struct Game {
     config: GuessConfig,
     number: i64,
     done: usize,
+    is_over: bool,
 }
 
 impl Episode for Game {
@@ -103,13 +104,16 @@ impl Episode for Game {
             true => Vec::new(),
             false => vec![Reply::User { content: format!("{before}{hint}{after}") }],
         };
-        let metrics = match is_done {
-            true => vec![("found".to_owned(), f64::from(u8::from(is_found))), ("guesses".to_owned(), self.done as f64)],
-            false => Vec::new(),
-        };
-        let unreadable = ("unreadable".to_owned(), f64::from(u8::from(guess.is_none())));
-        let metrics = metrics.into_iter().chain([unreadable]).collect();
+        self.is_over = is_done;
+        let one = |is_so: bool| f64::from(u8::from(is_so));
+        let metrics = [("found", one(is_found)), ("guesses", 1.0), ("unreadable", one(guess.is_none()))];
+        let metrics = metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Ok(Observation { replies, reward: is_done.then_some(reward), is_done, metrics })
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        // A game that was not played to its end is lost.
+        Ok((!self.is_over).then_some(0.0))
     }
 }
 
@@ -152,10 +156,11 @@ mod tests {
     fn what_is_no_number_is_told_and_counts() {
         let game = Guess::new(GuessConfig { guesses: 2, ..GuessConfig::default() }).expect("a game");
         let mut episode = game.begin(&Start { name: "a".into(), seed: 5, row: Map::new() }).expect("begun").episode;
+        assert_eq!(episode.finish(), Ok(Some(0.0)), "a game that is not played is lost");
         let observation = episode.step(&Turn::default()).expect("answered");
         assert_eq!(observation.replies[0].content(), "Write a number between 1 and 100.");
         let observation = episode.step(&Turn::default()).expect("answered");
-        assert_eq!((observation.is_done, observation.reward), (true, Some(0.0)));
+        assert_eq!((observation.is_done, observation.reward, episode.finish()), (true, Some(0.0), Ok(None)));
         assert!(Guess::new(GuessConfig { low: 5, high: 5, ..GuessConfig::default() }).is_err());
         assert!(Guess::new(GuessConfig { guesses: 0, ..GuessConfig::default() }).is_err());
     }

@@ -58,7 +58,7 @@ impl Environment for Maze {
 
     fn begin(&self, start: &Start) -> Result<Begun> {
         let map = Map::new(self.config.size, start.seed);
-        let game = Game { moves: self.config.moves, at: 0, done: 0, map };
+        let game = Game { moves: self.config.moves, at: 0, done: 0, is_over: false, map };
         let rules = format!(
             "You are in a maze. Write one word: north, east, south or west. You have {} moves to find the exit. {}",
             self.config.moves,
@@ -133,6 +133,7 @@ struct Game {
     moves: usize,
     at: usize,
     done: usize,
+    is_over: bool,
     map: Map,
 }
 
@@ -159,6 +160,7 @@ impl Episode for Game {
         };
         let is_found = self.at == self.map.exit();
         let is_done = is_found || self.done == self.moves;
+        self.is_over = is_done;
         let reward = if is_found { self.map.shortest as f64 / self.done as f64 } else { 0.0 };
         let found = ("found".to_owned(), f64::from(u8::from(is_found)));
         Ok(Observation {
@@ -167,6 +169,11 @@ impl Episode for Game {
             is_done,
             metrics: [found].into(),
         })
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        // A game that was not played to its end is lost.
+        Ok((!self.is_over).then_some(0.0))
     }
 }
 
@@ -183,7 +190,10 @@ mod tests {
             let (mut text, mut facing, mut moves) = (opening.expect("rules"), 0, 0);
             let reward = loop {
                 let open = text.rsplit("Open ways: ").next().expect("ways").to_owned();
-                facing = (0..4).map(|turn| (facing + 1 + 4 - turn) % 4).find(|&way| open.contains(WAYS[way].0)).expect("a way");
+                facing = (0..4)
+                    .map(|turn| (facing + 1 + 4 - turn) % 4)
+                    .find(|&way| open.contains(WAYS[way].0))
+                    .expect("a way");
                 moves += 1;
                 let turn = Turn { text: format!("Go {}!", WAYS[facing].0.to_uppercase()), ..Turn::default() };
                 let observation = episode.step(&turn).expect("answered");

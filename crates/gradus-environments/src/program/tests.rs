@@ -92,11 +92,16 @@ fn what_cannot_be_used_is_a_configuration_error() {
     assert_eq!(refused(&ProgramConfig { program: Vec::new(), timeout_s: 1.0 }), "the environment names no program");
     assert!(refused(&shell("exit 0", 5.0)).contains("ended (exit status: 0)"));
     assert!(refused(&shell("exec sleep 60", 0.3)).contains("did not answer within 0.3 s"));
-    assert!(refused(&shell("echo hello; exec sleep 60", 5.0)).contains("printed a line that is no answer: it is no JSON"));
+    assert!(
+        refused(&shell("echo hello; exec sleep 60", 5.0)).contains("printed a line that is no answer: it is no JSON")
+    );
     assert!(refused(&shell("echo '{}'; exec sleep 60", 5.0)).contains("it has no whole number `id`"));
     assert!(refused(&shell("tr '\\0' x < /dev/zero", 20.0)).contains("printed a line of more than"));
     assert!(refused(&shell("echo '{\"id\": 1, \"tools\": 3}'; exec sleep 60", 5.0)).contains("no list of tools"));
-    assert!(refused(&ProgramConfig { program: vec!["/nowhere/env".into()], timeout_s: 1.0 }).contains("could not be started"));
+    assert!(
+        refused(&ProgramConfig { program: vec!["/nowhere/env".into()], timeout_s: 1.0 })
+            .contains("could not be started")
+    );
     assert!(refused(&shell("true", 0.0)).contains("`timeout_s` is 0"));
 }
 
@@ -104,9 +109,24 @@ fn what_cannot_be_used_is_a_configuration_error() {
 #[test]
 fn whatever_an_answer_holds_is_read_or_refused() {
     let pieces = [
-        "null", "true", "3", "-1e999", "\"text\"", "[]", "{}", "[[[[]]]]", "{\"content\": 3}", "{\"content\": \"a\"}",
-        "{\"content\": \"a\", \"name\": \"t\"}", "{\"content\": \"a\", \"name\": 3, \"id\": []}", "1e308", "\"\\u0000\"",
-        "[\"a\", 3]", "{\"a\": 1}", "{\"a\": \"b\"}", "18446744073709551616",
+        "null",
+        "true",
+        "3",
+        "-1e999",
+        "\"text\"",
+        "[]",
+        "{}",
+        "[[[[]]]]",
+        "{\"content\": 3}",
+        "{\"content\": \"a\"}",
+        "{\"content\": \"a\", \"name\": \"t\"}",
+        "{\"content\": \"a\", \"name\": 3, \"id\": []}",
+        "1e308",
+        "\"\\u0000\"",
+        "[\"a\", 3]",
+        "{\"a\": 1}",
+        "{\"a\": \"b\"}",
+        "18446744073709551616",
     ];
     let mut state = 1_u64;
     let mut draw = || {

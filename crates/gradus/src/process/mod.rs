@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::progress::Progress;
 
-pub use gradus_environments::process::LINE_BYTES;
 pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
+pub use gradus_environments::process::LINE_BYTES;
 pub use program::{Asked, Program, ProgramError};
 
 /// The user's wish to stop, for those who wait. Copies are the same wish.

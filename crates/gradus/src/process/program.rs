@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Interrupt;
-use gradus_environments::process::{Answer, LINE_BYTES, Process};
 use crate::error::{Diagnostic, Error, Result, excerpt};
+use gradus_environments::process::{Answer, LINE_BYTES, Process};
 
 /// What a program did wrong, or that the user did not want to wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

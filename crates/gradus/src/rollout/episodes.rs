@@ -450,7 +450,11 @@ impl Game<'_> {
                 logprobs: playing.logprobs,
                 supports,
                 turns: playing.turns,
-                episode: Some(Episode { opening: playing.opening, end: playing.end.expect("the episode is over"), reward: playing.reward }),
+                episode: Some(Episode {
+                    opening: playing.opening,
+                    end: playing.end.expect("the episode is over"),
+                    reward: playing.reward,
+                }),
                 stop: playing.stop.expect("a turn was drawn"),
             })
         };

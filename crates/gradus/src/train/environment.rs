@@ -9,8 +9,8 @@ use gradus_environments::{CallFormat, Recorded, Replay, ToolConfig};
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Diagnostic, Error, Result};
-use crate::rollout::episodes::{Episodes, Limits, ReadCalls};
 use crate::rollout::Dialogue;
+use crate::rollout::episodes::{Episodes, Limits, ReadCalls};
 use crate::settings::EpisodeConfig;
 
 /// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
@@ -32,7 +32,8 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         tools => {
             let Some(template) = &template else {
                 let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-                let message = format!("the model has no chat template, which would show it the tools ({})", names.join(", "));
+                let message =
+                    format!("the model has no chat template, which would show it the tools ({})", names.join(", "));
                 return Err(Error::input(message).with_hint("give one with `--chat-template NAME`"));
             };
             let format = tool_calls.or_else(|| CallFormat::of_template(template.source())).ok_or_else(|| {

@@ -26,7 +26,7 @@ use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
 use crate::reward::config::Learned;
-use crate::reward::{self, Interrupt, Reward, EnvironmentReward, MixReward};
+use crate::reward::{self, EnvironmentReward, Interrupt, MixReward, Reward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
 use crate::run::tensors::read_tensors;

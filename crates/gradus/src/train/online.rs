@@ -146,6 +146,7 @@ impl OnlineTraining<'_, '_> {
         let mut round = Round { task, source: &mut **source, sampler: &sampler, iteration, size };
         let mut rollouts = round.sample(0, &rows, actor, &mut measured.stats)?;
         measured.lap("sampling");
+        refuse_if_all_failed(&rollouts)?;
 
         progress.advance("scored", 0, rollouts.len())?;
         let mut scores = reward::apply(*reward, &rollouts)?;
@@ -233,7 +234,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
-        let failures = failures(&rollouts)?;
+        let failures = failures(&rollouts);
 
         // 2. Compare with the reference; advantages, on the host.
         let experience = self.experience(rollouts, &scores, &within)?;
@@ -294,6 +295,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let (reference, measuring, &Settings { seed, passes, .. }) = (task.reference, task.measuring, settings);
         let evaluation = Evaluation { prompts: &prompts, sampler: &sampler, reference, seed, passes, measuring };
         let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
+        refuse_if_all_failed(&found.rollouts)?;
         if done == 0 {
             reward::check_judges(&self.reward.name(), &found.scores)?;
         }
@@ -338,23 +340,31 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 /// The most failures of episodes that a step tells of one by one.
 const FAILURES_TOLD: usize = 3;
 
-/// What to tell of the episodes that failed.
+/// Refuses rollouts whose episodes have all failed: nothing can be learned from them.
 ///
 /// # Errors
-/// When all have failed: nothing can be learned from them.
-fn failures(rollouts: &Rollouts) -> Result<Vec<String>> {
+/// [`Error::Input`] with the first failure.
+fn refuse_if_all_failed(rollouts: &Rollouts) -> Result<()> {
+    let mut failed = rollouts.rollouts.iter().map(rollout::Rollout::failure);
+    match failed.next().flatten() {
+        Some(first) if failed.all(|failure| failure.is_some()) => {
+            let message = format!("all {} episodes failed, the first: {first}", rollouts.len());
+            Err(Error::input(message).with_hint("try the environment alone: does it answer?"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What to tell of the episodes that failed.
+fn failures(rollouts: &Rollouts) -> Vec<String> {
     let failed: Vec<&str> = rollouts.rollouts.iter().filter_map(rollout::Rollout::failure).collect();
     let (count, all) = (failed.len(), rollouts.len());
-    if count == all && all > 0 {
-        let message = format!("all {all} episodes failed, the first: {}", failed[0]);
-        return Err(Error::input(message).with_hint("try the environment alone: does it answer?"));
-    }
     let mut told: Vec<String> =
         failed.iter().take(FAILURES_TOLD).map(|what| format!("an episode failed and is left out: {what}")).collect();
     if count > FAILURES_TOLD {
         told.push(format!("{count} of {all} episodes of this step failed and are left out"));
     }
-    Ok(told)
+    told
 }
 
 /// The completions as observers see them.

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use gradus::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Sort, Table, TurnRecord};
-use gradus_environments::Reply;
 use gradus::runs::Library;
+use gradus_environments::Reply;
 use serde_json::{Map, Value, json};
 
 use super::show::section;

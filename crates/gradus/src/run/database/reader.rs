@@ -7,7 +7,9 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
-use super::{Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure};
+use super::{
+    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure,
+};
 use crate::error::{Error, Result};
 use crate::run::RunDir;
 

@@ -178,7 +178,9 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Resu
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
     let work = if tables == 0 {
-        format!("{SCHEMA} {TEST_ROLLOUTS} ALTER TABLE test_rollouts ADD COLUMN episode TEXT; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
+        format!(
+            "{SCHEMA} {TEST_ROLLOUTS} ALTER TABLE test_rollouts ADD COLUMN episode TEXT; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+        )
     } else {
         let added = match &ADDED[version as usize - 1..] {
             [] => String::new(),
