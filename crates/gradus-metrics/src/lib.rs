@@ -65,6 +65,7 @@ mod files;
 mod increasing_numbers;
 mod keyed;
 mod lcs;
+pub mod mathematics;
 mod measure;
 mod meteor;
 mod mteval;

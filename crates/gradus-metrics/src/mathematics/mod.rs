@@ -1,0 +1,265 @@
+//! Answers of mathematics: found in a text, and compared by their value.
+//!
+//! ```
+//! use gradus_metrics::mathematics::is_correct;
+//!
+//! assert_eq!(is_correct(r"$\frac{1}{2}$", r"so it is \boxed{0.5}"), Some(true));
+//! assert_eq!(is_correct(r"$(x+1)^2$", r"The answer is $x^2 + 2x + 1$."), Some(true));
+//! assert_eq!(is_correct("#### 1,200", "1200 apples are left."), Some(true));
+//! assert_eq!(is_correct(r"$\{1, 2\}$", r"\boxed{2, 1}"), Some(true));
+//! assert_eq!(is_correct("$5$", "I do not know."), Some(false));
+//! ```
+//!
+//! **Where the answer stands.** The last `\boxed{…}`; else what follows "the final answer is"; else what follows "answer:" or
+//! "answer"; else the last mathematics (`$…$`, `\(…\)`, `\[…\]`) or the last number.
+//!
+//! **When two are equal.** Numbers by value, exact as fractions; decimals after rounding to six digits; `9%` is `9` and `0.09`.
+//! Expressions with variables are equal when they have the same value at fixed points. Lists and sets are compared in any order,
+//! tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. The gold answer says whether a
+//! value or an equation is wanted: `x = 5` answers `5`, and the other way round. Units and degrees are not read.
+//!
+//! The verdicts are those of the package `math-verify` on answers in the style of GSM8K and MATH; the tests name where they differ.
+
+mod expression;
+mod extract;
+mod parser;
+mod value;
+
+use extract::{Form, Span, candidates};
+use value::Value;
+
+/// An answer that was found in a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// Its value; none where the mathematics cannot be read.
+    value: Option<Value>,
+    /// Its text, without blanks.
+    text: String,
+}
+
+impl Answer {
+    /// Finds the answer in a text; none where there is no mathematics and no number in it.
+    pub fn find(text: &str) -> Option<Self> {
+        let mut first: Option<String> = None;
+        for span in candidates(text).into_iter().take(64) {
+            let clean = cleaned(&span.text);
+            if let Some(value) = read(&span, &clean) {
+                return Some(Self { value: Some(value), text: packed(first.as_deref().unwrap_or(&clean)) });
+            }
+            first.get_or_insert(clean);
+        }
+        first.map(|text| Self { value: None, text: packed(&text) })
+    }
+
+    /// Reads a gold answer: a text with an answer in it, or bare LaTeX such as `x^2 + 1`.
+    pub fn gold(text: &str) -> Option<Self> {
+        let has_marks = ["$", "\\(", "\\[", "\\boxed", "####"].iter().any(|mark| text.contains(mark));
+        if !has_marks {
+            let clean = cleaned(text);
+            let is_prose = clean
+                .split_whitespace()
+                .filter(|word| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_alphabetic()))
+                .count()
+                > 1;
+            if !is_prose && let Some(value) = parser::parse(&clean) {
+                return Some(Self { value: Some(value), text: packed(&clean) });
+            }
+        }
+        Self::find(text)
+    }
+
+    /// Whether `answer` is right where this is the gold answer.
+    pub fn is_matched_by(&self, answer: &Self) -> bool {
+        let is_equal = matches!((&self.value, &answer.value), (Some(gold), Some(found)) if gold.equals(found));
+        is_equal || (!self.text.is_empty() && self.text == answer.text)
+    }
+}
+
+/// Whether a text answers a question whose answer is `gold`; none where `gold` holds no answer.
+pub fn is_correct(gold: &str, text: &str) -> Option<bool> {
+    let gold = Answer::gold(gold)?;
+    Some(Answer::find(text).is_some_and(|answer| gold.is_matched_by(&answer)))
+}
+
+fn read(span: &Span, clean: &str) -> Option<Value> {
+    let value = parser::parse(clean).or_else(|| {
+        // Of `a = b = c` that cannot be read as a whole, the last side.
+        let is_chain = span.form != Form::Plain && !clean.contains([',', ';']);
+        let (_, last) = clean.rsplit_once('=').filter(|_| is_chain)?;
+        parser::parse(last)
+    })?;
+    Some(match (value, span.is_percent) {
+        (Value::Scalar(expr), true) => Value::Scalar(expression::Expr::Percent(Box::new(expr))),
+        (value, _) => value,
+    })
+}
+
+/// Without blanks, for a comparison by letters.
+fn packed(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+/// Words behind a number that are its unit.
+const UNITS: [&str; 58] = [
+    "degrees", "degree", "deg", "cm", "mm", "km", "m", "ft", "feet", "foot", "inches", "inch", "in", "meters", "meter",
+    "metres", "metre", "miles", "mile", "mph", "kmh", "yards", "yard", "kg", "g", "grams", "lb", "lbs", "pounds",
+    "pound", "liters", "liter", "litres", "gallons", "gallon", "hours", "hour", "hr", "hrs", "minutes", "minute",
+    "min", "seconds", "second", "sec", "s", "days", "day", "weeks", "months", "years", "year", "cents", "dollars",
+    "dollar", "units", "unit", "square",
+];
+
+/// Without what changes no value: words between, units, empty braces, quotes.
+fn cleaned(text: &str) -> String {
+    let mut text = text.replace("\\$", "").replace('$', "").replace("{,}", ",").replace("\\!", "");
+    for (from, to) in [
+        ("\\text{ and }", ","),
+        ("\\text{and}", ","),
+        ("\\text{ or }", ","),
+        ("\\text{or}", ","),
+        ("\\%", "%"),
+        ("\\ldots", ""),
+        ("\\dots", ""),
+        ("\\infinity", "\\infty"),
+        ("^{\\circ}", ""),
+        ("^\\circ", ""),
+        ("^{\\text{th}}", ""),
+        ("\\text{th}", ""),
+        ("\\mathrm{th}", ""),
+    ] {
+        text = text.replace(from, to);
+    }
+    for word in ["and", "or"] {
+        let pattern = format!(" {word} ");
+        text = text.replace(&pattern, ", ");
+    }
+    for (words, sign) in [(" percentage", "%"), (" percent", "%"), ("\\text{percent}", "%"), (" pct", "%")] {
+        text = text.replace(words, sign);
+    }
+    let mut text = text.replace(",,", ",").replace(", ,", ",").trim().trim_end_matches(['.', ',', ';', ' ']).to_owned();
+    if text.ends_with('\\') {
+        text.pop();
+    }
+    without_unit(&text).to_owned()
+}
+
+/// Without a unit at the end: `5 \text{ cm}^2`, `5 cm`.
+fn without_unit(text: &str) -> &str {
+    let text = text.trim();
+    let bare = ["^2", "^3", "^{2}", "^{3}", "²", "³"].iter().find_map(|power| text.strip_suffix(power)).unwrap_or(text);
+    for command in ["\\text", "\\mathrm", "\\mbox", "\\textrm"] {
+        if let Some(at) = bare.rfind(command)
+            && bare.ends_with('}')
+            && bare[at..].matches('{').count() == 1
+        {
+            let before = bare[..at].trim_end().trim_end_matches(['\\', ',', '~', ';']).trim_end();
+            let is_number = before.ends_with(|c: char| c.is_ascii_digit() || matches!(c, '}' | ')' | '%' | 'i'));
+            if is_number {
+                return without_unit(before);
+            }
+        }
+    }
+    if let Some(at) = bare.rfind(|c: char| !c.is_ascii_alphabetic()) {
+        let (before, word) = bare.split_at(at + bare[at..].chars().next().map_or(1, char::len_utf8));
+        let is_after_number =
+            before.trim_end().ends_with(|c: char| c.is_ascii_digit() || c == '}') && before.ends_with([' ', '}']);
+        if is_after_number && UNITS.contains(&word.to_ascii_lowercase().as_str()) {
+            return without_unit(before);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Right answers that `math-verify` does not take: a stop within the marks, `i` apart from its factor, `\fbox`.
+    const WE_ALONE: [&str; 4] =
+        ["so it is \\(18.\\)", "Thus \\[ 2 + 3 i \\]", "We add and find $7x$, so \\boxed{2 + 3 i}", "\\fbox{9}"];
+
+    #[test]
+    fn verdicts_are_those_of_math_verify() {
+        let text = include_str!("../../tests/fixtures/mathematics.jsonl");
+        let mut differences = Vec::new();
+        for line in text.lines().skip(1) {
+            let row: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let text = |key: &str| row[key].as_str().expect("a text").to_owned();
+            let (gold, answer, expected) = (text("gold"), text("text"), row["correct"].as_bool().expect("a verdict"));
+            // `2 + 3 i` as the gold answer is one that it cannot read either.
+            let ours = is_correct(&gold, &answer) == Some(true);
+            let is_known = ours && (WE_ALONE.contains(&answer.as_str()) || gold == "$2 + 3 i$");
+            if ours != expected && !is_known {
+                differences.push(format!("{gold} | {answer}: {ours}"));
+            }
+        }
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    #[test]
+    fn gold_answers_may_be_bare() {
+        for (gold, text, expected) in [
+            ("x^2 + 1", "$1 + x^2$", Some(true)),
+            ("\\frac{1}{3}", "\\boxed{2/6}", Some(true)),
+            ("A solution is not known.", "5", None),
+            ("", "5", None),
+            ("so\n#### 1,000", "1000", Some(true)),
+            ("4", "", Some(false)),
+        ] {
+            assert_eq!(is_correct(gold, text), expected, "{gold} | {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_deep_long_or_large_ends() {
+        for text in [
+            "(".repeat(5000),
+            format!("${}1${}", "\\frac{1}{".repeat(300), "}".repeat(300)),
+            format!("${}$", "-".repeat(3000)),
+            "$9^{9^{9^{9}}}$".to_owned(),
+            "$(10^{9})!$".to_owned(),
+            "$2^{100000}$".to_owned(),
+            format!("${}$", "1 \\pm ".repeat(100)),
+            "$1/0$".to_owned(),
+            "$\\frac{0}{0}$".to_owned(),
+            "\\boxed{".repeat(2000),
+            format!("answer {}", "1 ".repeat(20_000)),
+        ] {
+            let _ = is_correct(&text, &text);
+            let _ = is_correct("$2$", &text);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever a policy writes has a verdict.
+        #[test]
+        fn any_text_has_a_verdict(
+            parts in prop::collection::vec(
+                prop::sample::select(vec![
+                    "\\frac", "{", "}", "(", ")", "[", "]", "$", "1", "2.5", "x", "^", "_", "\\sqrt", "\\boxed{", "answer: ", "=",
+                    "<", "-", "+", "/", "\\text{cm}", "%", "!", "|", "\\pm", ",", "\\cup", "\\infty", "\\begin{pmatrix}",
+                    "\\end{pmatrix}", "\\\\", "&", " ", "é", "\\log_", "\\binom", "\\{", "\\}", "\n", "\\sin", "i", "e", "**",
+                ]),
+                0..40,
+            ),
+            more in any::<String>(),
+        ) {
+            let text = format!("{}{more}", parts.concat());
+            let _ = is_correct(&text, &format!("${text}$"));
+            prop_assert_ne!(is_correct("$7$", &text), None);
+        }
+
+        /// An expression equals itself, written with other blanks and in a box.
+        #[test]
+        fn an_answer_equals_itself(a in -999i64..999, b in 1i64..99, c in 0i64..20) {
+            let gold = format!("$\\frac{{{a}}}{{{b}}} + x^{{{c}}}$");
+            let text = format!("\\boxed{{x^{{{c}}}+\\frac{{{}}}{{{}}}}}", 3 * a, 3 * b);
+            prop_assert_eq!(is_correct(&gold, &text), Some(true));
+            let other = format!("\\boxed{{x^{{{c}}}+\\frac{{{}}}{{{b}}}}}", a + 1);
+            prop_assert_eq!(is_correct(&gold, &other), Some(false));
+        }
+    }
+}
