@@ -37,16 +37,16 @@ pub fn is_usage(error: &CommandError) -> bool {
     error.is::<clap::Error>()
 }
 
-/// Renders chat templates for the process that started this one, where `arguments` (without the program's name) say so, and returns
-/// the exit code. A program calls it before anything else.
-pub fn render_for_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
-    output::render_for_parent(arguments)
+/// Serves the process that started this one, where `arguments` (without the program's name) say so, and returns the exit code: it
+/// renders chat templates or runs a confined program. A program calls this before anything else.
+pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
+    output::serve_parent(arguments)
 }
 
 /// Runs the command that `arguments` (without the program's name) ask for, prints what it has to say, and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    if let Some(code) = render_for_parent(arguments.iter().cloned()) {
+    if let Some(code) = serve_parent(arguments.iter().cloned()) {
         return code;
     }
     let matches = match cli::command().try_get_matches_from(named(arguments)) {
@@ -54,7 +54,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return output::usage(error),
     };
     let out = Output::new(&cli::Global::from(&matches));
-    let result = process::render_apart().and_then(|()| {
+    let result = process::register_children().and_then(|()| {
         // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its
         // thread counted among those that compute, one would be missing.
         if commands::computes(&matches) {
@@ -91,7 +91,7 @@ pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<Called, Com
         output::translate_unknown(&mut error);
         error
     })?;
-    process::render_apart()?;
+    process::register_children()?;
     let out = Output::captured();
     commands::run(&matches, &out)?;
     Ok(out.take())

@@ -319,9 +319,12 @@ fn is_color(piece: &str) -> bool {
     digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b';'))
 }
 
-/// Renders chat templates for the process that started this one, where it did so for that, and returns how to exit.
-pub fn render_for_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
-    render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
+/// Where another process of this program started this one to render chat templates or to run a confined program: does so, and
+/// returns the exit code.
+pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    gradus_environments::sandbox::answer(arguments.iter().cloned())
+        .or_else(|| render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout())))
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.

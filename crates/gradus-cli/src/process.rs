@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use gradus::text::render::{self, Starter};
+use gradus_environments::sandbox;
 
 /// The program itself, with no arguments yet. Whatever they become, no shell reads them.
 pub fn gradus() -> anyhow::Result<Command> {
@@ -28,16 +29,21 @@ static PROGRAM: OnceLock<Starter> = OnceLock::new();
 /// Says how this program is started again. The first call decides.
 pub fn start_as(program: Starter) {
     PROGRAM.get_or_init(|| program.clone());
-    render::register(program);
+    register(program);
 }
 
-/// Has chat templates rendered by processes of their own from now on, which are this program too.
-pub fn render_apart() -> anyhow::Result<()> {
+/// From now on, what strangers wrote runs in processes of its own, which are this program too.
+pub fn register_children() -> anyhow::Result<()> {
     if PROGRAM.get().is_none() {
-        let program = render::this_program().context("chat templates need a process of their own")?;
-        render::register(program);
+        register(render::this_program().context("chat templates need a process of their own")?);
     }
     Ok(())
+}
+
+/// Chat templates are rendered, and programs of a policy run, by processes that `starter` starts.
+fn register(starter: Starter) {
+    sandbox::register(starter.program.clone(), starter.arguments.clone());
+    render::register(starter);
 }
 
 /// Begins it; what it says of itself goes to `log`.

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::error::Result;
-use crate::functions::{Calculator, Search, SearchConfig};
+use crate::functions::{Calculator, Python, Search, SearchConfig};
 use crate::games::{Arithmetic, ArithmeticConfig, Guess, GuessConfig, Maze, MazeConfig};
 use crate::program::{ProgramConfig, ProgramEnvironment};
+use crate::sandbox::SandboxConfig;
 use crate::toolbox::{Function, Toolbox};
 
 /// What answers the policy: the choice is the key.
@@ -53,6 +54,8 @@ impl EnvironmentConfig {
 pub enum ToolConfig {
     /// Computes an arithmetic expression.
     Calculator {},
+    /// Runs Python programs in a sandbox (Linux).
+    Python(SandboxConfig),
     /// Searches the texts of a local folder (BM25).
     Search(SearchConfig),
 }
@@ -66,6 +69,7 @@ impl ToolConfig {
         let build = |tool: &Self| -> Result<Box<dyn Function>> {
             Ok(match tool {
                 Self::Calculator {} => Box::new(Calculator::default()),
+                Self::Python(config) => Box::new(Python::open(config)?),
                 Self::Search(config) => Box::new(Search::open(config)?),
             })
         };

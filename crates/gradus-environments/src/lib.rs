@@ -14,6 +14,7 @@ pub mod games;
 pub mod process;
 mod program;
 mod replay;
+pub mod sandbox;
 mod tool;
 mod tool_calls;
 mod toolbox;

@@ -347,9 +347,9 @@ fn observation(mut answer: Map<String, Value>) -> Result<Observation> {
     let metrics = match answer.remove("metrics") {
         None | Some(Value::Null) => BTreeMap::new(),
         Some(Value::Object(map)) if map.len() <= METRICS => {
-            let one = |(name, value): (String, Value)| match value.as_f64() {
+            let one = |(name, value): (String, Value)| match value.as_f64().or(value.as_bool().map(f64::from)) {
                 Some(number) => Ok((name, number)),
-                None => Err(unexpected("metrics", "numbers", &value)),
+                None => Err(unexpected("metrics", "numbers or truth values", &value)),
             };
             map.into_iter().map(one).collect::<Result<_>>()?
         }

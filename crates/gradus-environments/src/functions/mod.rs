@@ -1,7 +1,9 @@
 //! Functions that are built in.
 
 mod calculator;
+mod python;
 mod search;
 
 pub use calculator::Calculator;
+pub use python::Python;
 pub use search::{Search, SearchConfig};

@@ -1,0 +1,220 @@
+//! What a child does before it becomes a stranger's program. The order matters: each step takes a right away.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    path_beneath_rules,
+};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    apply_filter,
+};
+
+use super::Bounds;
+
+/// Open files at most.
+const FILES: u64 = 64;
+
+pub(super) fn confine(bounds: &Bounds) -> Result<(), String> {
+    let told = |what: &str, error: &dyn std::fmt::Display| format!("the program cannot be confined: {what}: {error}");
+    limit(bounds).map_err(|error| told("limits", &error))?;
+    for set in [caps::CapSet::Ambient, caps::CapSet::Bounding] {
+        // Where there is no right to drop them, `no_new_privs` keeps them out of reach.
+        let _ = caps::clear(None, set);
+    }
+    for set in [caps::CapSet::Inheritable, caps::CapSet::Effective, caps::CapSet::Permitted] {
+        caps::clear(None, set).map_err(|error| told("capabilities", &error))?;
+    }
+    nix::sys::prctl::set_no_new_privs().map_err(|error| told("no_new_privs", &error))?;
+    let status = landlocked(bounds).map_err(|error| told("Landlock", &error))?;
+    if status == RulesetStatus::NotEnforced {
+        return Err(told(
+            "Landlock",
+            &"this kernel does not have it (Linux 6.2 or later with `landlock` among its `lsm`)",
+        ));
+    }
+    filter_calls().map_err(|error| told("seccomp", &error))
+}
+
+/// Replaces this process; returns only what went wrong.
+pub(super) fn become_program(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> String {
+    let error = Command::new(program).args(arguments).exec();
+    format!("`{}` could not be started in the sandbox: {error}", program.to_string_lossy())
+}
+
+fn limit(bounds: &Bounds) -> nix::Result<()> {
+    let lower = |resource: Resource, most: u64| {
+        let (_, hard) = getrlimit(resource)?;
+        let most = hard.min(most);
+        setrlimit(resource, most, most)
+    };
+    lower(Resource::RLIMIT_AS, bounds.memory_bytes)?;
+    lower(Resource::RLIMIT_CPU, bounds.seconds)?;
+    lower(Resource::RLIMIT_FSIZE, 0)?;
+    lower(Resource::RLIMIT_CORE, 0)?;
+    lower(Resource::RLIMIT_NOFILE, FILES)?;
+    lower(Resource::RLIMIT_MSGQUEUE, 0)
+}
+
+/// No file but those of Python and the system can be read, none written; no TCP; no signals to others.
+fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> {
+    let abi = ABI::V6;
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::from_all(abi))?
+        .create()?
+        .add_rules(path_beneath_rules(&bounds.readable, AccessFs::from_read(abi)))?
+        .restrict_self()?;
+    Ok(status.ruleset)
+}
+
+/// Calls that are refused with `EPERM`: the network, processes, rights of files, other processes, memory of its own, and the
+/// system.
+const REFUSED: &[i64] = &[
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_execveat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_memfd_create,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_personality,
+    // Named only by newer headers: `fchmodat2`, `setxattrat`, `removexattrat`.
+    452,
+    463,
+    466,
+];
+
+/// Those that only this architecture has.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[];
+
+/// Calls of the x32 form have this bit.
+#[cfg(target_arch = "x86_64")]
+const X32: i64 = 0x4000_0000;
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn filter_calls() -> Result<(), String> {
+    let mut refused: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|&call| (call, Vec::new())).collect();
+    let condition = |argument: u8, operator, value: u64| {
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value);
+        SeccompRule::new(vec![condition.map_err(|error| error.to_string())?]).map_err(|error| error.to_string())
+    };
+    // A thread may be made, a process not.
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    refused.insert(libc::SYS_clone, vec![condition(0, SeccompCmpOp::MaskedEq(thread), 0)?]);
+    // Signals for itself.
+    let own = u64::from(std::process::id());
+    for call in [libc::SYS_kill, libc::SYS_tgkill] {
+        refused.insert(call, vec![condition(0, SeccompCmpOp::Ne, own)?]);
+    }
+    refused.insert(libc::SYS_prlimit64, vec![condition(0, SeccompCmpOp::Gt, 0)?]);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let x32: Vec<i64> = refused.keys().map(|call| call | X32).collect();
+        refused.extend(x32.into_iter().map(|call| (call, Vec::new())));
+    }
+    apply(refused, libc::EPERM)?;
+    // The C library falls back to `clone`, whose arguments a filter can read.
+    apply(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)
+}
+
+fn apply(rules: Rules, error: i32) -> Result<(), String> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let refuse = SeccompAction::Errno(error.cast_unsigned());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture);
+    let program = filter.and_then(TryInto::try_into).map_err(|error: seccompiler::BackendError| error.to_string())?;
+    let program: seccompiler::BpfProgram = program;
+    apply_filter(&program).map_err(|error| error.to_string())
+}

@@ -1,0 +1,285 @@
+//! Attacks on the sandbox. A program of its own, because it is started again for each confined program.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use gradus_environments::functions::Python;
+use gradus_environments::sandbox::{self, End, Outcome, Sandbox, SandboxConfig};
+use gradus_environments::{Call, Environment, Function, Start, Toolbox, Turn};
+
+fn main() -> ExitCode {
+    if let Some(code) = sandbox::answer(std::env::args_os().skip(1)) {
+        return ExitCode::from(code);
+    }
+    if std::env::args().any(|argument| argument == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    // Without a registered program nothing runs.
+    let refused = Sandbox::open(&SandboxConfig::default()).expect_err("nothing is registered");
+    assert!(refused.to_string().contains("it has registered no sandbox"), "{refused}");
+    sandbox::register(std::env::current_exe().expect("this program"), Vec::new());
+    let sandbox = match Sandbox::open(&config(1)) {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            println!("skipped: no sandbox here: {error}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    for (name, test) in TESTS {
+        test(&sandbox);
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+type Test = fn(&Sandbox);
+const TESTS: &[(&str, Test)] = &[
+    ("programs_compute", programs_compute),
+    ("time_ends", time_ends),
+    ("memory_ends", memory_ends),
+    ("output_ends", output_ends),
+    ("no_file_is_changed_or_read", no_file_is_changed_or_read),
+    ("no_network", no_network),
+    ("no_processes_and_no_signals", no_processes_and_no_signals),
+    ("no_way_past_the_library", no_way_past_the_library),
+    ("a_crash_is_an_outcome", a_crash_is_an_outcome),
+    ("a_tool_answers_with_what_went_wrong", a_tool_answers_with_what_went_wrong),
+    ("nobody_is_left", nobody_is_left),
+];
+
+fn config(seconds: u64) -> SandboxConfig {
+    SandboxConfig { seconds, ..SandboxConfig::default() }
+}
+
+fn run(sandbox: &Sandbox, code: &str) -> Outcome {
+    sandbox.run(code, "").expect("started")
+}
+
+/// Runs lines that must all be refused: each prints that it got through.
+#[track_caller]
+fn all_refused(sandbox: &Sandbox, setup: &str, lines: &[&str]) {
+    let tries: String =
+        lines.iter().map(|line| format!("try:\n    {line}\n    print('THROUGH', {line:?})\nexcept (OSError, ValueError, RuntimeError) as error:\n    print(type(error).__name__)\n")).collect();
+    let outcome = run(sandbox, &format!("{setup}\n{tries}\nprint('end')"));
+    assert!(outcome.stdout.ends_with("end\n") && !outcome.stdout.contains("THROUGH"), "{outcome:?}");
+}
+
+fn programs_compute(sandbox: &Sandbox) {
+    let outcome = run(sandbox, "import math, json, re, collections, fractions, itertools\nprint(math.factorial(20))");
+    assert_eq!((outcome.stdout.as_str(), outcome.end), ("2432902008176640000\n", End::Code(0)), "{outcome:?}");
+    let outcome = sandbox.run("print(input()[::-1])", "é⟩\nmore").expect("started");
+    assert_eq!(outcome.stdout, "⟩é\n", "{outcome:?}");
+    let outcome = run(sandbox, "import threading\nt = threading.Thread(target=print, args=(1,))\nt.start(); t.join()");
+    assert_eq!(outcome.stdout, "1\n", "threads may be made: {outcome:?}");
+    assert_eq!(run(sandbox, "import sys; sys.exit(3)").end, End::Code(3));
+    assert!(run(sandbox, "1/0").stderr.ends_with("ZeroDivisionError: division by zero\n"));
+    assert!(run(sandbox, "def f(:").stderr.contains("SyntaxError"));
+    assert_eq!(run(sandbox, "import os\nprint(sorted(os.environ) == sorted(set(os.environ) & {'PATH', 'HOME', 'LANG', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PYTHONDONTWRITEBYTECODE', 'LC_CTYPE'}))").stdout, "True\n");
+}
+
+fn time_ends(sandbox: &Sandbox) {
+    for code in ["while True: pass", "10 ** 10 ** 9", "import re\nre.match('(a+)+$', 'a' * 64 + 'b')"] {
+        assert!(matches!(run(sandbox, code).end, End::Killed(_) | End::OutOfTime), "{code}");
+    }
+    assert_eq!(run(sandbox, "import time\ntime.sleep(60)").end, End::OutOfTime);
+    let ignoring = "import signal, time\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\ntime.sleep(60)";
+    assert_eq!(run(sandbox, ignoring).end, End::OutOfTime);
+}
+
+fn memory_ends(sandbox: &Sandbox) {
+    for code in
+        ["x = 'x' * (1 << 30)", "import mmap\nmmap.mmap(-1, 1 << 30)", "x = []\nwhile True: x.append(bytes(1 << 20))"]
+    {
+        let outcome = run(sandbox, code);
+        assert!(outcome.end == End::Code(1) || matches!(outcome.end, End::Killed(_)), "{code}: {outcome:?}");
+    }
+    // Threads have stacks, which count.
+    let outcome = run(
+        sandbox,
+        "import threading, time\nfor _ in range(100000): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+    );
+    assert_ne!(outcome.end, End::Code(0), "{outcome:?}");
+    let outcome =
+        run(sandbox, "import os\nn = 0\ntry:\n    while True: os.pipe(); n += 2\nexcept OSError: print(n < 64)");
+    assert_eq!(outcome.stdout, "True\n", "{outcome:?}");
+}
+
+fn output_ends(sandbox: &Sandbox) {
+    for code in [
+        "while True: print('x' * 1000)",
+        "import sys\nwhile True: sys.stderr.write('x' * 1000)",
+        "import os\nwhile True: os.write(1, b'\\0' * 100000)",
+    ] {
+        let outcome = run(sandbox, code);
+        assert!(matches!(outcome.end, End::TooMuchOutput), "{code}: {:?}", outcome.end);
+        assert!(outcome.stdout.len() + outcome.stderr.len() < 400_000);
+    }
+}
+
+fn no_file_is_changed_or_read(sandbox: &Sandbox) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "secret").expect("written");
+    let setup = format!("import os, shutil\nfile, folder = {:?}, {:?}", file, folder.path());
+    all_refused(
+        sandbox,
+        &setup,
+        &[
+            "open(file).read()",
+            "open(file, 'w')",
+            "open(file, 'a')",
+            "open(folder + '/new', 'w')",
+            "open('/tmp/new', 'w')",
+            "open('/dev/shm/new', 'w')",
+            "open('new', 'w')",
+            "open('/etc/passwd').read()",
+            "open('/proc/self/environ').read()",
+            "open('/proc/1/cmdline').read()",
+            "os.listdir('/')",
+            "os.listdir(folder)",
+            "os.listdir('/root')",
+            "os.mkdir(folder + '/new')",
+            "os.unlink(file)",
+            "os.rename(file, file + '2')",
+            "os.link(file, file + '2')",
+            "os.symlink(file, folder + '/link')",
+            "os.truncate(file, 0)",
+            "os.chmod(file, 0o777)",
+            "os.chown(file, 1, 1)",
+            "os.utime(file)",
+            "os.setxattr(file, 'user.a', b'a')",
+            "os.mkfifo(folder + '/pipe')",
+            "os.mknod(folder + '/node')",
+            "os.chroot(folder)",
+            "os.memfd_create('a')",
+            "open('/dev/null', 'w')",
+            "open('/usr/bin/new', 'w')",
+        ],
+    );
+    assert_eq!(std::fs::read_to_string(&file).expect("there"), "secret");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 1);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_ne!(file.metadata().expect("there").permissions().mode() & 0o777, 0o777);
+    }
+}
+
+fn no_network(sandbox: &Sandbox) {
+    all_refused(
+        sandbox,
+        "import socket, urllib.request",
+        &[
+            "socket.socket()",
+            "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+            "socket.socket(socket.AF_UNIX)",
+            "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+            "socket.create_connection(('127.0.0.1', 80))",
+            "socket.getaddrinfo('example.com', 80)",
+            "urllib.request.urlopen('http://127.0.0.1')",
+        ],
+    );
+}
+
+fn no_processes_and_no_signals(sandbox: &Sandbox) {
+    all_refused(
+        sandbox,
+        "import os, subprocess, multiprocessing, signal",
+        &[
+            "os.fork()",
+            "os.posix_spawn('/bin/true', ['true'], {})",
+            "subprocess.run(['true'])",
+            "multiprocessing.Process(target=print).start()",
+            "os.kill(os.getppid(), signal.SIGTERM)",
+            "os.kill(-1, signal.SIGTERM)",
+            "os.kill(1, 0)",
+            "os.killpg(os.getpgid(os.getppid()), 0)",
+            "os.setuid(1)",
+        ],
+    );
+    // `system` answers with a number.
+    assert_ne!(run(sandbox, "import os\nprint(os.system('true'))").stdout, "0\n");
+}
+
+/// Calls of the system by their numbers.
+fn no_way_past_the_library(sandbox: &Sandbox) {
+    if cfg!(not(target_arch = "x86_64")) {
+        println!("skipped: the numbers of calls are those of x86-64");
+        return;
+    }
+    let setup = "\
+import ctypes, os
+_c = ctypes.CDLL(None, use_errno=True)
+def call(*numbers):
+    if _c.syscall(*[ctypes.c_long(n) for n in numbers]) < 0:
+        raise OSError(ctypes.get_errno(), 'refused')
+X32 = 0x40000000";
+    all_refused(
+        sandbox,
+        setup,
+        &[
+            "call(41, 2, 1, 0)",
+            "call(41 | X32, 2, 1, 0)",
+            "call(57)",
+            "call(58)",
+            "call(56, 17, 0, 0, 0, 0)",
+            "call(57 | X32)",
+            "call(435, 0, 0)",
+            "call(101, 0, 0, 0, 0)",
+            "call(310, os.getppid(), 0, 0, 0, 0, 0)",
+            "call(319, 0, 0)",
+            "call(425, 8, 0)",
+            "call(272, 0x10000000)",
+            "call(321, 0, 0, 0)",
+            "call(62, os.getppid(), 0)",
+            "call(234, os.getppid(), os.getppid(), 0)",
+            "call(200, os.getppid(), 0)",
+            "call(434, os.getppid(), 0)",
+            "call(302, os.getppid(), 0, 0, 0)",
+            "call(165, 0, 0, 0, 0, 0)",
+            "call(169, 0, 0, 0)",
+            "call(29, 0, 4096, 0o1600)",
+            "call(164, 0, 0)",
+        ],
+    );
+}
+
+fn a_crash_is_an_outcome(sandbox: &Sandbox) {
+    assert_eq!(run(sandbox, "import ctypes\nctypes.string_at(0)").end, End::Killed(11));
+    assert_eq!(run(sandbox, "import os\nos._exit(0)").end, End::Code(0));
+    assert_eq!(run(sandbox, "import os\nos.abort()").end, End::Killed(6));
+    let long = "x = 1\n".repeat(400_000);
+    assert!(run(sandbox, &long).stderr.contains("bytes, but at most"));
+    let wrong = Sandbox::open(&SandboxConfig { python: PathBuf::from("/nowhere/python"), ..config(1) });
+    assert!(wrong.expect_err("refused").to_string().contains("`/nowhere/python` cannot be used"));
+    assert!(Sandbox::open(&SandboxConfig { memory_mb: 1, ..config(1) }).is_err());
+    assert!(Sandbox::open(&config(0)).is_err());
+}
+
+fn a_tool_answers_with_what_went_wrong(_: &Sandbox) {
+    let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(1)).expect("a sandbox")) as Box<dyn Function>]);
+    let toolbox = toolbox.expect("one tool");
+    let start = Start { name: "a".into(), seed: 1, row: serde_json::Map::new() };
+    let mut episode = toolbox.begin(&start).expect("begun").episode;
+    for (code, expected) in [
+        ("print(2 + 2)", "4\n"),
+        ("2 + 2", "(the program printed nothing)"),
+        ("1 / 0", "{\"error\":\"ZeroDivisionError: division by zero\"}"),
+        ("import time\ntime.sleep(9)", "{\"error\":\"the program took more than 1 s\"}"),
+    ] {
+        let arguments = serde_json::json!({ "code": code }).as_object().cloned().expect("an object");
+        let call = Call { id: None, name: "python".into(), arguments: Ok(arguments) };
+        let turn = Turn { calls: vec![call], ..Turn::default() };
+        let replies = episode.step(&turn).expect("answered").replies;
+        assert_eq!(replies[0].content(), expected, "{code}");
+    }
+}
+
+fn nobody_is_left(_: &Sandbox) {
+    let own = std::process::id().to_string();
+    let children = std::fs::read_dir("/proc").expect("Linux").flatten().filter(|entry| {
+        let stat = std::fs::read_to_string(Path::new(&entry.path()).join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some(own.as_str())
+    });
+    assert_eq!(children.count(), 0);
+}
