@@ -44,6 +44,7 @@ pub mod rng;
 pub mod rollout;
 pub mod run;
 pub mod runs;
+pub mod service;
 pub mod settings;
 pub mod stats;
 pub mod suggest;

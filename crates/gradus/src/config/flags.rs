@@ -172,7 +172,7 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
         // An environment is one thing with keys of its own.
         _ if key == "environment" => FlagKind::Yaml,
         // A scorer may stand before another one.
-        _ if key == "reward.toxicity.scorer" => FlagKind::Yaml,
+        _ if ["reward.toxicity.scorer", "reward.judge.verdict"].contains(&key.as_str()) => FlagKind::Yaml,
         Shape::Map(fields) | Shape::Choice(fields) => {
             for inner in fields {
                 collect(schema, inner, &key, &name, section, specs);

@@ -1,18 +1,23 @@
 //! Which rewards a configuration can name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Reward;
+use super::code::CodeConfig;
 use super::fine_grained::{FineGrainedConfig, SegmentConfig};
+use super::judge::JudgeConfig;
 use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
 use crate::metric::{MetricConfig, MetricModel, ModelUse};
 use crate::plugin::Plugin;
 use crate::process::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
+
+/// The file of a run that holds what judges said.
+const JUDGEMENTS: &str = "judgements.jsonl";
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +38,10 @@ pub enum RewardConfig {
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandConfig>")]
     Command(CommandConfig),
+    /// A language model as a judge, behind an endpoint of OpenAI's form: `http://localhost:8000/v1`.
+    Judge(JudgeConfig),
+    /// The completion's Python program must pass tests, in a sandbox (Linux).
+    Code(CodeConfig),
     /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
     FineGrained(FineGrainedConfig),
     /// A reward that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
@@ -45,11 +54,27 @@ impl RewardConfig {
     /// Whether a program is started for it.
     pub fn starts_program(&self) -> bool {
         match self {
-            Self::Command(_) => true,
+            Self::Command(_) | Self::Code(_) => true,
             Self::Metric(metric) => metric.starts_program(),
             Self::Mix(parts) => parts.iter().any(|part| part.reward.starts_program()),
             Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::FineGrained(_) => false,
-            Self::Toxicity(_) | Self::Plugin(_) => false,
+            Self::Toxicity(_) | Self::Judge(_) | Self::Plugin(_) => false,
+        }
+    }
+
+    /// The same reward, whose judges keep what they said in the directory of a run unless they name a file.
+    #[must_use]
+    pub fn recorded_in(self, run: &Path) -> Self {
+        match self {
+            Self::Judge(judge) => {
+                let record = judge.record.or_else(|| Some(run.join(JUDGEMENTS)));
+                Self::Judge(JudgeConfig { record, ..judge })
+            }
+            Self::Mix(parts) => {
+                let inner = |part: WeightedReward| WeightedReward { reward: part.reward.recorded_in(run), ..part };
+                Self::Mix(parts.into_iter().map(inner).collect())
+            }
+            other => other,
         }
     }
 
@@ -69,7 +94,8 @@ impl RewardConfig {
             Self::Classifier(config) => vec![Learned::Classifier(config)],
             Self::FineGrained(FineGrainedConfig(parts)) => parts.values().map(Learned::Segments).collect(),
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
-            Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) | Self::Plugin(_) => Vec::new(),
+            Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) => Vec::new(),
+            Self::Judge(_) | Self::Code(_) | Self::Plugin(_) => Vec::new(),
         }
     }
 }
@@ -242,6 +268,13 @@ pub enum RuleConfig {
     Substring(String),
     /// 1 when the last number of the completion equals that of the named column (GSM8K's `#### n` understood), else 0.
     NumericAnswer(String),
+    /// 1 when the answer of the completion equals that of the named column as mathematics, else 0: `\frac{1}{2}`, `0.5` and `1/2` are
+    /// equal, and so are `(x+1)^2` and `x^2+2x+1`.
+    Math(MathRule),
+    /// The same, scaled by the length of the completion along a cosine.
+    CosineLength(CosineRule),
+    /// 1 when the completion begins with thoughts between `<think>` and `</think>`, else 0.
+    ThinkFormat {},
     /// −1 when the completion repeats the prompt after this prefix, the prefix, `generate` or `sentence`, else 0 (RL4LMs'
     /// shaping for CommonGen, whose prefix is `generate a sentence with: `).
     RepeatPenalty(String),
@@ -258,6 +291,54 @@ pub struct LengthRule {
     /// Half width of the triangle around the target: reward 1 at the target, 0 at this distance and beyond. Default: `target`.
     #[serde(default)]
     pub tolerance: Option<usize>,
+}
+
+/// Keys of the rule for answers of mathematics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MathRule {
+    /// The column of the right answer: a text with the answer in it, or bare LaTeX. A row without an answer there is not scored.
+    pub column: String,
+    /// The mark after which the answer is looked for, such as `</think>`; a completion without the mark is wrong. Default: none.
+    #[serde(default)]
+    pub after: Option<String>,
+}
+
+/// Keys of the rule that scales correctness by length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CosineRule {
+    /// The column of the right answer, as of `math`.
+    pub column: String,
+    /// The mark after which the answer is looked for, as of `math`. Default: none.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// Tokens from which on a completion counts as longest.
+    pub max_length: usize,
+    /// Rewards of right completions. Default: 1 for the shortest, 0.5 for the longest.
+    #[serde(default = "right_ends")]
+    pub right: Ends,
+    /// Rewards of wrong completions. Default: −1 for the shortest, −0.5 for the longest.
+    #[serde(default = "wrong_ends")]
+    pub wrong: Ends,
+}
+
+/// The rewards of the shortest and of the longest completion.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ends {
+    /// Of the shortest.
+    pub short: f64,
+    /// Of the longest.
+    pub long: f64,
+}
+
+fn right_ends() -> Ends {
+    Ends { short: 1.0, long: 0.5 }
+}
+
+fn wrong_ends() -> Ends {
+    Ends { short: -1.0, long: -0.5 }
 }
 
 /// Keys of the soft penalty of long completions.

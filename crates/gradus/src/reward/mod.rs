@@ -7,15 +7,18 @@
 //! implement [`Reward`], or wrap a closure in [`FnReward`].
 
 mod classifier;
+pub mod code;
 mod command;
 pub mod config;
 mod environment;
 pub mod fine_grained;
 mod function;
+pub mod judge;
 mod learned;
 mod length;
 mod lexicon;
 mod matching;
+mod mathematics;
 mod metric;
 mod mix;
 mod numeric;
@@ -24,6 +27,7 @@ mod place;
 mod repeat;
 mod running_mean;
 mod score;
+mod think;
 mod toxicity;
 
 use burn::tensor::Device;
@@ -40,14 +44,17 @@ use fine_grained::{FineGrainedConfig, SegmentConfig};
 
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
+pub use code::CodeReward;
 pub use command::CommandReward;
 pub use environment::EnvironmentReward;
 pub use fine_grained::{JudgedSegment, Judgement, SegmentReward};
 pub use function::FnReward;
+pub use judge::JudgeReward;
 pub use learned::ModelReward;
 pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
+pub use mathematics::{CosineReward, MathReward};
 pub use metric::{MetricReward, check_references, measured_rows};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
@@ -55,6 +62,7 @@ pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
 pub use running_mean::RunningMean;
 pub use score::{Count, Part, Score};
+pub use think::ThinkFormatReward;
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
@@ -134,9 +142,14 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
         RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
+        RewardConfig::Rule(RuleConfig::Math(rule)) => Box::new(MathReward::new(rule)),
+        RewardConfig::Rule(RuleConfig::CosineLength(rule)) => Box::new(CosineReward::new(rule)?),
+        RewardConfig::Rule(RuleConfig::ThinkFormat {}) => Box::new(ThinkFormatReward),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models, interrupt)?),
         RewardConfig::Toxicity(config) => Box::new(ToxicityReward::new(config, models, interrupt)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
+        RewardConfig::Judge(config) => Box::new(JudgeReward::new(config, interrupt)?),
+        RewardConfig::Code(config) => Box::new(CodeReward::new(config, interrupt)?),
         RewardConfig::Plugin(plugin) => plugin.make()?(models)?,
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
             let part = |(name, part): (&String, &SegmentConfig)| {

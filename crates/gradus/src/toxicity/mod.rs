@@ -12,6 +12,9 @@ pub use config::{ClassifierScorer, RecordedScorer, ScorerConfig, ServiceScorer};
 pub use recorded::Recorded;
 pub use service::Service;
 
+/// A text of which no score could be had: the scorer failed, or must not be asked.
+pub use crate::service::ServiceError as ScoringError;
+
 /// What a scorer says of a text: a number from 0 (harmless) to 1, or nothing where it cannot judge the text, such as one in a
 /// language that it does not know. Nothing is not 0.
 pub type Answer = Result<Option<f32>, ScoringError>;
@@ -23,36 +26,6 @@ pub trait ToxicityScorer: Send + Sync {
 
     /// One answer for each text, in order.
     fn score(&self, texts: &[&str]) -> Vec<Answer>;
-}
-
-/// A text of which no score could be had: the scorer failed, or must not be asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ScoringError {
-    /// What happened.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-    /// Whether the user stopped it.
-    pub is_interrupted: bool,
-}
-
-impl ScoringError {
-    /// A failure without a hint.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, is_interrupted: false }
-    }
-
-    /// The user did not want to wait for it.
-    pub fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new("interrupted") }
-    }
-
-    /// Adds what the user can do.
-    #[must_use]
-    pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,13 @@
 //! Scores that were recorded: what a file says of a text, and what another scorer adds to it.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, ScoringError, ToxicityScorer};
-use crate::error::{Error, Result, excerpt};
-use crate::files;
+use crate::error::{Result, excerpt};
+use crate::service::ledger::{Entry, Ledger};
 
 /// Characters of a text that a message quotes.
 const QUOTED: usize = 60;
@@ -20,11 +17,11 @@ const QUOTED: usize = 60;
 const AT_ONCE: usize = 64;
 
 /// A line of the file.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line<'a> {
+struct Line {
     /// The text, to the character.
-    text: std::borrow::Cow<'a, str>,
+    text: String,
     /// Its toxicity; `null` where its scorer has none, which must be said.
     #[serde(deserialize_with = "Option::deserialize")]
     toxicity: Option<f32>,
@@ -33,24 +30,32 @@ struct Line<'a> {
     scorer: Option<String>,
 }
 
-/// Looks texts up in a file, and records there what another scorer says of those that it does not know.
-///
-/// Several scorers may share a file, also those of several processes: what one adds, the others find before they ask.
-/// A line that was cut off as its writer died is written anew. Where a text stands twice, the later line holds.
-pub struct Recorded {
-    path: PathBuf,
-    otherwise: Option<Box<dyn ToxicityScorer>>,
-    /// Whose scores the file holds.
-    scorer: Option<String>,
-    known: Mutex<Known>,
+impl Entry for Line {
+    const FORM: &'static str = "{\"text\": …, \"toxicity\": a number or null}";
+    const WHAT: &'static str = "score";
+
+    fn key(&self) -> &str {
+        &self.text
+    }
+
+    fn author(&self) -> Option<&str> {
+        self.scorer.as_deref()
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        match self.toxicity {
+            Some(toxicity) if !toxicity.is_finite() => {
+                Err(format!("`toxicity` is {toxicity}, expected a number or null"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-struct Known {
-    scores: HashMap<String, Option<f32>>,
-    /// Up to where the file is known.
-    end: u64,
-    /// Where new lines go.
-    file: Option<File>,
+/// Looks texts up in a file, and records there what another scorer says of those that it does not know.
+pub struct Recorded {
+    ledger: Ledger<Line>,
+    otherwise: Option<Box<dyn ToxicityScorer>>,
 }
 
 impl Recorded {
@@ -60,33 +65,11 @@ impl Recorded {
     /// When it cannot be read (with an `otherwise`: or written), a line is no score, or a score is of another scorer than the
     /// one that is asked otherwise.
     pub fn open(path: &Path, otherwise: Option<Box<dyn ToxicityScorer>>) -> Result<Self> {
-        let mut scorer = otherwise.as_ref().map(|scorer| scorer.name());
-        let mut known = Known { scores: HashMap::new(), end: 0, file: None };
-        if otherwise.is_none() || path.exists() {
-            let tail = known.read_on(path, &mut scorer)?;
-            if otherwise.is_some() {
-                mend(path, tail, known.end).map_err(|source| Error::io(path, source))?;
-            }
-        }
-        if otherwise.is_some() {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            known.file = Some(file.map_err(|source| Error::io(path, source))?);
-        }
-        Ok(Self { path: path.to_owned(), otherwise, scorer, known: Mutex::new(known) })
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// The texts that the file does not know, each once, whoever has written to it meanwhile.
-    fn missing<'t>(&self, texts: &[&'t str]) -> Result<Vec<&'t str>> {
-        let mut known = self.known();
-        if self.otherwise.is_some() && texts.iter().any(|text| !known.scores.contains_key(*text)) {
-            known.read_on(&self.path, &mut self.scorer.clone())?;
-        }
-        let mut seen = HashSet::new();
-        Ok(texts.iter().copied().filter(|text| !known.scores.contains_key(*text) && seen.insert(*text)).collect())
+        let ledger = match &otherwise {
+            Some(scorer) => Ledger::open(path, &scorer.name())?,
+            None => Ledger::read(path)?,
+        };
+        Ok(Self { ledger, otherwise })
     }
 
     /// Asks the other scorer for `texts`, each once, and records its answers as they come: also those beside a failure, after which
@@ -105,22 +88,18 @@ impl Recorded {
     fn ask_at_once(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
         let mut failed = HashMap::new();
         let mut lines = Vec::new();
-        let answers = otherwise.score(texts);
-        let mut known = self.known();
-        for (text, answer) in texts.iter().zip(answers) {
+        for (text, answer) in texts.iter().zip(otherwise.score(texts)) {
             match answer {
                 Ok(toxicity) => {
-                    known.scores.insert((*text).to_owned(), toxicity);
-                    let line = Line { text: (*text).into(), toxicity, scorer: self.scorer.clone() };
-                    serde_json::to_writer(&mut lines, &line).expect("a text and a number");
-                    lines.push(b'\n');
+                    let scorer = self.ledger.author().map(str::to_owned);
+                    lines.push(Line { text: (*text).to_owned(), toxicity, scorer });
                 }
                 Err(error) => drop(failed.insert((*text).to_owned(), error)),
             }
         }
-        // One write of whole lines, so that another process may append to the same file.
-        if let Some(Err(error)) = known.file.as_mut().map(|file| file.write_all(&lines)) {
-            let error = ScoringError::new(format!("scores cannot be recorded in {}: {error}", self.path.display()));
+        if let Err(error) = self.ledger.add(lines) {
+            let path = self.ledger.path().display();
+            let error = ScoringError::new(format!("scores cannot be recorded in {path}: {error}"));
             failed.extend(texts.iter().map(|text| ((*text).to_owned(), error.clone())));
         }
         failed
@@ -129,28 +108,23 @@ impl Recorded {
 
 impl ToxicityScorer for Recorded {
     fn name(&self) -> String {
-        self.scorer.clone().unwrap_or_else(|| format!("recorded in {}", self.path.display()))
+        self.ledger.author().map_or_else(|| format!("recorded in {}", self.ledger.path().display()), str::to_owned)
     }
 
     fn score(&self, texts: &[&str]) -> Vec<Answer> {
-        let missing = match self.missing(texts) {
+        let missing = match self.ledger.missing(texts) {
             Ok(missing) => missing,
-            Err(error) => {
-                let error =
-                    ScoringError { hint: error.hint().map(str::to_owned), ..ScoringError::new(error.to_string()) };
-                return texts.iter().map(|_| Err(error.clone())).collect();
-            }
+            Err(error) => return texts.iter().map(|_| Err((&error).into())).collect(),
         };
         let failed = match &self.otherwise {
             Some(otherwise) if !missing.is_empty() => self.ask(&missing, &**otherwise),
             _ => HashMap::new(),
         };
-        let known = self.known();
-        let answer = |text: &&str| match (failed.get(*text), known.scores.get(*text)) {
+        let answer = |text: &&str| match (failed.get(*text), self.ledger.get(text)) {
             (Some(error), _) => Err(error.clone()),
-            (None, Some(score)) => Ok(*score),
+            (None, Some(line)) => Ok(line.toxicity),
             (None, None) => {
-                let message = format!("{} has no score of `{}`", self.path.display(), excerpt(text, QUOTED));
+                let message = format!("{} has no score of `{}`", self.ledger.path().display(), excerpt(text, QUOTED));
                 Err(ScoringError::new(message).with_hint(
                     "texts are looked up to the character; name a scorer to ask instead: `recorded: { file: …, otherwise: … }`",
                 ))
@@ -160,89 +134,11 @@ impl ToxicityScorer for Recorded {
     }
 }
 
-/// How a file ends.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Tail {
-    /// After a whole line, or it is empty.
-    Clean,
-    /// With a line that lacks only its end.
-    Unended,
-    /// In the middle of a line.
-    Torn,
-}
-
-impl Known {
-    /// Reads the lines that were not known yet.
-    fn read_on(&mut self, path: &Path, scorer: &mut Option<String>) -> Result<Tail> {
-        let read = || -> std::io::Result<_> {
-            let mut file = files::open(path)?;
-            file.seek(SeekFrom::Start(self.end))?;
-            Ok(BufReader::new(file))
-        };
-        let mut lines = read().map_err(|source| Error::io(path, source))?;
-        // Lines are counted from the beginning where all are read, as when a file is opened.
-        let (mut bytes, mut number, begins) = (Vec::new(), 0, self.end == 0);
-        loop {
-            bytes.clear();
-            number += 1;
-            lines.read_until(b'\n', &mut bytes).map_err(|source| Error::io(path, source))?;
-            let tail = match bytes.last() {
-                None => return Ok(Tail::Clean),
-                Some(b'\n') => Tail::Clean,
-                Some(_) => Tail::Unended,
-            };
-            if !bytes.trim_ascii().is_empty() {
-                match parse(&bytes, scorer) {
-                    Ok(line) => drop(self.scores.insert(line.text.into_owned(), line.toxicity)),
-                    Err(_) if tail == Tail::Unended => return Ok(Tail::Torn),
-                    Err((message, hint)) => {
-                        let error = Error::data(path, begins.then_some(number), message);
-                        return Err(hint.into_iter().fold(error, Error::with_hint));
-                    }
-                }
-            }
-            if tail == Tail::Unended {
-                return Ok(tail);
-            }
-            self.end += bytes.len() as u64;
-        }
-    }
-}
-
-/// A score, of `scorer` where one is known.
-fn parse<'l>(
-    bytes: &'l [u8],
-    scorer: &mut Option<String>,
-) -> std::result::Result<Line<'l>, (String, Option<&'static str>)> {
-    let line: Line<'_> = serde_json::from_slice(bytes).map_err(|error| {
-        let quoted = excerpt(&String::from_utf8_lossy(bytes), QUOTED);
-        (format!("expected `{{\"text\": …, \"toxicity\": a number or null}}` (found `{quoted}`: {error})"), None)
-    })?;
-    if let Some(toxicity) = line.toxicity.filter(|toxicity| !toxicity.is_finite()) {
-        return Err((format!("`toxicity` is {toxicity}, expected a number or null"), None));
-    }
-    match (&line.scorer, &scorer) {
-        (Some(found), Some(wanted)) if found != wanted => {
-            let message = format!("the score is of `{found}`, but those of `{wanted}` are wanted");
-            return Err((message, Some("scores of different scorers do not compare: take another file for each")));
-        }
-        (Some(found), None) => *scorer = Some(found.clone()),
-        _ => {}
-    }
-    Ok(line)
-}
-
-/// Ends the file behind a whole line, so that others can be added; whole lines reach to `end`.
-fn mend(path: &Path, tail: Tail, end: u64) -> std::io::Result<()> {
-    match tail {
-        Tail::Clean => Ok(()),
-        Tail::Unended => OpenOptions::new().append(true).open(path)?.write_all(b"\n"),
-        Tail::Torn => OpenOptions::new().write(true).open(path)?.set_len(end),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
     use super::super::test_scorer::ByRule;
     use super::*;
 
@@ -338,7 +234,7 @@ mod tests {
         for (tail, known) in [("{\"text\": \"b\", \"tox", 1), ("{\"text\": \"b\", \"toxicity\": 0.5}", 2)] {
             std::fs::write(&path, format!("{{\"text\": \"a\", \"toxicity\": 0.25}}\n\n{tail}")).expect("written");
             let scorer = Recorded::open(&path, Some(by_length())).expect("readable");
-            assert_eq!(scorer.known().scores.len(), known);
+            assert_eq!(scorer.ledger.len(), known);
             let b = if known == 2 { 0.5 } else { 0.01 };
             assert_eq!(scorer.score(&["a", "b", "ccc"]), [Ok(Some(0.25)), Ok(Some(b)), Ok(Some(0.03))]);
             drop(scorer);

@@ -132,6 +132,8 @@ fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
         RewardConfig::Command(command) => add_words(&command.program, found),
         RewardConfig::Metric(metric) => add_metric(metric, found),
         RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
+        // Judgements are written as well as read.
+        RewardConfig::Judge(_) | RewardConfig::Code(_) => {}
         // Learned rewards are among the players.
         RewardConfig::Model(_)
         | RewardConfig::Classifier(_)

@@ -166,7 +166,8 @@ impl Models<'_> {
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
             reward::load_learned(learned, dir, &device, role.weights, passes)
         };
-        let reward = reward::build(config, &load, &MetricModels::new(device.clone(), passes), interrupt)?;
+        let config = config.clone().recorded_in(self.plan.output_dir());
+        let reward = reward::build(&config, &load, &MetricModels::new(device.clone(), passes), interrupt)?;
         match run.environment {
             None => Ok(reward),
             Some(_) => {

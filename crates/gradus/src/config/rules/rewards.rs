@@ -65,6 +65,15 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
                 problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
             }
         }
+        RewardConfig::Judge(judge) => {
+            for (own, message) in judge.mistakes() {
+                let key = format!("{path}.judge.{own}");
+                problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+            }
+        }
+        RewardConfig::Code(code) => {
+            problems.at_least(&format!("{path}.code.at_once"), code.at_once, 1);
+        }
         RewardConfig::Metric(MetricConfig::Plugin(_)) | RewardConfig::Plugin(_) => {} // with all plug-ins
         RewardConfig::Metric(metric) => {
             if let Err(error) = metric.check_alone() {
@@ -97,6 +106,9 @@ fn check_rule(problems: &mut Problems<'_>, rule: &RuleConfig, path: &str) {
         RuleConfig::Length(length) => {
             problems.at_least(&format!("{path}.length.target"), length.target, 1);
             problems.at_least(&format!("{path}.length.tolerance"), length.tolerance.unwrap_or(1), 1);
+        }
+        RuleConfig::CosineLength(rule) => {
+            problems.at_least(&format!("{path}.cosine_length.max_length"), rule.max_length, 1);
         }
         RuleConfig::Regex(pattern) => {
             let key = format!("{path}.regex");

@@ -1,0 +1,614 @@
+//! A language model as a judge, behind an endpoint of OpenAI's form: a number on a scale, or which of two completions is better.
+//!
+//! Zheng et al. 2023, <https://arxiv.org/abs/2306.05685>: a verdict in double brackets, and for pairs both orders, because judges
+//! prefer a position.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Reward, RewardError, Score, column_text};
+use crate::error::{Result, excerpt};
+use crate::process::Interrupt;
+use crate::rollout::{Prompt, Rollout, Rollouts};
+use crate::service::ledger::{Entry, Ledger};
+use crate::service::{Client, Endpoint, KeyPlace, Reply, ServiceError, refusal};
+
+/// Questions that are asked at once. Their answers are on disk before others are asked.
+const AT_ONCE: usize = 64;
+
+/// Keys of `reward.judge`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JudgeConfig {
+    /// The endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is added.
+    pub url: String,
+    /// The model that judges, as the endpoint calls it.
+    pub model: String,
+    /// The environment variable that holds the key, which is sent as a bearer token and never written down. Default: no key.
+    #[serde(default)]
+    pub key_variable: Option<String>,
+    /// How it judges. Default: on a scale from 1 to 10.
+    #[serde(default)]
+    pub verdict: Verdict,
+    /// The question. `{prompt}`, `{completion}` and any column of the row stand in braces; of a pair `{completion_a}` and
+    /// `{completion_b}`. The judge must end with its verdict in double brackets: `[[7]]`, or `[[A]]`, `[[B]]` or `[[C]]` for a tie.
+    /// Default: a question of gradus's own.
+    #[serde(default)]
+    pub template: Option<String>,
+    /// The most tokens of an answer. Default 512.
+    #[serde(default = "tokens")]
+    pub max_tokens: usize,
+    /// The temperature of the judge. Default 0.
+    #[serde(default)]
+    pub temperature: f64,
+    /// Where answers are kept, so that no question is asked twice. Default: `judgements.jsonl` in the directory of the run.
+    #[serde(default)]
+    pub record: Option<PathBuf>,
+    /// Requests a second at most, over all connections. Default 20.
+    #[serde(default = "twenty")]
+    pub requests_per_second: f64,
+    /// Requests under way at a time. Default 8.
+    #[serde(default = "eight")]
+    #[schemars(range(min = 1, max = 256))]
+    pub connections: usize,
+    /// How often a question is asked again after a refusal for now (429), an error of the server, a broken connection or an answer
+    /// without a verdict. Default 5.
+    #[serde(default = "five")]
+    #[schemars(range(max = 20))]
+    pub retries: usize,
+    /// Seconds that one request may take. Default 60.
+    #[serde(default = "sixty")]
+    pub timeout_s: f64,
+}
+
+fn tokens() -> usize {
+    512
+}
+
+fn twenty() -> f64 {
+    20.0
+}
+
+fn eight() -> usize {
+    8
+}
+
+fn five() -> usize {
+    5
+}
+
+fn sixty() -> f64 {
+    60.0
+}
+
+/// How a judge judges.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// A number from `low` to `high`; the reward is how far it is from `low`, from 0 to 1.
+    Scale(Scale),
+    /// Which of two is better: the reward is 1, 0.5 for a tie, or 0, as the mean over both orders.
+    Pairwise(Pairwise),
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self::Scale(Scale::default())
+    }
+}
+
+/// The ends of a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// The worst. Default 1.
+    #[serde(default = "lowest")]
+    pub low: f64,
+    /// The best. Default 10.
+    #[serde(default = "highest")]
+    pub high: f64,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self { low: lowest(), high: highest() }
+    }
+}
+
+fn lowest() -> f64 {
+    1.0
+}
+
+fn highest() -> f64 {
+    10.0
+}
+
+/// What a completion is compared with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairwise {
+    /// The text in this column of the row.
+    Column(String),
+    /// So many of the other completions of its prompt, those that follow it.
+    Group(usize),
+}
+
+impl JudgeConfig {
+    /// What is wrong with its keys, each with the path of the key below this one.
+    pub(crate) fn mistakes(&self) -> Vec<(&'static str, &'static str)> {
+        let mut found = Vec::new();
+        let mut unless = |holds: bool, key, message| {
+            if !holds {
+                found.push((key, message));
+            }
+        };
+        let is_url = self.url.starts_with("http://") || self.url.starts_with("https://");
+        unless(is_url, "url", "it does not begin with `https://` or `http://`");
+        let rate = self.requests_per_second;
+        unless(rate >= 1e-3 && rate.is_finite(), "requests_per_second", "it must be 0.001 or more");
+        unless(self.timeout_s > 0.0 && self.timeout_s <= 3600.0, "timeout_s", "it must be above 0, and 3600 at most");
+        unless((1..=256).contains(&self.connections), "connections", "it must be from 1 to 256");
+        unless(self.retries <= 20, "retries", "it must be 20 at most");
+        unless(self.max_tokens > 0, "max_tokens", "it must be above 0");
+        unless(self.temperature >= 0.0 && self.temperature.is_finite(), "temperature", "it must be 0 or above");
+        match &self.verdict {
+            Verdict::Scale(Scale { low, high }) => unless(low < high, "verdict.scale.high", "it must be above `low`"),
+            Verdict::Pairwise(Pairwise::Group(others)) => {
+                unless(*others > 0, "verdict.pairwise.group", "it must be above 0");
+            }
+            Verdict::Pairwise(Pairwise::Column(_)) => {}
+        }
+        found
+    }
+
+    fn template(&self) -> &str {
+        self.template.as_deref().unwrap_or(match self.verdict {
+            Verdict::Scale(_) => SCALE,
+            Verdict::Pairwise(_) => PAIR,
+        })
+    }
+}
+
+const SCALE: &str = "\
+Judge the answer of an assistant. Consider whether it is correct, helpful, relevant and clear.
+
+[Question]
+{prompt}
+
+[Answer]
+{completion}
+
+Explain your judgement in a few sentences. Then give a number from {low} (worst) to {high} (best) in double brackets, such as [[{high}]].";
+
+const PAIR: &str = "\
+Judge which of two answers of an assistant is better. Consider whether they are correct, helpful, relevant and clear. Their order \
+and their length do not matter.
+
+[Question]
+{prompt}
+
+[Answer A]
+{completion_a}
+
+[Answer B]
+{completion_b}
+
+Explain your judgement in a few sentences. Then give your verdict in double brackets: [[A]] if A is better, [[B]] if B is better, \
+[[C]] if they are equally good.";
+
+/// An answer of the judge, as it is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Judgement {
+    question: String,
+    answer: String,
+    judge: String,
+}
+
+impl Entry for Judgement {
+    const FORM: &'static str = "{\"question\": …, \"answer\": …, \"judge\": …}";
+    const WHAT: &'static str = "judgement";
+
+    fn key(&self) -> &str {
+        &self.question
+    }
+
+    fn author(&self) -> Option<&str> {
+        Some(&self.judge)
+    }
+}
+
+/// Scores completions by what a judge says of them.
+pub struct JudgeReward {
+    config: JudgeConfig,
+    client: Client,
+    /// Answers by question; in memory alone where no file is named.
+    kept: Kept,
+}
+
+enum Kept {
+    File(Ledger<Judgement>),
+    Memory(HashMap<String, String>),
+}
+
+/// A question, and what its verdict means for a completion.
+struct Question {
+    text: String,
+    /// Whether the completion stands second.
+    is_second: bool,
+}
+
+impl JudgeReward {
+    /// The judge that is configured so; an `interrupt` ends the wait for its answers.
+    ///
+    /// # Errors
+    /// When the key is not set, or the record cannot be read or is of another judge.
+    pub fn new(config: &JudgeConfig, interrupt: &Interrupt) -> Result<Self> {
+        let endpoint = Endpoint {
+            url: format!("{}/chat/completions", config.url.trim_end_matches('/')),
+            key_variable: config.key_variable.clone(),
+            key_place: KeyPlace::Bearer,
+            requests_per_second: config.requests_per_second,
+            connections: config.connections,
+            retries: config.retries,
+            timeout_s: config.timeout_s,
+        };
+        let client = Client::new(endpoint, interrupt)?;
+        let kept = match &config.record {
+            Some(path) => Kept::File(Ledger::open(path, &author(config))?),
+            None => Kept::Memory(HashMap::new()),
+        };
+        Ok(Self { config: config.clone(), client, kept })
+    }
+
+    /// What is asked about each rollout, in order.
+    fn questions(&self, rollouts: &Rollouts) -> Vec<std::result::Result<Vec<Question>, RewardError>> {
+        let all = &rollouts.rollouts;
+        let of = |rollout: usize| -> std::result::Result<Vec<Question>, RewardError> {
+            let prompt = &rollouts.prompts[all[rollout].prompt];
+            let own = all[rollout].completion.as_str();
+            let single = |text: String| vec![Question { text, is_second: false }];
+            let both = |other: &str| -> std::result::Result<Vec<Question>, RewardError> {
+                let pair = |a, b| self.filled(prompt, &[("completion_a", a), ("completion_b", b)]);
+                Ok(vec![
+                    Question { text: pair(own, other)?, is_second: false },
+                    Question { text: pair(other, own)?, is_second: true },
+                ])
+            };
+            match &self.config.verdict {
+                Verdict::Scale(Scale { low, high }) => {
+                    let (low, high) = (low.to_string(), high.to_string());
+                    let values = [("completion", own), ("low", low.as_str()), ("high", high.as_str())];
+                    Ok(single(self.filled(prompt, &values)?))
+                }
+                Verdict::Pairwise(Pairwise::Column(column)) => both(&column_text(prompt, column)?),
+                Verdict::Pairwise(Pairwise::Group(others)) => {
+                    let group: Vec<usize> = (0..all.len()).filter(|&i| all[i].prompt == all[rollout].prompt).collect();
+                    let at = group.iter().position(|&i| i == rollout).expect("it is of its own group");
+                    let next = (1..group.len()).take(*others).map(|k| group[(at + k) % group.len()]);
+                    let asked: std::result::Result<Vec<Vec<Question>>, RewardError> =
+                        next.map(|other| both(&all[other].completion)).collect();
+                    Ok(asked?.into_iter().flatten().collect())
+                }
+            }
+        };
+        (0..all.len()).map(of).collect()
+    }
+
+    /// The template with its names replaced, in one pass: what stands in a completion is never read as a name.
+    fn filled(&self, prompt: &Prompt, values: &[(&str, &str)]) -> std::result::Result<String, RewardError> {
+        let mut text = String::new();
+        let mut rest = self.config.template();
+        while let Some(open) = rest.find('{') {
+            text.push_str(&rest[..open]);
+            let after = &rest[open + 1..];
+            let name = after.find('}').map(|close| &after[..close]);
+            let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            match name.filter(is_name) {
+                Some(name) => {
+                    match values.iter().find(|(known, _)| *known == name) {
+                        Some((_, value)) => text.push_str(value),
+                        None if name == "prompt" => text.push_str(&prompt.text),
+                        None => text.push_str(&column_text(prompt, name)?),
+                    }
+                    rest = &after[name.len() + 1..];
+                }
+                None => {
+                    text.push('{');
+                    rest = after;
+                }
+            }
+        }
+        text.push_str(rest);
+        Ok(text)
+    }
+
+    /// The answers to all of `questions` that can be had, by question.
+    fn answers(&mut self, questions: &[&str]) -> HashMap<String, std::result::Result<String, ServiceError>> {
+        let mut found = HashMap::new();
+        let missing: Vec<String> = match &self.kept {
+            Kept::File(ledger) => match ledger.missing(questions) {
+                Ok(missing) => missing.into_iter().map(str::to_owned).collect(),
+                Err(error) => {
+                    let error = ServiceError::from(&error);
+                    return questions.iter().map(|text| ((*text).to_owned(), Err(error.clone()))).collect();
+                }
+            },
+            Kept::Memory(known) => {
+                let mut missing: Vec<String> = Vec::new();
+                let mut seen = std::collections::HashSet::new();
+                for text in questions.iter().filter(|text| !known.contains_key(**text) && seen.insert(**text)) {
+                    missing.push((*text).to_owned());
+                }
+                missing
+            }
+        };
+        let mut failure: Option<ServiceError> = None;
+        for questions in missing.chunks(AT_ONCE) {
+            if let Some(error) = &failure {
+                found.extend(questions.iter().map(|text| (text.clone(), Err(error.clone()))));
+                continue;
+            }
+            let answers = self.client.each(questions, |text| self.ask(text));
+            let mut entries = Vec::new();
+            for (question, answer) in questions.iter().zip(answers) {
+                match answer {
+                    Ok(answer) => {
+                        let judge = author(&self.config);
+                        entries.push(Judgement { question: question.clone(), answer, judge });
+                    }
+                    Err(error) => {
+                        failure = Some(error.clone());
+                        found.insert(question.clone(), Err(error));
+                    }
+                }
+            }
+            match &mut self.kept {
+                Kept::File(ledger) => {
+                    if let Err(error) = ledger.add(entries) {
+                        let path = ledger.path().display();
+                        failure = Some(ServiceError::new(format!("judgements cannot be recorded in {path}: {error}")));
+                    }
+                }
+                Kept::Memory(known) => known.extend(entries.into_iter().map(|entry| (entry.question, entry.answer))),
+            }
+        }
+        for text in questions {
+            let known = match &self.kept {
+                Kept::File(ledger) => ledger.get(text).map(|entry| entry.answer),
+                Kept::Memory(known) => known.get(*text).cloned(),
+            };
+            if let Some(answer) = known {
+                found.entry((*text).to_owned()).or_insert(Ok(answer));
+            }
+        }
+        found
+    }
+
+    /// Asks one question, again where the answer has no verdict and the judge is not deterministic.
+    fn ask(&self, question: &str) -> std::result::Result<String, ServiceError> {
+        let JudgeConfig { model, max_tokens, temperature, .. } = &self.config;
+        let body = json!({
+            "model": model,
+            "messages": [{ "role": "user", "content": question }],
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        });
+        self.client.ask(&body, &|status, said| match status {
+            200..=299 => match said["choices"][0]["message"]["content"].as_str() {
+                Some(text) if self.value(text, false).is_some() => Reply::Answer(text.to_owned()),
+                Some(text) => Reply::Later(
+                    format!("it answered without a verdict in double brackets: `{}`", excerpt(text.trim(), 120)),
+                    None,
+                ),
+                None => Reply::Never(format!(
+                    "it answered without `choices[0].message.content`: {}",
+                    excerpt(&Value::to_string(said), 200)
+                )),
+            },
+            status => Reply::Never(refusal(status, said)),
+        })
+    }
+
+    /// The value of an answer, from 0 to 1; none where it has no verdict.
+    fn value(&self, answer: &str, is_second: bool) -> Option<f32> {
+        let inside = answer.rfind("]]").and_then(|end| {
+            let start = answer[..end].rfind("[[")? + 2;
+            Some(answer[start..end].trim())
+        })?;
+        match &self.config.verdict {
+            Verdict::Scale(Scale { low, high }) => {
+                let number = inside.parse::<f64>().ok().filter(|number| (*low..=*high).contains(number))?;
+                Some(((number - low) / (high - low)) as f32)
+            }
+            Verdict::Pairwise(_) => match (inside, is_second) {
+                ("A", false) | ("B", true) => Some(1.0),
+                ("B", false) | ("A", true) => Some(0.0),
+                ("C", _) => Some(0.5),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Who judges, as it stands beside each judgement.
+fn author(JudgeConfig { model, url, temperature, .. }: &JudgeConfig) -> String {
+    format!("{model} of {url}, temperature {temperature}")
+}
+
+impl Reward for JudgeReward {
+    fn name(&self) -> String {
+        "judge".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        let asked = self.questions(rollouts);
+        let texts: Vec<&str> = asked.iter().flatten().flatten().map(|question| question.text.as_str()).collect();
+        let answers = self.answers(&texts);
+        let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
+            let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not asked")));
+            let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {
+                message,
+                hint,
+                is_interrupted,
+            })?;
+            self.value(&answer, *is_second).ok_or_else(|| {
+                RewardError::new(format!("the judgement has no verdict: `{}`", excerpt(answer.trim(), 120)))
+            })
+        };
+        let score = |(questions, rollout): (&std::result::Result<Vec<Question>, RewardError>, &Rollout)| {
+            let questions = questions.as_ref().map_err(Clone::clone)?;
+            let values = questions.iter().map(value).collect::<std::result::Result<Vec<f32>, _>>()?;
+            // One alone in its group is compared with nobody.
+            Ok(mean(&values).map_or_else(Score::unscored, |mean| Score::sequence(mean, rollout.completion_ids.len())))
+        };
+        asked.iter().zip(&rollouts.rollouts).map(score).collect()
+    }
+}
+
+fn mean(values: &[f32]) -> Option<f32> {
+    (!values.is_empty()).then(|| values.iter().sum::<f32>() / values.len() as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::test_rollouts::{completions, rollouts, totals};
+    use super::*;
+    use crate::service::test_service::{Seen, serve};
+
+    fn config(url: &str, more: &str) -> JudgeConfig {
+        let yaml = format!("url: '{url}'\nmodel: m\nrequests_per_second: 1000\n{more}");
+        serde_saphyr::from_str(&yaml).expect("a configuration")
+    }
+
+    fn judge(config: &JudgeConfig) -> JudgeReward {
+        JudgeReward::new(config, &Interrupt::default()).expect("a judge")
+    }
+
+    fn said(text: &str) -> (u16, &'static str, String) {
+        (200, "", json!({ "choices": [{ "message": { "content": text } }] }).to_string())
+    }
+
+    fn question(body: &Value) -> &str {
+        body["messages"][0]["content"].as_str().expect("a question")
+    }
+
+    /// Prefers the longer of two, and gives a point a letter.
+    fn by_length() -> (String, Seen) {
+        serve("/v1", |line, body| {
+            assert!(line.starts_with("POST /v1/chat/completions "), "{line}");
+            let part = |from: &str, to: &str| {
+                let text = question(body);
+                let start = text.find(from).expect("a part") + from.len();
+                let end = text[start..].find(to).map_or(text.len(), |length| start + length);
+                text[start..end].trim().len()
+            };
+            match question(body).contains("[Answer A]") {
+                false => said(&format!("It is fine. [[{}]]", part("[Answer]", "Explain"))),
+                true => {
+                    let (a, b) = (part("[Answer A]", "[Answer B]"), part("[Answer B]", "Explain"));
+                    said(if a > b {
+                        "[[A]]"
+                    } else if a < b {
+                        "[[B]]"
+                    } else {
+                        "[[C]]"
+                    })
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn numbers_on_a_scale_are_rewards_from_0_to_1() {
+        let (url, seen) = by_length();
+        let mut reward = judge(&config(&url, "key_variable: PATH"));
+        assert_eq!(totals(&mut reward, &completions(["a", "a b c d e ", "a"])), [0.0, 8.0 / 9.0, 0.0]);
+        let seen = seen.lock().expect("no panic");
+        assert_eq!(seen.len(), 2, "no question is asked twice");
+        let first = &seen[0].1;
+        for part in ["Bearer ", "\"model\":\"m\"", "\"temperature\":0.0", "from 1 (worst) to 10 (best)"] {
+            assert!(first.contains(part), "{part} in {first}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_judged_in_both_orders() {
+        let (url, seen) = by_length();
+        let made = rollouts([
+            ("p", json!({ "best": "four" }), "longer"),
+            ("p", json!({ "best": "four" }), "four"),
+            ("p", json!({ "best": "four" }), "one"),
+        ]);
+        let mut reward = judge(&config(&url, "verdict: { pairwise: { column: best } }"));
+        assert_eq!(totals(&mut reward, &made), [1.0, 0.5, 0.0]);
+        assert_eq!(seen.lock().expect("no panic").len(), 5, "equal texts have one question for both orders");
+
+        // Who always answers A prefers a position: both orders cancel it.
+        let (url, _) = serve("/v1", |_, _| said("[[A]]"));
+        let mut reward = judge(&config(&url, "verdict: { pairwise: { column: best } }"));
+        assert_eq!(totals(&mut reward, &made), [0.5, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn a_group_is_compared_with_itself() {
+        let (url, _) = by_length();
+        let mut made = completions(["aaaa", "aaa", "aa"]);
+        made.rollouts.iter_mut().for_each(|rollout| rollout.prompt = 0);
+        let mut reward = judge(&config(&url, "verdict: { pairwise: { group: 2 } }"));
+        assert_eq!(totals(&mut reward, &made), [1.0, 0.5, 0.0]);
+        let mut reward = judge(&config(&url, "verdict: { pairwise: { group: 1 } }"));
+        assert_eq!(reward.score(&completions(["alone"])), [Ok(Score::unscored())]);
+    }
+
+    #[test]
+    fn answers_are_recorded_and_not_asked_for_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("judgements.jsonl");
+        let (url, seen) = by_length();
+        let config = JudgeConfig { record: Some(path.clone()), ..config(&url, "") };
+        let first = totals(&mut judge(&config), &completions(["a b", "a b c"]));
+        assert_eq!(totals(&mut judge(&config), &completions(["a b c", "a b"])), [first[1], first[0]]);
+        assert_eq!(seen.lock().expect("no panic").len(), 2);
+        let other = JudgeConfig { model: "n".into(), ..config };
+        let error = JudgeReward::new(&other, &Interrupt::default()).err().expect("refused").to_string();
+        assert!(error.contains("the judgement is of `m of http://"), "{error}");
+    }
+
+    #[test]
+    fn an_answer_without_a_verdict_is_asked_for_again() {
+        let tries = AtomicUsize::new(0);
+        let (url, _) = serve("/v1", move |_, _| match tries.fetch_add(1, Ordering::SeqCst) {
+            0 => said("I cannot say. [[eleven]]"),
+            _ => said("First [[2]], no: [[ 5.5 ]]"),
+        });
+        assert_eq!(totals(&mut judge(&config(&url, "")), &completions(["a"])), [0.5]);
+
+        let (url, _) = serve("/v1", |_, _| said("[[11]]"));
+        let error = judge(&config(&url, "retries: 0")).score(&completions(["a"])).remove(0).expect_err("no verdict");
+        assert!(error.message.contains("without a verdict in double brackets: `[[11]]`"), "{}", error.message);
+
+        let (url, _) = serve("/v1", |_, _| (404, "", json!({ "error": { "message": "no such model" } }).to_string()));
+        let error = judge(&config(&url, "")).score(&completions(["a"])).remove(0).expect_err("refused");
+        assert!(error.message.ends_with("it answered 404: no such model"), "{}", error.message);
+    }
+
+    #[test]
+    fn names_in_completions_are_texts() {
+        let (url, seen) = serve("/v1", |_, _| said("[[1]]"));
+        let template = "template: '{{literal}} {prompt}|{answer}|{completion}'";
+        let made = rollouts([("what is {answer}?", json!({ "answer": 7 }), "{prompt} {low}")]);
+        totals(&mut judge(&config(&url, template)), &made);
+        let asked = seen.lock().expect("no panic")[0].1.clone();
+        assert!(asked.contains("what is {answer}?|7|{prompt} {low}"), "{asked}");
+        let made = rollouts([("p", json!({}), "c")]);
+        let error = judge(&config(&url, template)).score(&made).remove(0).expect_err("no column");
+        assert!(error.message.contains("`literal`") || error.message.contains("`answer`"), "{}", error.message);
+    }
+}

@@ -1,0 +1,226 @@
+//! Answers that are kept in a file, one JSON object a line, so that nothing is asked twice.
+//!
+//! Several may share a file, also of several processes: what one adds, the others find before they ask. A line that was cut off as
+//! its writer died is written anew. Where a key stands twice, the later line holds.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result, excerpt};
+use crate::files;
+
+/// Characters of a line that a message quotes.
+const QUOTED: usize = 60;
+
+/// A line of the file.
+pub trait Entry: Serialize + DeserializeOwned + Clone {
+    /// What a line looks like, for messages.
+    const FORM: &'static str;
+    /// What its answer is called, for messages: `score`.
+    const WHAT: &'static str;
+
+    /// The text that was asked about, to the character.
+    fn key(&self) -> &str;
+
+    /// Who answered, where the line says so.
+    fn author(&self) -> Option<&str>;
+
+    /// What is wrong with it although it can be read.
+    ///
+    /// # Errors
+    /// What is wrong.
+    fn check(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A file of answers.
+pub struct Ledger<E> {
+    path: PathBuf,
+    is_written: bool,
+    /// Whose answers the file holds.
+    author: Option<String>,
+    known: Mutex<Known<E>>,
+}
+
+struct Known<E> {
+    entries: HashMap<String, E>,
+    /// Up to where the file is known.
+    end: u64,
+    /// Where new lines go.
+    file: Option<File>,
+}
+
+impl<E: Entry> Ledger<E> {
+    /// Opens a file that is only read.
+    ///
+    /// # Errors
+    /// When it cannot be read, or a line is no entry.
+    pub fn read(path: &Path) -> Result<Self> {
+        let mut author = None;
+        let mut known = Known { entries: HashMap::new(), end: 0, file: None };
+        known.read_on(path, &mut author)?;
+        Ok(Self { path: path.to_owned(), is_written: false, author, known: Mutex::new(known) })
+    }
+
+    /// Opens a file for the answers of `author`; it need not exist.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, a line is no entry, or is of another author.
+    pub fn open(path: &Path, author: &str) -> Result<Self> {
+        let mut known = Known { entries: HashMap::new(), end: 0, file: None };
+        if path.exists() {
+            let tail = known.read_on(path, &mut Some(author.to_owned()))?;
+            mend(path, tail, known.end).map_err(|source| Error::io(path, source))?;
+        }
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        known.file = Some(file.map_err(|source| Error::io(path, source))?);
+        Ok(Self { path: path.to_owned(), is_written: true, author: Some(author.to_owned()), known: Mutex::new(known) })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose answers the file holds, where it says so.
+    pub fn author(&self) -> Option<&str> {
+        self.author.as_deref()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known<E>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many keys the file has answers for.
+    pub fn len(&self) -> usize {
+        self.known().entries.len()
+    }
+
+    /// Whether it has no answer.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The answer for a key.
+    pub fn get(&self, key: &str) -> Option<E> {
+        self.known().entries.get(key).cloned()
+    }
+
+    /// The keys that the file does not know, each once, whoever has written to it meanwhile.
+    ///
+    /// # Errors
+    /// When what others wrote cannot be read.
+    pub fn missing<'k>(&self, keys: &[&'k str]) -> Result<Vec<&'k str>> {
+        let mut known = self.known();
+        if self.is_written && keys.iter().any(|key| !known.entries.contains_key(*key)) {
+            known.read_on(&self.path, &mut self.author.clone())?;
+        }
+        let mut seen = HashSet::new();
+        Ok(keys.iter().copied().filter(|key| !known.entries.contains_key(*key) && seen.insert(*key)).collect())
+    }
+
+    /// Adds answers.
+    ///
+    /// # Errors
+    /// When they cannot be written; this ledger knows them all the same.
+    pub fn add(&self, entries: Vec<E>) -> std::io::Result<()> {
+        let mut lines = Vec::new();
+        for entry in &entries {
+            serde_json::to_writer(&mut lines, entry).expect("texts and numbers");
+            lines.push(b'\n');
+        }
+        let mut known = self.known();
+        for entry in entries {
+            known.entries.insert(entry.key().to_owned(), entry);
+        }
+        // One write of whole lines, so that another process may append to the same file.
+        known.file.as_mut().map_or(Ok(()), |file| file.write_all(&lines))
+    }
+}
+
+/// How a file ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Tail {
+    /// After a whole line, or it is empty.
+    Clean,
+    /// With a line that lacks only its end.
+    Unended,
+    /// In the middle of a line.
+    Torn,
+}
+
+impl<E: Entry> Known<E> {
+    /// Reads the lines that were not known yet.
+    fn read_on(&mut self, path: &Path, author: &mut Option<String>) -> Result<Tail> {
+        let read = || -> std::io::Result<_> {
+            let mut file = files::open(path)?;
+            file.seek(SeekFrom::Start(self.end))?;
+            Ok(BufReader::new(file))
+        };
+        let mut lines = read().map_err(|source| Error::io(path, source))?;
+        // Lines are counted from the beginning where all are read, as when a file is opened.
+        let (mut bytes, mut number, begins) = (Vec::new(), 0, self.end == 0);
+        loop {
+            bytes.clear();
+            number += 1;
+            lines.read_until(b'\n', &mut bytes).map_err(|source| Error::io(path, source))?;
+            let tail = match bytes.last() {
+                None => return Ok(Tail::Clean),
+                Some(b'\n') => Tail::Clean,
+                Some(_) => Tail::Unended,
+            };
+            if !bytes.trim_ascii().is_empty() {
+                match parse::<E>(&bytes, author) {
+                    Ok(entry) => drop(self.entries.insert(entry.key().to_owned(), entry)),
+                    Err(_) if tail == Tail::Unended => return Ok(Tail::Torn),
+                    Err((message, hint)) => {
+                        let error = Error::data(path, begins.then_some(number), message);
+                        return Err(hint.into_iter().fold(error, Error::with_hint));
+                    }
+                }
+            }
+            if tail == Tail::Unended {
+                return Ok(tail);
+            }
+            self.end += bytes.len() as u64;
+        }
+    }
+}
+
+/// An entry, of `author` where one is known.
+fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Result<E, (String, Option<String>)> {
+    let entry: E = serde_json::from_slice(bytes).map_err(|error| {
+        let quoted = excerpt(&String::from_utf8_lossy(bytes), QUOTED);
+        (format!("expected `{}` (found `{quoted}`: {error})", E::FORM), None)
+    })?;
+    entry.check().map_err(|message| (message, None))?;
+    match (entry.author(), &author) {
+        (Some(found), Some(wanted)) if found != wanted => {
+            let what = E::WHAT;
+            let message = format!("the {what} is of `{found}`, but those of `{wanted}` are wanted");
+            return Err((
+                message,
+                Some(format!("{what}s of different authors do not compare: take another file for each")),
+            ));
+        }
+        (Some(found), None) => *author = Some(found.to_owned()),
+        _ => {}
+    }
+    Ok(entry)
+}
+
+/// Ends the file behind a whole line, so that others can be added; whole lines reach to `end`.
+fn mend(path: &Path, tail: Tail, end: u64) -> std::io::Result<()> {
+    match tail {
+        Tail::Clean => Ok(()),
+        Tail::Unended => OpenOptions::new().append(true).open(path)?.write_all(b"\n"),
+        Tail::Torn => OpenOptions::new().write(true).open(path)?.set_len(end),
+    }
+}

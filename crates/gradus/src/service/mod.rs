@@ -1,0 +1,333 @@
+//! Services that answer one question a request, over HTTP, with lines of JSON: asked as fast as they allow, several at a time,
+//! again where that may help, and not after the user wants to stop.
+//!
+//! What a request says and how an answer is read is up to who asks: toxicity scorers ([`crate::toxicity`]) and judges
+//! ([`crate::reward::JudgeReward`]).
+
+pub mod ledger;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use ureq::Agent;
+
+use crate::error::{Error, Result, excerpt};
+use crate::process::Interrupt;
+
+/// The most that is read of an answer.
+const ANSWER_BYTES: u64 = 1 << 20;
+
+/// The longest wait that a service may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// How often someone who waits looks whether the user wants to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A question that was not answered: the service failed, or must not be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ServiceError {
+    /// What happened.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether the user stopped it.
+    pub is_interrupted: bool,
+}
+
+impl ServiceError {
+    /// A failure without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, is_interrupted: false }
+    }
+
+    /// The user did not want to wait for it.
+    pub fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new("interrupted") }
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl From<&Error> for ServiceError {
+    fn from(error: &Error) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::new(error.to_string()) }
+    }
+}
+
+/// Where a key stands in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// `?key=KEY`.
+    Query,
+    /// `Authorization: Bearer KEY`.
+    Bearer,
+}
+
+/// A service, and how it may be asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// Where requests are posted.
+    pub url: String,
+    /// The environment variable that holds the key; none for a service without one.
+    pub key_variable: Option<String>,
+    /// Where the key stands.
+    pub key_place: KeyPlace,
+    /// Requests a second at most, over all connections.
+    pub requests_per_second: f64,
+    /// Requests under way at a time.
+    pub connections: usize,
+    /// How often a question is asked again.
+    pub retries: usize,
+    /// Seconds that one request may take.
+    pub timeout_s: f64,
+}
+
+/// What came of one request.
+pub enum Reply<T> {
+    /// The answer.
+    Answer(T),
+    /// It may work later, at the earliest after so long.
+    Later(String, Option<Duration>),
+    /// It will not: what the service says, and what to do.
+    Never(String),
+}
+
+/// Asks a service, as fast as it allows and no faster.
+pub struct Client {
+    endpoint: Endpoint,
+    key: Option<String>,
+    agent: Agent,
+    /// When the next request may go out.
+    next: Mutex<Instant>,
+    interrupt: Interrupt,
+}
+
+impl Client {
+    /// A client of `endpoint`; no wait outlasts an `interrupt`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the variable of the key is not set.
+    pub fn new(endpoint: Endpoint, interrupt: &Interrupt) -> Result<Self> {
+        let key = |variable: &String| {
+            std::env::var(variable).ok().filter(|key| !key.trim().is_empty()).ok_or_else(|| {
+                let message = format!("the environment variable `{variable}` holds no key for {}", endpoint.url);
+                Error::input(message).with_hint(format!(
+                    "set `{variable}` to the service's key; leave `key_variable` out for a service without one"
+                ))
+            })
+        };
+        let key = endpoint.key_variable.as_ref().map(key).transpose()?;
+        let agent = Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs_f64(endpoint.timeout_s)))
+            .http_status_as_error(false)
+            // A key goes nowhere but where it was meant to.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .new_agent();
+        Ok(Self { endpoint, key, agent, next: Mutex::new(Instant::now()), interrupt: interrupt.clone() })
+    }
+
+    /// The service.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Posts `body`, again where that may help, and has `read` read the status and the JSON of each answer.
+    ///
+    /// # Errors
+    /// When the service refuses, fails more often than it is asked again, or the user interrupts.
+    pub fn ask<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<T, ServiceError> {
+        let mut asked = 0;
+        loop {
+            self.wait_turn()?;
+            match self.once(body, read) {
+                Reply::Answer(answer) => return Ok(answer),
+                Reply::Never(message) => {
+                    let message = format!("{}: {}", self.endpoint.url, self.without_key(&message));
+                    let hint = match self.endpoint.key_variable.as_ref() {
+                        Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
+                        None => "is the `url` right? A service that wants a key needs `key_variable`".into(),
+                    };
+                    return Err(ServiceError::new(message).with_hint(hint));
+                }
+                Reply::Later(message, _) if asked == self.endpoint.retries => {
+                    let message = format!("{}: {message}, {} times in a row", self.endpoint.url, asked + 1);
+                    return Err(ServiceError::new(message).with_hint(
+                        "lower `requests_per_second`, or raise `retries`; answers that were recorded are not asked for again",
+                    ));
+                }
+                Reply::Later(_, wait) => {
+                    let wait = wait.unwrap_or(Duration::from_secs(1 << asked.min(8))).min(LONGEST_WAIT);
+                    self.wait(Instant::now() + wait)?;
+                    asked += 1;
+                }
+            }
+        }
+    }
+
+    /// Asks about each of `questions`, several at a time. After one that could not be answered, no others are asked.
+    ///
+    /// The answers are in the order of the questions.
+    pub fn each<Q: Sync, T: Send>(
+        &self,
+        questions: &[Q],
+        ask: impl Fn(&Q) -> std::result::Result<T, ServiceError> + Sync,
+    ) -> Vec<std::result::Result<T, ServiceError>> {
+        let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let answers: Vec<Mutex<Option<_>>> = questions.iter().map(|_| Mutex::new(None)).collect();
+        let work = || {
+            while !has_failed.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(question) = questions.get(at) else { return };
+                let answer = ask(question);
+                has_failed.fetch_or(answer.is_err(), Ordering::Relaxed);
+                *answers[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.endpoint.connections.min(questions.len()) {
+                scope.spawn(work);
+            }
+        });
+        let not_asked = || match self.interrupt.is_raised() {
+            true => Err(ServiceError::interrupted()),
+            false => Err(ServiceError::new(format!("{}: not asked after another text failed", self.endpoint.url))),
+        };
+        let answer = |answer: Mutex<Option<_>>| {
+            answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_asked)
+        };
+        answers.into_iter().map(answer).collect()
+    }
+
+    /// Waits until `end`, or until the user interrupts.
+    fn wait(&self, end: Instant) -> std::result::Result<(), ServiceError> {
+        loop {
+            if self.interrupt.is_raised() {
+                return Err(ServiceError::interrupted());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Waits until a request may go out.
+    fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
+        let apart = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
+        let turn = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(Instant::now());
+            *next = turn + apart;
+            turn
+        };
+        self.wait(turn)
+    }
+
+    fn once<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> Reply<T> {
+        let mut request = self.agent.post(&self.endpoint.url).content_type("application/json");
+        if let Some(key) = &self.key {
+            request = match self.endpoint.key_place {
+                KeyPlace::Query => request.query("key", key),
+                KeyPlace::Bearer => request.header("Authorization", format!("Bearer {key}")),
+            };
+        }
+        let mut response = match request.send(body.to_string()) {
+            Ok(response) => response,
+            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
+        };
+        let status = response.status().as_u16();
+        let seconds = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let said = match response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() {
+            Ok(said) => said,
+            Err(error) => return Reply::Later(self.without_key(&error.to_string()), None),
+        };
+        let said: Value = serde_json::from_str(&said).unwrap_or(Value::String(said));
+        match status {
+            429 | 500..=599 => Reply::Later(format!("it answered {status}"), seconds.map(Duration::from_secs)),
+            status => read(status, &said),
+        }
+    }
+
+    /// A message that cannot give the key away, as it is or as an address has it.
+    fn without_key(&self, message: &str) -> String {
+        const BEFORE: &str = "key=";
+        let Some(key) = &self.key else { return message.to_owned() };
+        let mut text = message.replace(key.as_str(), "…");
+        let mut from = 0;
+        while let Some(at) = text[from..].find(BEFORE) {
+            let start = from + at + BEFORE.len();
+            let ends = |c: char| c.is_whitespace() || "&\"'<>,;)\\".contains(c);
+            let end = text[start..].find(ends).map_or(text.len(), |length| start + length);
+            text.replace_range(start..end, "…");
+            from = start + "…".len();
+        }
+        text
+    }
+}
+
+/// What a service says of a request that it refuses.
+pub fn refusal(status: u16, said: &Value) -> String {
+    let reason = said["error"]["message"].as_str().map_or_else(|| said.to_string(), str::to_owned);
+    format!("it answered {status}: {}", excerpt(&reason, 200))
+}
+
+#[cfg(test)]
+pub(crate) mod test_service {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
+    use std::time::Instant;
+
+    use serde_json::Value;
+
+    /// When each request came, and its first line, its key where it has one in a header, and its body.
+    pub type Seen = Arc<Mutex<Vec<(Instant, String)>>>;
+
+    /// A server on this machine that answers by a function of the request's line and its body, one connection a request.
+    pub fn serve(
+        path: &str,
+        answer: impl Fn(&str, &Value) -> (u16, &'static str, String) + Send + Sync + 'static,
+    ) -> (String, Seen) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}{path}", listener.local_addr().expect("an address"));
+        let (seen, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
+        let log = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, log, answer) = (stream.expect("a connection"), Arc::clone(&log), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
+                    let (mut first, mut line, mut length, mut key) = (String::new(), String::new(), 0, String::new());
+                    reader.read_line(&mut first).expect("a request");
+                    while line != "\r\n" {
+                        line.clear();
+                        reader.read_line(&mut line).expect("a header");
+                        match line.to_ascii_lowercase().split_once(':') {
+                            Some(("content-length", value)) => length = value.trim().parse().expect("a length"),
+                            Some(("authorization", _)) => key = format!(" {}", line.trim()),
+                            _ => {}
+                        }
+                    }
+                    let mut body = vec![0; length];
+                    reader.read_exact(&mut body).expect("a body");
+                    let body: Value = serde_json::from_slice(&body).expect("JSON");
+                    log.lock().expect("no panic").push((Instant::now(), format!("{}{key} {body}", first.trim_end())));
+                    let (status, headers, said) = answer(&first, &body);
+                    let head = format!("HTTP/1.1 {status} Said\r\nConnection: close\r\n{headers}");
+                    write!(stream, "{head}Content-Length: {}\r\n\r\n{said}", said.len()).expect("answered");
+                });
+            }
+        });
+        (url, seen)
+    }
+}
