@@ -8,6 +8,7 @@ use crate::environment::Environment;
 use crate::error::Result;
 use crate::functions::{Calculator, Python, Search, SearchConfig};
 use crate::games::{Arithmetic, ArithmeticConfig, Guess, GuessConfig, Maze, MazeConfig};
+use crate::openenv::{OpenEnv, OpenEnvConfig};
 use crate::program::{ProgramConfig, ProgramEnvironment};
 use crate::sandbox::SandboxConfig;
 use crate::toolbox::{Function, Toolbox};
@@ -19,6 +20,8 @@ use crate::toolbox::{Function, Toolbox};
 pub enum EnvironmentConfig {
     /// A program that reads and prints lines of JSON (docs/environments.md).
     Command(ProgramConfig),
+    /// A server of OpenEnv.
+    Openenv(OpenEnvConfig),
     /// Questions of arithmetic, with a calculator as a tool.
     Arithmetic(ArithmeticConfig),
     /// Guess a number from `higher` and `lower`.
@@ -35,6 +38,7 @@ impl EnvironmentConfig {
     pub fn build(&self) -> Result<Arc<dyn Environment>> {
         Ok(match self {
             Self::Command(config) => Arc::new(ProgramEnvironment::start(config)?),
+            Self::Openenv(config) => Arc::new(OpenEnv::connect(config)?),
             Self::Arithmetic(config) => Arc::new(Arithmetic::new(config.clone())?),
             Self::Guess(config) => Arc::new(Guess::new(config.clone())?),
             Self::Maze(config) => Arc::new(Maze::new(config.clone())?),

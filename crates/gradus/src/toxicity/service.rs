@@ -87,7 +87,7 @@ mod tests {
 
     use super::super::ScoringError;
     use super::*;
-    use crate::service::test_service::{Seen, serve};
+    use crate::service::test_service::serve;
 
     const PATH: &str = "/v1alpha1/comments:analyze";
 
