@@ -133,15 +133,14 @@ fn read(mut process: Process, running: &std::sync::Weak<Running>, name: &str) {
             Answer::TimedOut => continue,
             Answer::Interrupted => return,
             Answer::Line(line) => match number_of(&line) {
-                Ok((number, object)) => match locked(&running.waiting).answers.remove(&number) {
+                Ok((number, object)) => {
                     // An answer that came too late is nobody's.
-                    waiting => {
-                        if let Some(answer) = waiting {
-                            let _ = answer.send(Ok(object));
-                        }
-                        continue;
+                    let waiting = locked(&running.waiting).answers.remove(&number);
+                    if let Some(answer) = waiting {
+                        let _ = answer.send(Ok(object));
                     }
-                },
+                    continue;
+                }
                 Err(why) => wrong(format!("printed a line that is no answer: {why} (`{}`)", excerpt(&line))),
             },
             Answer::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),

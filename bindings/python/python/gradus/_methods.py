@@ -335,6 +335,26 @@ class OnlineKeys(SharedKeys, total=False):
     reward_rule_numeric_answer: Name
     """1 when the last number of the completion equals that of the named column (GSM8K's `#### n` understood), else
     0."""
+    reward_rule_math_column: Name
+    """The column of the right answer: a text with the answer in it, or bare LaTeX. A row without an answer there is not
+    scored."""
+    reward_rule_math_after: Name
+    """The mark after which the answer is looked for, such as `</think>`; a completion without the mark is wrong.
+    Default: none."""
+    reward_rule_cosine_length_column: Name
+    """The column of the right answer, as of `math`."""
+    reward_rule_cosine_length_after: Name
+    """The mark after which the answer is looked for, as of `math`. Default: none."""
+    reward_rule_cosine_length_max_length: int
+    """Tokens from which on a completion counts as longest."""
+    reward_rule_cosine_length_right_short: float
+    """Of the shortest."""
+    reward_rule_cosine_length_right_long: float
+    """Of the longest."""
+    reward_rule_cosine_length_wrong_short: float
+    """Of the shortest."""
+    reward_rule_cosine_length_wrong_long: float
+    """Of the longest."""
     reward_rule_repeat_penalty: Name
     """−1 when the completion repeats the prompt after this prefix, the prefix, `generate` or `sentence`, else 0
     (RL4LMs' shaping for CommonGen, whose prefix is `generate a sentence with: `)."""
@@ -355,10 +375,67 @@ class OnlineKeys(SharedKeys, total=False):
     """Seconds it may take for one batch of completions. Default 60."""
     reward_command_name: Name
     """What the reward is logged as. Default `command`."""
+    reward_judge_url: Name
+    """The endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is added."""
+    reward_judge_model: Name
+    """The model that judges, as the endpoint calls it."""
+    reward_judge_key_variable: Name
+    """The environment variable that holds the key, which is sent as a bearer token and never written down. Default: no
+    key."""
+    reward_judge_verdict: Any
+    """How it judges. Default: on a scale from 1 to 10."""
+    reward_judge_template: Name
+    """The question. `{prompt}`, `{completion}` and any column of the row stand in braces; of a pair `{completion_a}`
+    and `{completion_b}`. The judge must end with its verdict in double brackets: `[[7]]`, or `[[A]]`, `[[B]]` or
+    `[[C]]` for a tie. Default: a question of gradus's own."""
+    reward_judge_max_tokens: int
+    """The most tokens of an answer. Default 512."""
+    reward_judge_temperature: float
+    """The temperature of the judge. Default 0."""
+    reward_judge_record: Name
+    """Where answers are kept, so that no question is asked twice. Default: `judgements.jsonl` in the directory of the
+    run."""
+    reward_judge_requests_per_second: float
+    """Requests a second at most, over all connections. Default 20."""
+    reward_judge_connections: int
+    """Requests under way at a time. Default 8."""
+    reward_judge_retries: int
+    """How often a question is asked again after a refusal for now (429), an error of the server, a broken connection or
+    an answer without a verdict. Default 5."""
+    reward_judge_timeout_s: float
+    """Seconds that one request may take. Default 60."""
+    reward_code_tests: Name
+    """The column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. One that
+    ends without an exception is passed."""
+    reward_code_value: Literal["all", "share"]
+    """What counts: `share` of the tests that are passed, or `all` of them (1 or 0). Default `all`."""
+    reward_code_sandbox_python: Name
+    """The interpreter. Default `python3`."""
+    reward_code_sandbox_seconds: int
+    """Seconds that one program may take, of the processor and by the clock. Default 5."""
+    reward_code_sandbox_memory_mb: int
+    """Megabytes of memory that one program may hold. Default 256."""
+    reward_code_at_once: int
+    """Programs that run at a time. Default 2."""
     reward_fine_grained: Any
     """Parts that judge the segments of a completion: sentences, parts of sentences, or the whole."""
     reward_mix: Any
     """A weighted sum of rewards."""
+    environment: Any
+    """What answers the policy between its turns (online methods only; docs/environments.md): the choice is the key."""
+    tools: Any
+    """Tools that the policy may call (online methods only; docs/environments.md). The model needs a chat template."""
+    episode_max_turns: int
+    """The most turns of the policy. Default 16."""
+    episode_timeout_s: float
+    """The longest that one answer may take, in seconds. An episode whose answer takes longer has failed, and nothing is
+    learned from it. Default 120."""
+    episode_at_once: int
+    """Answers that are worked at side by side. Default 32."""
+    episode_reward_weight: float
+    """The weight of the environment's reward beside `reward`. Default 1 (TRL)."""
+    episode_tool_calls: Literal["hermes", "llama3", "mistral"]
+    """How the model writes calls of tools. Default: as its chat template shows."""
 
 
 class SftKeys(SharedKeys, total=False):

@@ -19,6 +19,9 @@ use crate::process::Interrupt;
 /// The most that is read of an answer.
 const ANSWER_BYTES: u64 = 1 << 20;
 
+/// Characters of a refusal that a message tells.
+const TOLD: usize = 240;
+
 /// The longest wait that a service may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
@@ -95,7 +98,7 @@ pub enum Reply<T> {
     Answer(T),
     /// It may work later, at the earliest after so long.
     Later(String, Option<Duration>),
-    /// It will not: what the service says, and what to do.
+    /// It will not: what the service says, which is cut where it is long.
     Never(String),
 }
 
@@ -151,7 +154,9 @@ impl Client {
             match self.once(body, read) {
                 Reply::Answer(answer) => return Ok(answer),
                 Reply::Never(message) => {
-                    let message = format!("{}: {}", self.endpoint.url, self.without_key(&message));
+                    // The key goes first: a cut could leave a part of it.
+                    let told = excerpt(&self.without_key(&message), TOLD);
+                    let message = format!("{}: {told}", self.endpoint.url);
                     let hint = match self.endpoint.key_variable.as_ref() {
                         Some(variable) => format!("is the key in `{variable}` right, and the `url`?"),
                         None => "is the `url` right? A service that wants a key needs `key_variable`".into(),
@@ -278,7 +283,7 @@ impl Client {
 /// What a service says of a request that it refuses.
 pub fn refusal(status: u16, said: &Value) -> String {
     let reason = said["error"]["message"].as_str().map_or_else(|| said.to_string(), str::to_owned);
-    format!("it answered {status}: {}", excerpt(&reason, 200))
+    format!("it answered {status}: {reason}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, ServiceScorer, ToxicityScorer};
-use crate::error::{Result, excerpt};
+use crate::error::Result;
 use crate::process::Interrupt;
 use crate::service::{Client, Endpoint, KeyPlace, Reply, refusal};
 
@@ -52,8 +52,7 @@ impl Service {
                 match value.as_f64().filter(|score| (0.0..=1.0).contains(score)) {
                     Some(score) => Reply::Answer(Some(score as f32)),
                     None => Reply::Never(format!(
-                        "it answered without a number from 0 to 1 in `attributeScores.{attribute}.summaryScore.value`: {}",
-                        excerpt(&said.to_string(), 200)
+                        "it answered without a number from 0 to 1 in `attributeScores.{attribute}.summaryScore.value`: {said}"
                     )),
                 }
             }
