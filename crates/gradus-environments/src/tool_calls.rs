@@ -198,7 +198,10 @@ mod tests {
 
     use super::*;
 
-    fn names(format: CallFormat, text: &str) -> (String, Vec<(String, Result<Value, String>)>) {
+    /// The content, and of each call its name and arguments.
+    type Read = (String, Vec<(String, Result<Value, String>)>);
+
+    fn names(format: CallFormat, text: &str) -> Read {
         let (content, calls) = format.read(text);
         (content, calls.into_iter().map(|call| (call.name, call.arguments.map(Value::Object))).collect())
     }

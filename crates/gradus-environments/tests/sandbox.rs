@@ -1,5 +1,7 @@
 //! Attacks on the sandbox. A program of its own, because it is started again for each confined program.
 
+#![allow(clippy::print_stdout, reason = "it is its own test harness")]
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

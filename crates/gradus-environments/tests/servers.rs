@@ -2,6 +2,8 @@
 //!
 //! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
 
+#![allow(clippy::print_stderr, reason = "what is left out is told")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 

@@ -133,12 +133,10 @@ impl Value {
                 Order::Equal | Order::Unequal | Order::In => return None,
             }
         }
-        (names.len() == 1).then(|| Self::Interval {
-            low: low.0,
-            high: high.0,
-            is_low_open: low.1,
-            is_high_open: high.1,
-        })
+        if names.len() != 1 {
+            return None;
+        }
+        Some(Self::Interval { low: low.0, high: high.0, is_low_open: low.1, is_high_open: high.1 })
     }
 
     /// Whether `found` is the answer where this is the gold one.

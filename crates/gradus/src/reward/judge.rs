@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Reward, RewardError, Score, column_text};
 use crate::error::{Result, excerpt};
@@ -474,6 +474,8 @@ fn mean(values: &[f32]) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::Value;
 
     use super::super::test_rollouts::{completions, rollouts, totals};
     use super::*;
