@@ -323,8 +323,12 @@ fn is_color(piece: &str) -> bool {
 /// returns the exit code.
 pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    gradus_environments::sandbox::answer(arguments.iter().cloned())
-        .or_else(|| render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout())))
+    if let Some(error) = sandbox::answer(arguments.iter().cloned()) {
+        // The parent reads it.
+        let _ = writeln!(std::io::stderr(), "{error}");
+        return Some(sandbox::UNCONFINED);
+    }
+    render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,9 +10,13 @@ use gradus_environments::functions::Python;
 use gradus_environments::sandbox::{self, End, Outcome, Sandbox, SandboxConfig};
 use gradus_environments::{Call, Environment, Function, Start, Toolbox, Turn};
 
+#[path = "../../gradus/tests/support/skip.rs"]
+mod skip;
+
 fn main() -> ExitCode {
-    if let Some(code) = sandbox::answer(std::env::args_os().skip(1)) {
-        return ExitCode::from(code);
+    if let Some(error) = sandbox::answer(std::env::args_os().skip(1)) {
+        let _ = std::io::stderr().write_all(error.as_bytes());
+        return ExitCode::from(sandbox::UNCONFINED);
     }
     if std::env::args().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
@@ -23,7 +28,7 @@ fn main() -> ExitCode {
     let sandbox = match Sandbox::open(&config(1)) {
         Ok(sandbox) => sandbox,
         Err(error) => {
-            println!("skipped: no sandbox here: {error}");
+            skip::skipped("sandbox", &error.to_string());
             return ExitCode::SUCCESS;
         }
     };
@@ -206,7 +211,7 @@ fn no_processes_and_no_signals(sandbox: &Sandbox) {
 /// Calls of the system by their numbers.
 fn no_way_past_the_library(sandbox: &Sandbox) {
     if cfg!(not(target_arch = "x86_64")) {
-        println!("skipped: the numbers of calls are those of x86-64");
+        skip::skipped("x86-64", "the numbers of system calls are those of x86-64");
         return;
     }
     let setup = "\

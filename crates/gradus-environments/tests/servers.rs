@@ -2,13 +2,14 @@
 //!
 //! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
 
-#![allow(clippy::print_stderr, reason = "what is left out is told")]
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use gradus_environments::{Begun, Call, Environment, OpenEnv, OpenEnvConfig, Reply, Start, Turn};
 use serde_json::{Value, json};
+
+#[path = "../../gradus/tests/support/skip.rs"]
+mod skip;
 
 /// An interpreter that has `package`; none where it has not, which is told.
 fn python(package: &str) -> Option<String> {
@@ -17,7 +18,7 @@ fn python(package: &str) -> Option<String> {
     if has.is_ok_and(|status| status.success()) {
         return Some(python);
     }
-    eprintln!("skipped: `{python}` has no package `{package}`");
+    skip::skipped("servers", &format!("`{python}` has no package `{package}`"));
     None
 }
 

@@ -1,6 +1,5 @@
 //! Environments and tools: training over several turns, failures, and resuming.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use crate::harness::{CliTest, fixture_model};
@@ -96,7 +95,7 @@ for line in sys.stdin:
 fn has_python() -> bool {
     let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
     if !is_there {
-        let _ = writeln!(std::io::stderr(), "skipped: there is no python3");
+        crate::skip::skipped("python3", "environments that are programs of Python");
     }
     is_there
 }

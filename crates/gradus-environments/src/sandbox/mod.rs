@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 const COMMAND: &str = "__sandbox";
 
 /// How a child ends that could not confine itself.
-const UNCONFINED: i32 = 84;
+pub const UNCONFINED: u8 = 84;
 
 /// The bounds of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,15 +78,13 @@ pub fn register(program: PathBuf, arguments: Vec<OsString>) -> bool {
     STARTER.set(Starter { program, arguments }).is_ok()
 }
 
-/// Becomes the confined program if the arguments ask for one: then it returns only when that failed, with the exit code.
-pub fn answer(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+/// Becomes the confined program if the arguments ask for one: then it returns only when that failed, with what went wrong. The
+/// caller writes that to the error channel and ends with [`UNCONFINED`].
+pub fn answer(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
     if arguments.next()? != COMMAND {
         return None;
     }
-    let error = become_confined(arguments);
-    // The parent reads it.
-    let _ = writeln!(std::io::stderr(), "{error}");
-    Some(u8::try_from(UNCONFINED).expect("below 256"))
+    Some(become_confined(arguments))
 }
 
 /// What the child is told.
@@ -225,7 +223,7 @@ impl Sandbox {
                 None => End::OutOfTime,
                 Some(status) => ended(status),
             };
-            if end == End::Code(UNCONFINED) {
+            if end == End::Code(UNCONFINED.into()) {
                 return Err(Error::episode(stderr.trim().to_owned()));
             }
             Ok(Outcome { stdout, stderr, end })

@@ -25,7 +25,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("plugin", &["suggest"]),
     ("process", &["gradus_environments"]),
     // A service is waited for no longer than the user wants.
-    ("toxicity", &["process"]),
+    ("service", &["process"]),
+    ("toxicity", &["process", "service"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
     ("run", &["calendar", "gradus_environments"]),
@@ -44,9 +45,40 @@ const PARTS: &[(&str, &[&str])] = &[
     ("memory", &["batches", "generate", "model"]),
     ("stats", &["run"]),
     ("learner", &["model", "gradus_kernels"]),
-    ("settings", &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task"]),
+    (
+        "settings",
+        &[
+            "batches",
+            "data",
+            "generate",
+            "learner",
+            "math",
+            "metric",
+            "model",
+            "run",
+            "task",
+            "gradus_environments",
+        ],
+    ),
     // What is learned from: rewards, fixed examples, rollouts.
-    ("reward", &["batches", "data", "host", "metric", "model", "plugin", "process", "rollout", "text", "toxicity"]),
+    (
+        "reward",
+        &[
+            "batches",
+            "data",
+            "host",
+            "metric",
+            "model",
+            "plugin",
+            "process",
+            "rollout",
+            "service",
+            "text",
+            "toxicity",
+            "gradus_environments",
+            "gradus_metrics",
+        ],
+    ),
     // What a method says of itself, whatever it learns from.
     ("method", &["data", "generate", "memory", "metric", "model", "reward", "settings"]),
     (
@@ -96,6 +128,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "suggest",
             "task",
             "text",
+            "gradus_environments",
         ],
     ),
     // Pages about rows and about what reward models make of them.
