@@ -59,9 +59,9 @@ def opening(results):
     if read:
         rows.append(["memory read", f"{number(read)} GB/s"])
     rows.append(["measured on", results["date"]])
-    text = "gradus beside TRL, `transformers` and llama.cpp: the same weights, the same rows, the same cores, "
-    text += "processes in turn.\n"
-    text += "This page is written by [`tools/bench`](../tools/bench/README.md) from its measurements; do not edit it."
+    text = "This page compares gradus with TRL, `transformers` and llama.cpp. All use the same weights, rows and cores. "
+    text += "Their processes run in turn.\n"
+    text += "[`tools/bench`](../tools/bench/README.md) generates the page from its measurements. Do not edit it by hand."
     return f"# Benchmarks\n\n{text}\n\n{table(['', ''], rows)}"
 
 
@@ -87,8 +87,8 @@ def size(work):
     """The size of a step in words."""
     group, new = work.get("group_size"), work.get("new_tokens")
     if work["group"] == "seq2seq":
-        each = f"{work['length']} tokens of a source and {new} of a target"
-        return f"{counted(work['batch'], 'row')} of {each}" + (", a critic of its own" if work["kind"] == "ppo" else "")
+        each = f"{work['length']} source tokens and {new} target tokens"
+        return f"{counted(work['batch'], 'row')} of {each}" + (", a separate critic" if work["kind"] == "ppo" else "")
     note = ", TRL with gradient checkpointing" if work.get("checkpointing") else ""
     return {
         "sft": f"{counted(work['batch'], 'row')} of {work['length']} tokens{note}",
@@ -123,9 +123,9 @@ def steps(results):
         work = entry["work"]
         rows.append([TITLES[work["kind"]], size(work), work["precision"], *step_row(entry)])
     shape = workloads.parameters(workloads.MODELS["124M"])
-    text = f"Seconds a step on GPT-2's shape ({shape / 1e6:.0f} million parameters, 50,257 tokens), random weights.\n"
-    text += "Tokens are those of the rows, for GRPO the sampled ones."
-    head = ["", "a step", "", "gradus", "TRL", "faster", "gradus, tokens/s"]
+    text = f"The table shows the time per step on GPT-2's shape ({shape / 1e6:.0f} million parameters, 50,257 tokens) with "
+    text += "random weights.\nThe token rate counts the tokens of the rows. For GRPO, it counts the sampled tokens."
+    head = ["", "step", "", "gradus", "TRL", "speedup", "gradus, tokens/s"]
     return f"## Training steps\n\n{text}\n\n{table(head, rows)}{shares(results)}{failures(entries)}"
 
 
@@ -168,9 +168,10 @@ def generation(results):
         rates = [number(count / s) if s and s > 0 else "–" for s in spent]
         ratios = [times(summary.speedup(entry, side)) for side in ("trl", "llama")]
         rows.append([work["batch"], work["precision"], *rates, *ratios])
-    head = ["sequences", "", "gradus", "transformers", "llama.cpp", "faster than transformers", "than llama.cpp"]
+    head = ["sequences", "", "gradus", "transformers", "llama.cpp", "speedup over transformers", "over llama.cpp"]
     sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new ones" for entry in entries}
-    text = f"New tokens a second, end to end, prompts included; {' or '.join(sorted(sizes))} a sequence, temperature 1."
+    text = "The table shows new tokens per second, end to end, including the prompts. "
+    text += f"Each sequence has {' or '.join(sorted(sizes))}. The temperature is 1."
     return f"## Generation\n\n{text}\n\n{table(head, rows)}{quantised(entries)}{failures(entries)}"
 
 
@@ -184,8 +185,8 @@ def quantised(entries):
             rows.append([entry["work"]["batch"], number(count / mine), number(count / theirs), times(theirs / mine)])
     if not rows:
         return ""
-    head = ["sequences", "gradus, INT8", "llama.cpp, q8_0", "faster"]
-    return f"\n\nThe same with weights of 8 bits, packed before the clock starts on both sides:\n\n{table(head, rows)}"
+    head = ["sequences", "gradus, INT8", "llama.cpp, q8_0", "speedup"]
+    return f"\n\nThe same with 8-bit weights. Both sides pack them before the measurement starts:\n\n{table(head, rows)}"
 
 
 def small(results):
@@ -197,8 +198,8 @@ def small(results):
         work = entry["work"]
         count = workloads.parameters(workloads.MODELS[work["model"]])
         rows.append([TITLES[work["kind"]], f"{count:,}", size(work), *step_row(entry)[:3]])
-    head = ["", "parameters", "a step", "gradus", "TRL", "faster"]
-    text = "What a step costs where the arithmetic is little; f32."
+    head = ["", "parameters", "step", "gradus", "TRL", "speedup"]
+    text = "The table shows the cost of a step with little arithmetic, in f32."
     return f"## Small models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
@@ -217,9 +218,10 @@ def seq2seq(results):
         f"{model} ({workloads.parameters(workloads.MODELS[model]) / 1e6:.0f} million parameters)"
         for model in dict.fromkeys(entry["work"]["model"] for entry in entries)
     )
-    text = f"T5 v1.0 with random weights in the sizes of {counts}, f32, beside loops over `transformers` and torch\n"
-    text += "([`seq2seq_side.py`](../tools/bench/seq2seq_side.py)): no living trainer has PPO for such models."
-    head = ["", "model", "a step", "gradus", "torch", "faster", "gradus, peak", "torch, peak", "ratio"]
+    text = f"The models are T5 v1.0 with random weights in the sizes of {counts}, in f32.\nThe other side is a loop over "
+    text += "`transformers` and torch ([`seq2seq_side.py`](../tools/bench/seq2seq_side.py)), because no maintained trainer "
+    text += "has PPO for such models."
+    head = ["", "model", "step", "gradus", "torch", "speedup", "gradus, peak", "torch, peak", "ratio"]
     return f"## Encoder–decoder models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
@@ -234,14 +236,14 @@ def memory(results):
     if not rows:
         return None
     head = ["", "model", "", "", "gradus", "TRL or transformers", "ratio"]
-    text = "The largest resident set of the whole process, loading and saving included, as the kernel counts it."
+    text = "The table shows the largest resident set of the whole process, including loading and saving, as the kernel counts it."
     return f"## Peak memory\n\n{text}\n\n{table(head, rows)}"
 
 
 CURVES = {
     "batch": ("Batch", "rows", lambda work: work["batch"]),
-    "length": ("Length, the same number of tokens a step", "tokens a row", lambda work: work["length"]),
-    "group_size": ("Group size", "completions a prompt", lambda work: work["group_size"]),
+    "length": ("Length, with the same number of tokens per step", "tokens per row", lambda work: work["length"]),
+    "group_size": ("Group size", "completions per prompt", lambda work: work["group_size"]),
     "model": ("Model size", "parameters", lambda work: f"{workloads.parameters(workloads.MODELS[work['model']]):,}"),
 }
 
@@ -259,10 +261,10 @@ def growth(results):
         work = entries[0]["work"]
         count = workloads.parameters(workloads.MODELS[work["model"]])
         model = "" if group == "model" else f" of a model with {count / 1e6:.0f} million parameters"
-        text = f"{TITLES[work['kind']]} steps{model}, f32; the first: {size(work)}."
-        head = [unit, "gradus", "TRL", "faster", "gradus, tokens/s", "gradus, peak", "TRL, peak"]
+        text = f"{TITLES[work['kind']]} steps{model}, in f32. The first row has {size(work)}."
+        head = [unit, "gradus", "TRL", "speedup", "gradus, tokens/s", "gradus, peak", "TRL, peak"]
         parts.append(f"### {title}\n\n{text}\n\n{table(head, rows)}{failures(entries)}")
-    return "## What growing costs\n\n" + "\n\n".join(parts) if parts else None
+    return "## Scaling\n\n" + "\n\n".join(parts) if parts else None
 
 
 def hot_spots(results, spots):
@@ -280,12 +282,12 @@ def hot_spots(results, spots):
         shares = [f"{spot['shares'][kind] * 100:.0f} %" for kind in kinds] + [f"{spot['idle'] * 100:.0f} %"]
         bound = times(faster / arithmetic) if faster else "–"
         rows.append([title, work["model"], size(work), work["precision"], *shares, times(faster), bound])
-    head = ["", "model", "a step", "", *kinds, "idle", "against TRL or transformers", "with product arithmetic alone"]
+    head = ["", "model", "step", "", *kinds, "idle", "against TRL or transformers", "with product arithmetic alone"]
     text = (
-        "Shares of the time of both threads, sampled by `perf` over steady steps (`tools/bench/hot_spots.py`). Product "
-        "arithmetic is the inner loop of matrix products; in generation it includes waiting for weights to come from "
-        "memory. The last column is the most that could be reached without changing that loop, were everything else "
-        "free."
+        "The table shows shares of the time of both threads, sampled by `perf` over steady steps "
+        "(`tools/bench/hot_spots.py`). Product arithmetic is the inner loop of matrix products. In generation, it "
+        "includes waiting for weights from memory. The last column is the upper limit for the speedup without changing "
+        "that loop, if everything else took no time."
     )
     return f"## Where the time goes\n\n{text}{units(results)}\n\n{table(head, rows)}"
 
@@ -297,9 +299,9 @@ def units(results):
     for precision in PRECISIONS:
         peak, limit = summary.peak_gflops(results, precision), machine.get(f"arithmetic_gflops_{precision}")
         if peak and limit:
-            share = f"{peak / limit * 100:.0f} % of the {number(limit)} that the units give with all operands at hand"
+            share = f"{peak / limit * 100:.0f} % of the {number(limit)} GFLOP/s that the units reach with all operands in cache"
             parts.append(f"{precision}: {number(peak)} GFLOP/s, {share}")
-    return f" A product of 2048³ reaches, in {'; in '.join(parts)}." if parts else ""
+    return "".join(f" A 2048³ product reaches, in {part}." for part in parts)
 
 
 def agreement(results):
@@ -309,8 +311,9 @@ def agreement(results):
     text = f"- The first step of both sides had the same number of tokens in {same} of {same + len(differing)} workloads"
     text += f" (not in {', '.join(differing)})" if differing else ""
     return [
-        f"{text}. Its SFT losses in f32 differ by at most {apart:.0e} of their value, after TRL's are multiplied by "
-        "n / (n − 1): for whole rows TRL divides by all n tokens of a row, gradus by the n − 1 predicted ones."
+        f"{text}. The relative difference of its SFT losses in f32 is at most {apart:.0e}, after TRL's losses are "
+        "multiplied by n / (n − 1). For whole rows, TRL divides by all n tokens of a row, and gradus by the n − 1 "
+        "predicted ones."
     ]
 
 
@@ -319,24 +322,25 @@ def method(results):
     spread = summary.spread(results)
     between = []
     if spread is not None:
-        between = [f"- Of two processes of one kind, the slower took {spread * 100:.0f} % longer (median)."]
+        between = [f"- The slower of two equal processes took {spread * 100:.0f} % longer (median)."]
     entry = results["workloads"].get("sft_f32") or next(iter(results["workloads"].values()), None)
     commands = [run["command"] for run in (entry or {"runs": {}})["runs"].get("gradus", [])[:1]]
     given = [run["settings"] for run in (entry or {"runs": {}})["runs"].get("trl", [])[:1]]
     lines = [
-        "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
-        "- A training step is the time between the ends of two consecutive steps; a process's first two steps are not counted.",
-        "- Generation is the time of a call in a running process, after one of warm-up: of `generate` in transformers, of "
-        "`gradus bench`, and of batched decoding in llama.cpp. Drawing is part of it; all three have prepared the weights "
-        "when they were loaded.",
-        "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "
-        "checkpointing where the table does not say so, which makes them faster; both sides without dropout.",
-        "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; "
-        "without KL, no reference.",
+        "- Processes of gradus and of the other side alternate. A figure is the median over processes of the mean step.",
+        "- A training step is the time between the ends of two consecutive steps. The first two steps of a process do not "
+        "count.",
+        "- Generation is the time of a call in a running process, after one warm-up call: `generate` in transformers, "
+        "`gradus bench`, and batched decoding in llama.cpp. It includes sampling. All three prepare the weights when they "
+        "load them.",
+        "- TRL's trainers run with their defaults, and bf16 by autocast (generation: bf16 weights). They run without "
+        "gradient checkpointing unless the table mentions it, which makes them faster. Neither side uses dropout.",
+        "- Both sides compute DPO's reference within the step. GRPO's reward is a regular expression. There is no KL term "
+        "and no reference.",
         *between,
         *agreement(results),
-        f"- Other processes used at most {number(most)} cores during a run, more than a tenth of one in {noisy} of "
-        f"{runs} runs.",
+        f"- Other processes used at most {number(most)} cores during a run. They used more than a tenth of a core in "
+        f"{noisy} of {runs} runs.",
     ]
     if commands:
         lines.append(f"- gradus: `{commands[0]}`")

@@ -169,7 +169,7 @@ def table(out, plot):
         of = lambda kind: f"{spread([points[step] for points in curves[kind]])} | {statistics.mean(points[step] for points in lengths[kind]):.1f}"
         print(f"| {step} | {' | '.join(of(kind) for kind in KINDS)} |")
     last = steps[-1]
-    for name, key in [("KL, nats a completion", "eval_kl"), ("distinct pairs of words", "eval_distinct/dist-2"),
+    for name, key in [("KL, nats per completion", "eval_kl"), ("distinct pairs of words", "eval_distinct/dist-2"),
                       ("perplexity by the policy before training", "eval_perplexity")]:
         for step in (0, last):
             found = [spread([curve(out / f"{kind}-{seed}", key)[step] for seed in SEEDS]) for kind in KINDS]
