@@ -47,18 +47,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("learner", &["model", "gradus_kernels"]),
     (
         "settings",
-        &[
-            "batches",
-            "data",
-            "generate",
-            "learner",
-            "math",
-            "metric",
-            "model",
-            "run",
-            "task",
-            "gradus_environments",
-        ],
+        &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task", "gradus_environments"],
     ),
     // What is learned from: rewards, fixed examples, rollouts.
     (
