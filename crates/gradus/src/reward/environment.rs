@@ -51,7 +51,7 @@ mod tests {
         };
         let of = |rewards: [Option<f64>; 2], whole| Rollout {
             turns: vec![turn(2, 1, rewards[0]), turn(1, 0, rewards[1])],
-            episode: Some(Episode { opening: None, end: EpisodeEnd::Done, reward: whole }),
+            episode: Some(Episode { opening: None, end: EpisodeEnd::Done, reward: whole, retokenized: None }),
             ..Rollout::one_turn(0, "", vec![5; 4], StopReason::StopId)
         };
         assert_eq!(of_episode(&of([Some(0.5), None], Some(2.0))), Score::per_token(vec![0.0, 0.5, 0.0, 2.0]));

@@ -6,7 +6,7 @@
 use gradus_environments as env;
 use serde_json::{Map, Value, json};
 
-use super::{Prompt, StopReason};
+use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -72,13 +72,7 @@ impl Dialogue {
             }
             None => messages.push(Message::new("user", opening)),
         }
-        let options = RenderOptions {
-            tools: Some(&self.tools),
-            add_generation_prompt: true,
-            variables: variables(prompt),
-            ..RenderOptions::default()
-        };
-        let text = template.render(&messages, &options)?.text;
+        let text = template.render(&messages, &self.options(prompt, true))?.text;
         let ids = self.tokenizer.encode(&text, false)?;
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
@@ -101,14 +95,8 @@ impl Dialogue {
         };
         let conversation: Vec<Value> = [json!({ "role": "user", "content": "question" }), asked(turn, replies)].into();
         let answered: Vec<Value> = conversation.iter().cloned().chain(replies.iter().map(message)).collect();
-        let options = |add_generation_prompt| RenderOptions {
-            tools: Some(&self.tools),
-            add_generation_prompt,
-            variables: variables(prompt),
-            ..RenderOptions::default()
-        };
-        let mut rendered =
-            template.render_all(&[(&conversation[..], options(false)), (&answered[..], options(true))]).into_iter();
+        let requests = [(&conversation[..], self.options(prompt, false)), (&answered[..], self.options(prompt, true))];
+        let mut rendered = template.render_all(&requests).into_iter();
         let mut next = || rendered.next().expect("two conversations");
         let (before, after) = (next()?.text, next()?.text);
         // Templates write more behind the mark that ends a turn (a new line): the turn that was drawn ends with the mark.
@@ -129,6 +117,73 @@ impl Dialogue {
         self.behind(&before[..cut], &after[cut..])
     }
 
+    /// How the ids of `episodes` compare with those of their whole conversations. None where the policy read no answer, or where the
+    /// chat template refuses the whole conversation.
+    ///
+    /// # Errors
+    /// When a text cannot be tokenized.
+    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Option<Retokenized>>> {
+        let histories: Vec<Option<History>> = episodes.iter().map(Held::history).collect();
+        let read: Vec<(&Held<'_>, &History)> =
+            episodes.iter().zip(&histories).filter_map(|(held, history)| Some((held, history.as_ref()?))).collect();
+        let mut texts = self.whole(&read).into_iter();
+        let mut found = Vec::with_capacity(episodes.len());
+        for (held, history) in episodes.iter().zip(&histories) {
+            let text = history.as_ref().and_then(|history| Some((history, texts.next().flatten()?)));
+            found.push(match text {
+                None => None,
+                Some((history, text)) => Some(history.compare(held, &self.encode_whole(held.prompt, &text)?)),
+            });
+        }
+        Ok(found)
+    }
+
+    /// The texts of whole conversations, up to where the last turn of the policy begins; none where the template refuses one.
+    fn whole(&self, episodes: &[(&Held<'_>, &History)]) -> Vec<Option<String>> {
+        let conversations: Vec<Vec<Value>> =
+            episodes.iter().map(|(held, history)| held.conversation(history)).collect();
+        let mut rendered = match &self.template {
+            None => Vec::new(),
+            Some(template) => {
+                let shown = episodes.iter().zip(&conversations).filter(|((held, _), _)| self.renders(held.prompt));
+                let requests: Vec<_> =
+                    shown.map(|((held, _), messages)| (&messages[..], self.options(held.prompt, true))).collect();
+                template.render_all(&requests)
+            }
+        }
+        .into_iter();
+        let text = |&(held, history): &(&Held<'_>, &History)| match self.renders(held.prompt) {
+            true => rendered.next().expect("one for each conversation").ok().map(|rendered| rendered.text),
+            false => Some(held.plain(history)),
+        };
+        episodes.iter().map(text).collect()
+    }
+
+    /// Whether the chat template writes the conversations that begin with `prompt`.
+    fn renders(&self, prompt: &Prompt) -> bool {
+        self.template.is_some() && prompt.messages.is_some()
+    }
+
+    /// The ids of the whole text of an episode.
+    fn encode_whole(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
+        let is_rendered = self.renders(prompt);
+        let mut ids = self.tokenizer.encode(text, !is_rendered)?;
+        if !is_rendered && self.tokenizer.appends_eos() {
+            ids.pop();
+        }
+        Ok(ids)
+    }
+
+    /// How conversations that begin with `prompt` are rendered.
+    fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
+        RenderOptions {
+            tools: Some(&self.tools),
+            add_generation_prompt,
+            variables: variables(prompt),
+            ..RenderOptions::default()
+        }
+    }
+
     /// The ids of `text` where it stands behind `before`: a tokenizer may write the beginning of a text otherwise than its middle.
     fn behind(&self, before: &str, text: &str) -> Result<Vec<u32>> {
         let beginning = self.tokenizer.encode(before, false)?;
@@ -137,6 +192,91 @@ impl Dialogue {
             true => Ok(whole.split_off(beginning.len())),
             false => self.tokenizer.encode(text, false),
         }
+    }
+}
+
+/// An episode as it was sampled.
+pub(super) struct Held<'e> {
+    /// What it began with.
+    pub prompt: &'e Prompt,
+    /// The ids of all turns and answers.
+    pub ids: &'e [u32],
+    /// The turns.
+    pub turns: &'e [Turn],
+}
+
+/// The part of an episode that the policy had read when it began its last turn.
+struct History {
+    /// How many turns are answered.
+    turns: usize,
+    /// How many ids they have.
+    ids: usize,
+    /// Where the ids of the last one begin.
+    last: usize,
+}
+
+impl History {
+    fn compare(&self, held: &Held<'_>, whole: &[u32]) -> Retokenized {
+        let before = held.prompt.ids.len();
+        let appended = held.prompt.ids.iter().chain(&held.ids[..self.ids]);
+        let same = appended.zip(whole).take_while(|(one, other)| one == other).count();
+        match same {
+            _ if same == whole.len() && same == before + self.ids => Retokenized::Clean,
+            _ if same >= before + self.last => Retokenized::Realign,
+            _ => Retokenized::Fork,
+        }
+    }
+}
+
+impl Held<'_> {
+    fn history(&self) -> Option<History> {
+        let turns = self.turns.iter().take_while(|turn| turn.answered > 0 && turn.exchange.is_some()).count();
+        let length = |turns: usize| self.turns[..turns].iter().map(|turn| turn.drawn + turn.answered).sum();
+        (turns > 0).then(|| History { turns, ids: length(turns), last: length(turns - 1) })
+    }
+
+    fn exchanges(&self, history: &History) -> impl Iterator<Item = &Exchange> {
+        self.turns[..history.turns].iter().filter_map(|turn| turn.exchange.as_ref())
+    }
+
+    /// The messages of the prompt, of the answered turns, and of their answers.
+    fn conversation(&self, history: &History) -> Vec<Value> {
+        let begins = self.prompt.messages.iter().flatten();
+        let mut messages: Vec<Value> =
+            begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
+        for Exchange { said, observation } in self.exchanges(history) {
+            messages.push(turn_message(said));
+            messages.extend(observation.replies.iter().map(message));
+        }
+        messages
+    }
+
+    /// The text of the prompt, of the answered turns, and of their answers.
+    fn plain(&self, history: &History) -> String {
+        let mut text = self.prompt.text.clone();
+        for Exchange { said, observation } in self.exchanges(history) {
+            text.push_str(&said.text);
+            observation.replies.iter().for_each(|reply| text.push_str(reply.content()));
+        }
+        text
+    }
+}
+
+/// A turn of the policy as a message. Calls that could not be read stand in its text.
+fn turn_message(turn: &env::Turn) -> Value {
+    let call = |call: &env::Call| {
+        let arguments = call.arguments.as_ref().ok()?;
+        let mut value = json!({ "type": "function", "function": { "name": call.name, "arguments": arguments } });
+        if let Some(id) = &call.id {
+            value["id"] = json!(id);
+        }
+        Some(value)
+    };
+    match turn.calls.iter().map(call).collect::<Option<Vec<Value>>>() {
+        Some(calls) if !calls.is_empty() => {
+            json!({ "role": "assistant", "content": turn.content, "tool_calls": calls })
+        }
+        _ => json!({ "role": "assistant", "content": turn.text }),
     }
 }
 

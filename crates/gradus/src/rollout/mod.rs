@@ -89,6 +89,8 @@ pub struct Episode {
     pub end: EpisodeEnd,
     /// The environment's reward of the whole episode, beside those of its turns.
     pub reward: Option<f64>,
+    /// How its ids compare with those of the whole conversation; none where the policy read no answer.
+    pub retokenized: Option<Retokenized>,
 }
 
 /// Why an episode ended.
@@ -100,20 +102,35 @@ pub enum EpisodeEnd {
     Turns,
     /// The completion had no room for the next answer, or the last turn did not end within it.
     Tokens,
+    /// Its answers together took longer than they may.
+    Time,
     /// The environment failed. The episode has no reward, and nothing is learned from it.
     Failed(String),
 }
 
 impl EpisodeEnd {
-    /// The name used in logs: `done`, `turns`, `tokens` or `failed`.
+    /// The name used in logs: `done`, `turns`, `tokens`, `time` or `failed`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Turns => "turns",
             Self::Tokens => "tokens",
+            Self::Time => "time",
             Self::Failed(_) => "failed",
         }
     }
+}
+
+/// How the ids of an episode, each appended once, compare with those of its conversation when that is rendered and tokenized as a
+/// whole, as a server does at every turn. Training always uses the ids as they were appended. The names are TRL's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retokenized {
+    /// They are the same.
+    Clean,
+    /// They differ from within the last turn of the policy that was answered.
+    Realign,
+    /// They differ earlier: the chat template or the tokenizer changes what stands before.
+    Fork,
 }
 
 impl Rollout {

@@ -47,7 +47,19 @@ const PARTS: &[(&str, &[&str])] = &[
     ("learner", &["model", "gradus_kernels"]),
     (
         "settings",
-        &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task", "gradus_environments"],
+        &[
+            "batches",
+            "data",
+            "generate",
+            "learner",
+            "math",
+            "metric",
+            "model",
+            "plugin",
+            "run",
+            "task",
+            "gradus_environments",
+        ],
     ),
     // What is learned from: rewards, fixed examples, rollouts.
     (
