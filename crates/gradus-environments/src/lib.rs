@@ -16,6 +16,9 @@ pub mod process;
 mod program;
 mod replay;
 pub mod sandbox;
+#[cfg(test)]
+#[path = "../../gradus/tests/support/skip.rs"]
+mod skip;
 mod tool;
 mod tool_calls;
 mod toolbox;

@@ -280,8 +280,7 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
 
 /// What environments did, as means over episodes: `environment/turns`, `environment/answered_tokens` (tokens that the policy only
 /// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `time_ended`, `failed`), and the sums of the
-/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the episodes in which the policy read an
-/// answer ([`Retokenized`]). Calls of tools have TRL's names: `tools/call_frequency` (calls an episode) and `tools/failure_frequency` (failures a
+/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). Calls of tools have TRL's names: `tools/call_frequency` (calls an episode) and `tools/failure_frequency` (failures a
 /// call).
 fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     let share = |is_so: bool| f64::from(u8::from(is_so));
@@ -295,10 +294,12 @@ fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
         stats.mean("environment/tokens_ended", share(episode.end == EpisodeEnd::Tokens), 1.0);
         stats.mean("environment/time_ended", share(episode.end == EpisodeEnd::Time), 1.0);
         stats.mean("environment/failed", share(rollout.failure().is_some()), 1.0);
-        if let Some(retokenized) = episode.retokenized {
-            stats.mean("environment/clean", share(retokenized == Retokenized::Clean), 1.0);
-            stats.mean("environment/realigned", share(retokenized == Retokenized::Realign), 1.0);
-            stats.mean("environment/forked", share(retokenized == Retokenized::Fork), 1.0);
+        let Retokenized { clean, realigned, forked } = episode.retokenized;
+        let compared = (clean + realigned + forked) as f64;
+        if compared > 0.0 {
+            for (name, count) in [("clean", clean), ("realigned", realigned), ("forked", forked)] {
+                stats.mean(&format!("environment/{name}"), count as f64, compared);
+            }
         }
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         for (name, value) in rollout.exchanges().flat_map(|exchange| &exchange.observation.metrics) {

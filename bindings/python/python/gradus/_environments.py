@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from gradus._callables import _accepted, _number
@@ -219,7 +219,3 @@ class Environment:
             raise ValueError(f"the column `environment` of {name} is `{chosen}`, but there are {known}")
         return Episode(name, factory(), {**row, "seed": seed})
 
-
-def tools(given: Sequence[Any]) -> list[Tool]:
-    """The functions of a list, as tools."""
-    return [function if isinstance(function, Tool) else Tool(function) for function in given]

@@ -117,46 +117,50 @@ impl Dialogue {
         self.behind(&before[..cut], &after[cut..])
     }
 
-    /// How the ids of `episodes` compare with those of their whole conversations. None where the policy read no answer, or where the
-    /// chat template refuses the whole conversation.
+    /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
+    /// template refuses are not counted.
     ///
     /// # Errors
     /// When a text cannot be tokenized.
-    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Option<Retokenized>>> {
-        let histories: Vec<Option<History>> = episodes.iter().map(Held::history).collect();
-        let read: Vec<(&Held<'_>, &History)> =
-            episodes.iter().zip(&histories).filter_map(|(held, history)| Some((held, history.as_ref()?))).collect();
-        let mut texts = self.whole(&read).into_iter();
-        let mut found = Vec::with_capacity(episodes.len());
-        for (held, history) in episodes.iter().zip(&histories) {
-            let text = history.as_ref().and_then(|history| Some((history, texts.next().flatten()?)));
-            found.push(match text {
-                None => None,
-                Some((history, text)) => Some(history.compare(held, &self.encode_whole(held.prompt, &text)?)),
-            });
+    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Retokenized>> {
+        let conversations: Vec<Vec<Value>> = episodes.iter().map(Held::conversation).collect();
+        let mut requests = Vec::new();
+        for (held, messages) in episodes.iter().zip(&conversations).filter(|(held, _)| self.renders(held.prompt)) {
+            let ends = held.ends();
+            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(held.prompt, true))));
         }
-        Ok(found)
-    }
-
-    /// The texts of whole conversations, up to where the last turn of the policy begins; none where the template refuses one.
-    fn whole(&self, episodes: &[(&Held<'_>, &History)]) -> Vec<Option<String>> {
-        let conversations: Vec<Vec<Value>> =
-            episodes.iter().map(|(held, history)| held.conversation(history)).collect();
-        let mut rendered = match &self.template {
-            None => Vec::new(),
-            Some(template) => {
-                let shown = episodes.iter().zip(&conversations).filter(|((held, _), _)| self.renders(held.prompt));
-                let requests: Vec<_> =
-                    shown.map(|((held, _), messages)| (&messages[..], self.options(held.prompt, true))).collect();
-                template.render_all(&requests)
+        let mut rendered =
+            self.template.as_ref().map_or(Vec::new(), |template| template.render_all(&requests)).into_iter();
+        let mut compare = |held: &Held<'_>| -> Result<Retokenized> {
+            let (mut counts, mut before, mut at) = (Retokenized::default(), held.prompt.ids.clone(), 0);
+            let mut plain = held.prompt.text.clone();
+            for (turn, exchange) in held.answered() {
+                let text = match self.renders(held.prompt) {
+                    true => rendered.next().expect("one for each answered turn").ok().map(|rendered| rendered.text),
+                    false => {
+                        plain.push_str(&exchange.said.text);
+                        exchange.observation.replies.iter().for_each(|reply| plain.push_str(reply.content()));
+                        Some(plain.clone())
+                    }
+                };
+                let end = at + turn.drawn + turn.answered;
+                let appended = before.iter().chain(&held.ids[at..end]);
+                let kept = before.len();
+                let length = kept + end - at;
+                at = end;
+                let Some(text) = text else { continue };
+                let whole = self.encode_whole(held.prompt, &text)?;
+                let same = appended.zip(&whole).take_while(|(one, other)| one == other).count();
+                match same {
+                    _ if same == whole.len() && same == length => counts.clean += 1,
+                    _ if same >= kept => counts.realigned += 1,
+                    _ => counts.forked += 1,
+                }
+                before = whole;
             }
-        }
-        .into_iter();
-        let text = |&(held, history): &(&Held<'_>, &History)| match self.renders(held.prompt) {
-            true => rendered.next().expect("one for each conversation").ok().map(|rendered| rendered.text),
-            false => Some(held.plain(history)),
+            Ok(counts)
         };
-        episodes.iter().map(text).collect()
+        episodes.iter().map(&mut compare).collect()
     }
 
     /// Whether the chat template writes the conversations that begin with `prompt`.
@@ -205,60 +209,32 @@ pub(super) struct Held<'e> {
     pub turns: &'e [Turn],
 }
 
-/// The part of an episode that the policy had read when it began its last turn.
-struct History {
-    /// How many turns are answered.
-    turns: usize,
-    /// How many ids they have.
-    ids: usize,
-    /// Where the ids of the last one begin.
-    last: usize,
-}
-
-impl History {
-    fn compare(&self, held: &Held<'_>, whole: &[u32]) -> Retokenized {
-        let before = held.prompt.ids.len();
-        let appended = held.prompt.ids.iter().chain(&held.ids[..self.ids]);
-        let same = appended.zip(whole).take_while(|(one, other)| one == other).count();
-        match same {
-            _ if same == whole.len() && same == before + self.ids => Retokenized::Clean,
-            _ if same >= before + self.last => Retokenized::Realign,
-            _ => Retokenized::Fork,
-        }
-    }
-}
-
 impl Held<'_> {
-    fn history(&self) -> Option<History> {
-        let turns = self.turns.iter().take_while(|turn| turn.answered > 0 && turn.exchange.is_some()).count();
-        let length = |turns: usize| self.turns[..turns].iter().map(|turn| turn.drawn + turn.answered).sum();
-        (turns > 0).then(|| History { turns, ids: length(turns), last: length(turns - 1) })
-    }
-
-    fn exchanges(&self, history: &History) -> impl Iterator<Item = &Exchange> {
-        self.turns[..history.turns].iter().filter_map(|turn| turn.exchange.as_ref())
+    /// The turns whose answers the policy read, with what was said.
+    fn answered(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
+        self.turns.iter().take_while(|turn| turn.answered > 0).filter_map(|turn| Some((turn, turn.exchange.as_ref()?)))
     }
 
     /// The messages of the prompt, of the answered turns, and of their answers.
-    fn conversation(&self, history: &History) -> Vec<Value> {
+    fn conversation(&self) -> Vec<Value> {
         let begins = self.prompt.messages.iter().flatten();
         let mut messages: Vec<Value> =
             begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
-        for Exchange { said, observation } in self.exchanges(history) {
+        for (_, Exchange { said, observation }) in self.answered() {
             messages.push(turn_message(said));
             messages.extend(observation.replies.iter().map(message));
         }
         messages
     }
 
-    /// The text of the prompt, of the answered turns, and of their answers.
-    fn plain(&self, history: &History) -> String {
-        let mut text = self.prompt.text.clone();
-        for Exchange { said, observation } in self.exchanges(history) {
-            text.push_str(&said.text);
-            observation.replies.iter().for_each(|reply| text.push_str(reply.content()));
-        }
-        text
+    /// How many messages there are behind each answer.
+    fn ends(&self) -> Vec<usize> {
+        let begins = self.prompt.messages.as_ref().map_or(0, Vec::len);
+        let length = |end: &mut usize, (_, exchange): (&Turn, &Exchange)| {
+            *end += 1 + exchange.observation.replies.len();
+            Some(*end)
+        };
+        self.answered().scan(begins, length).collect()
     }
 }
 

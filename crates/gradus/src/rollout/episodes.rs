@@ -84,10 +84,10 @@ enum Answer {
 
 /// What a thread tells of a job.
 enum News {
-    /// It has begun: from now on the time counts.
-    Begun,
-    /// It is done.
-    Done(env::Result<Answer>),
+    /// When a thread began to work at it: from then on the time counts.
+    Begun(Instant),
+    /// What came of it, and how long it took.
+    Done(env::Result<Answer>, Duration),
 }
 
 /// Threads that ask the environment. They end with the sampling.
@@ -116,8 +116,9 @@ impl Workers {
             loop {
                 let job = queue.lock().expect("no holder panics").recv();
                 let Ok((row, job)) = job else { return };
+                let since = Instant::now();
                 let tell = |news| send.send((row, news)).is_ok();
-                if !tell(News::Begun) || !tell(News::Done(work(&*environment, job))) {
+                if !tell(News::Begun(since)) || !tell(News::Done(work(&*environment, job), since.elapsed())) {
                     return;
                 }
             }
@@ -247,12 +248,12 @@ impl Game<'_> {
 
     /// The next answer that comes within `patience`, and the turn that it is about. An episode whose answer is late has failed.
     fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
-        let (row, answer) = loop {
+        let (row, answer, took) = loop {
             match self.workers.news.recv_timeout(patience) {
-                Ok((row, News::Done(answer))) => break (row, answer),
-                Ok((row, News::Begun)) => {
+                Ok((row, News::Done(answer, took))) => break (row, answer, took),
+                Ok((row, News::Begun(at))) => {
                     if let Some((_, since)) = &mut self.rows[row].waiting {
-                        *since = Some(Instant::now());
+                        *since = Some(at);
                     }
                 }
                 Err(_) => {
@@ -260,13 +261,13 @@ impl Game<'_> {
                     let message = format!("no answer within {} s", self.episodes.limits.answer_s);
                     let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
                     self.workers.add();
-                    break (row, Err(late));
+                    break (row, Err(late), Duration::ZERO);
                 }
             }
         };
         // Of an episode that was given up, the answer comes too late.
-        let Some((said, since)) = self.rows[row].waiting.take() else { return Ok(None) };
-        self.rows[row].waited += since.map_or(Duration::ZERO, |since| since.elapsed());
+        let Some((said, _)) = self.rows[row].waiting.take() else { return Ok(None) };
+        self.rows[row].waited += took;
         match answer {
             Ok(answer) => Ok(Some((row, said, answer))),
             Err(env::Error::Interrupted) => Err(Error::Interrupted),
@@ -468,7 +469,7 @@ impl Game<'_> {
         let held = held.map(|(i, row)| Held { prompt: group(i), ids: &row.ids, turns: &row.turns });
         let held: Vec<Held<'_>> = held.collect();
         let retokenized = self.episodes.dialogue.retokenized(&held)?;
-        let of_row = |((i, playing), retokenized): ((usize, Playing), Option<Retokenized>)| {
+        let of_row = |((i, playing), retokenized): ((usize, Playing), Retokenized)| {
             let prompt = i / group_size;
             let supports = match masking {
                 Some(_) if all_drawn(&playing.supports) => Vec::new(),

@@ -89,8 +89,8 @@ pub struct Episode {
     pub end: EpisodeEnd,
     /// The environment's reward of the whole episode, beside those of its turns.
     pub reward: Option<f64>,
-    /// How its ids compare with those of the whole conversation; none where the policy read no answer.
-    pub retokenized: Option<Retokenized>,
+    /// How its ids compare with those of the whole conversation.
+    pub retokenized: Retokenized,
 }
 
 /// Why an episode ended.
@@ -121,16 +121,17 @@ impl EpisodeEnd {
     }
 }
 
-/// How the ids of an episode, each appended once, compare with those of its conversation when that is rendered and tokenized as a
-/// whole, as a server does at every turn. Training always uses the ids as they were appended. The names are TRL's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retokenized {
-    /// They are the same.
-    Clean,
-    /// They differ from within the last turn of the policy that was answered.
-    Realign,
-    /// They differ earlier: the chat template or the tokenizer changes what stands before.
-    Fork,
+/// How ids that were appended compare with those of the conversation when all of it is rendered and tokenized anew at every turn, as a
+/// server does that is asked for chat completions. Counts turns of the policy that were answered; the names are TRL's. Training always
+/// uses the ids as they were appended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retokenized {
+    /// The ids are the same.
+    pub clean: usize,
+    /// They differ from within the turn or its answer on. The next turn is compared with the new ids.
+    pub realigned: usize,
+    /// They differ before the turn: the chat template or the tokenizer changes the past.
+    pub forked: usize,
 }
 
 impl Rollout {

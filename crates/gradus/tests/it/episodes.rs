@@ -216,21 +216,16 @@ fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_cha
     let bench = Bench::new();
     let counts = |episodes: &Episodes, prompts: &[Prompt]| {
         let bench = Bench { prompts: prompts.to_vec(), ..bench.clone() };
-        let rollouts = bench.sample(episodes, 200).expect("sampled").rollouts;
-        let mut counts = [0; 4];
-        for rollout in &rollouts {
-            let read = rollout.turns[0].answered > 0;
+        let mut sum = Retokenized::default();
+        for rollout in &bench.sample(episodes, 200).expect("sampled").rollouts {
             let found = rollout.episode.as_ref().expect("an episode").retokenized;
-            assert_eq!(found.is_some(), read, "an episode in which nothing was read has nothing to compare");
-            let place = match found {
-                None => 0,
-                Some(Retokenized::Clean) => 1,
-                Some(Retokenized::Realign) => 2,
-                Some(Retokenized::Fork) => 3,
-            };
-            counts[place] += 1;
+            let answered = rollout.turns.iter().filter(|turn| turn.answered > 0).count();
+            assert_eq!(found.clean + found.realigned + found.forked, answered, "every answered turn is compared");
+            sum.clean += found.clean;
+            sum.realigned += found.realigned;
+            sum.forked += found.forked;
         }
-        counts
+        sum
     };
     let episodes = |template: Option<ChatTemplate>| {
         let mut episodes = bench.episodes(Echo { turns: 3, delay: at_once }, 16);
@@ -238,19 +233,19 @@ fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_cha
         episodes
     };
     let text = |source: &str| Some(ChatTemplate::from_source(source, "a.jinja", &bench.tokenizer).expect("a template"));
-    // What a random model draws is seldom what the tokenizer would make of its text, so turns that are kept are realigned.
-    let kept = "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}\
-                {% if add_generation_prompt %}<|turn|>assistant\n{% endif %}";
-    let [_, clean, realigned, _] = counts(&episodes(text(kept)), &bench.prompts);
-    assert!(clean + realigned > 6, "{clean} {realigned}");
+    // What a random model draws is not always what the tokenizer makes of its text. The template keeps the past.
+    let kept = std::fs::read_to_string(directory().join("chat_template.jinja")).expect("a fixture");
+    let found = counts(&episodes(text(&kept)), &bench.prompts);
+    assert!(found.clean > 0 && found.realigned > 0 && found.forked == 0, "{found:?}");
     // One that marks the first message of longer conversations changes the prompt with the second answer.
-    let changed = kept.replace("{{ m.role }}", "{{ m.role }}{% if loop.first and messages | length > 3 %}!{% endif %}");
-    let [_, .., forked] = counts(&episodes(text(&changed)), &bench.prompts);
-    assert!(forked > 6, "{forked}");
+    let mark = "message['role'] + ('!' if loop.first and messages | length > 3 else '')";
+    let changed = kept.replace("message['role'] +", &format!("{mark} +"));
+    let found = counts(&episodes(text(&changed)), &bench.prompts);
+    assert!(found.forked > 6, "{found:?}");
     // Texts without messages follow each other as they are.
     let plain: Vec<Prompt> = bench.prompts.iter().map(|prompt| Prompt { messages: None, ..prompt.clone() }).collect();
-    let [_, clean, realigned, forked] = counts(&episodes(None), &plain);
-    assert!(clean + realigned > 6, "{clean} {realigned} {forked}");
+    let found = counts(&episodes(None), &plain);
+    assert!(found.clean + found.realigned > 6 && found.forked == 0, "{found:?}");
 }
 
 #[test]
