@@ -33,7 +33,7 @@ def _type(hint: Any) -> dict[str, Any]:
         kinds = [_type(argument) for argument in arguments if argument is not type(None)]
         if len(kinds) == 1:
             found = kinds[0]
-        elif all(isinstance(kind.get("type"), str) for kind in kinds):
+        elif all(kind.keys() == {"type"} and isinstance(kind["type"], str) for kind in kinds):
             found = {"type": sorted(kind["type"] for kind in kinds)}
         else:
             found = {"anyOf": kinds}

@@ -80,7 +80,8 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
     )
     callables = Callables()
     if "reward" in given and given["reward"] is None and not resume and config is None and resume_from is None:
-        if not any(name.startswith("reward_") and value is not None for name, value in given.items()):
+        is_rewarded = given.get("environment") is not None
+        if not is_rewarded and not any(name.startswith("reward_") and value is not None for name, value in given.items()):
             raise ConfigError(
                 f"`{method}` needs a `reward`: it learns from the worth of its own completions\n"
                 "hint: pass a function, the directory or hub name of a reward model, a mapping such as "

@@ -51,7 +51,7 @@ const GUESS: &str = "{ guess: { low: 1, high: 9, guesses: 3 } }";
 #[test]
 fn every_online_method_plays() {
     let (test, model) = (test(), model());
-    for method in ["grpo", "rloo", "ppo", "a2c"] {
+    for method in ["grpo", "rloo", "ppo", "a2c", "nlpo", "trpo"] {
         test.succeeds(&arguments(method, &model, method, &["--environment", GUESS, "--max-steps", "2"]));
         let last = test.read(&format!("{method}/metrics.jsonl")).lines().last().expect("a step").to_owned();
         let last: serde_json::Value = serde_json::from_str(&last).expect("JSON");
