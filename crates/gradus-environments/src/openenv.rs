@@ -148,8 +148,8 @@ fn schema(address: &Address, timeout_s: f64) -> Result<Value> {
     let mut response = agent.get(&url).call().map_err(|error| unreadable(error.to_string()))?;
     let text = response.body_mut().with_config().limit(MESSAGE_BYTES as u64).read_to_string();
     let text = text.map_err(|error| unreadable(error.to_string()))?;
-    let mut schema: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-    Ok(schema["action"].take())
+    let mut schema: Map<String, Value> = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+    Ok(schema.remove("action").unwrap_or_default())
 }
 
 fn action_of(schema: &Value, wanted: Option<&str>) -> Result<Action> {

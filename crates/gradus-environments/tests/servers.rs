@@ -203,7 +203,8 @@ fn tools_of_a_server_of_openenv_are_called() {
 
 /// Tools that compute, fail, meet, look, ask and crash.
 const MCP: &str = r#"
-import asyncio, os, sys
+import asyncio, logging, os, sys
+logging.disable(logging.CRITICAL)
 try:
     from mcp.server.mcpserver import MCPServer as Server, Image, Context
 except ImportError:
@@ -241,6 +242,18 @@ async def ping(context: Context) -> str:
     return "it is there"
 
 @server.tool()
+async def ask(context: Context) -> str:
+    """Asks the client for something that it does not have."""
+    from pydantic import BaseModel
+    class Name(BaseModel):
+        name: str
+    try:
+        await context.elicit("Your name?", Name)
+    except Exception as error:
+        return f"no name: {error}"
+    return "a name"
+
+@server.tool()
 def crash() -> str:
     print("out of paper", file=sys.stderr, flush=True)
     os._exit(3)
@@ -259,7 +272,7 @@ fn answer(server: &McpServer, name: &str, arguments: Value) -> Result<String, St
 fn use_tools(config: &McpConfig) -> McpServer {
     let server = McpServer::connect(config).expect("a server");
     let names: Vec<&str> = server.tools().iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(names, ["add", "fail", "meet", "look", "ping", "crash", "who"]);
+    assert_eq!(names, ["add", "fail", "meet", "look", "ping", "ask", "crash", "who"]);
     assert_eq!(server.tools()[0].description, "Adds two numbers.");
     assert_eq!(server.tools()[0].parameters["properties"]["b"]["type"], "integer");
     assert_eq!(answer(&server, "add", json!({ "a": 2, "b": 40 })), Ok("42".into()));
@@ -271,7 +284,8 @@ fn use_tools(config: &McpConfig) -> McpServer {
     assert!(unknown.contains("subtract"), "{unknown}");
     let picture = answer(&server, "look", json!({})).expect("a result");
     assert_eq!(picture, "A picture:\n(an image, image/png, which is not shown)");
-    assert_eq!(answer(&server, "ping", json!({})), Ok("it is there".into()));
+    let name = answer(&server, "ask", json!({})).expect("a result");
+    assert!(name.starts_with("no name: "), "{name}");
     // Nobody returns before all have called: the calls are open side by side.
     std::thread::scope(|scope| {
         let meet = |i: usize| answer(&server, "meet", json!({ "name": format!("caller {i}"), "of": 8 }));
@@ -289,6 +303,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let command = vec![python, "-c".to_owned(), format!("{MCP}\nserver.run('stdio')")];
     let config = McpConfig { command, ..McpConfig::default() };
     let server = use_tools(&config);
+    assert_eq!(answer(&server, "ping", json!({})), Ok("it is there".into()));
     // A crash costs the open call's episode; the next one finds the server started again.
     let first = answer(&server, "who", json!({})).expect("a process");
     let toolbox = Toolbox::new(vec![Box::new(server)]).expect("one source");
