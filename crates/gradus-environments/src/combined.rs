@@ -61,7 +61,8 @@ impl Episode for CombinedEpisode {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
         let is_extra: Vec<bool> =
             turn.calls.iter().map(|call| !self.takes_calls || self.toolbox.has(&call.name)).collect();
-        let of = |extra: bool| turn.calls.iter().zip(&is_extra).filter(move |(_, is)| **is == extra).map(|(call, _)| call);
+        let of =
+            |extra: bool| turn.calls.iter().zip(&is_extra).filter(move |(_, is)| **is == extra).map(|(call, _)| call);
         if turn.calls.is_empty() || is_extra.contains(&false) {
             let own = Turn { calls: of(false).cloned().collect(), ..turn.clone() };
             let mut observation = self.episode.step(&own)?;

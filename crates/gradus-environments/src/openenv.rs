@@ -508,7 +508,8 @@ fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
     };
     if kind == "error" {
         let part = |key: &str| data.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let error = Error::episode(format!("the environment says: {} ({})", excerpt(&part("message")), part("code")));
+        let error =
+            Error::episode(format!("the environment says: {} ({})", excerpt(&part("message")), excerpt(&part("code"))));
         return Err(match part("code").as_str() {
             "CAPACITY_REACHED" => error.with_hint(
                 "each episode needs a session of its own: raise the server's `max_concurrent_envs` to the episodes of a step",
@@ -517,7 +518,7 @@ fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
         });
     }
     if kind != expected {
-        return Err(no_answer(format!("its type is `{kind}`, expected `{expected}`")));
+        return Err(no_answer(format!("its type is `{}`, expected `{expected}`", excerpt(&kind))));
     }
     Ok(data)
 }

@@ -236,9 +236,7 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
         let line = process.next_line(Instant::now() + GLANCE, &|| open().is_none());
         // The process gets a moment to end by itself, and is killed then.
         let Some(running) = open() else { return };
-        let wrong = |what: String| {
-            Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint)
-        };
+        let wrong = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint);
         let error = match line {
             Answer::TimedOut | Answer::Interrupted => continue,
             Answer::Line(line) => match take(&running, &line, dialect) {

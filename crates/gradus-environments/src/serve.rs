@@ -73,7 +73,8 @@ fn answer(environment: &dyn Environment, episodes: &Open, line: &str) -> String 
 }
 
 fn work(environment: &dyn Environment, episodes: &Open, request: &Map<String, Value>) -> Result<Value, String> {
-    let text = |key: &str| request.get(key).and_then(Value::as_str).ok_or_else(|| format!("the request has no text `{key}`"));
+    let text =
+        |key: &str| request.get(key).and_then(Value::as_str).ok_or_else(|| format!("the request has no text `{key}`"));
     let name = || text("episode").map(str::to_owned);
     let episode = || {
         let name = name()?;
@@ -85,7 +86,8 @@ fn work(environment: &dyn Environment, episodes: &Open, request: &Map<String, Va
         "reset" => {
             let name = name()?;
             let seed = request.get("seed").and_then(Value::as_u64).ok_or("the request has no number `seed`")?;
-            let row = request.get("row").and_then(Value::as_object).cloned().ok_or("the request has no object `row`")?;
+            let row =
+                request.get("row").and_then(Value::as_object).cloned().ok_or("the request has no object `row`")?;
             let Begun { episode, opening } =
                 environment.begin(&Start { name: name.clone(), seed, row }).map_err(|error| told(&error))?;
             locked(episodes).insert(name, Arc::new(Mutex::new(episode)));

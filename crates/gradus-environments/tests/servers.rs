@@ -381,7 +381,8 @@ fn a_session_that_the_server_forgot_is_opened_again() {
     let port = first.1;
     drop(first);
     let again = MCP_AGAIN.replace("PORT", &port.to_string());
-    let second = Server::start(&python, &format!("{again}{MCP}{MCP_HTTP}serve(server.streamable_http_app(**arguments()))"));
+    let second =
+        Server::start(&python, &format!("{again}{MCP}{MCP_HTTP}serve(server.streamable_http_app(**arguments()))"));
     assert_eq!(second.1, port);
     let after = answer(&server, "who", json!({})).expect("the session is opened again");
     assert_ne!(before, after);

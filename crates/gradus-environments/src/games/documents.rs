@@ -100,9 +100,8 @@ impl Environment for Documents {
     }
 
     fn begin(&self, start: &Start) -> Result<Begun> {
-        let column = |name: &str| {
-            start.row.get(name).ok_or_else(|| Error::episode(format!("the row has no column `{name}`")))
-        };
+        let column =
+            |name: &str| start.row.get(name).ok_or_else(|| Error::episode(format!("the row has no column `{name}`")));
         let wrong = |name: &str, expected: &str, found: &Value| {
             let found = found.to_string();
             Error::episode(format!("the column `{name}` is `{}`, expected {expected}", crate::peer::excerpt(&found)))
@@ -273,7 +272,10 @@ mod tests {
         let calls = ["bees", "harbor", "lighthouse"].into_iter().flat_map(|query| search(query).calls).collect();
         let found = episode.step(&Turn { calls, ..Turn::default() }).expect("answered");
         assert_eq!(found.replies.len(), 3);
-        assert!(found.replies[1].content().contains("harbor") && found.replies[2].content().contains("no searches are left"));
+        assert!(
+            found.replies[1].content().contains("harbor")
+                && found.replies[2].content().contains("no searches are left")
+        );
         assert_eq!((found.is_done, found.metrics["tools/calls"], found.metrics["tools/failures"]), (false, 3.0, 1.0));
         let more = episode.step(&search("bees")).expect("answered");
         assert!(!more.is_done && more.replies[0].content().contains("no searches are left"));

@@ -319,7 +319,9 @@ impl Http {
                 error.with_hint("`key_variable` names the environment variable that holds its key")
             }
             _ if status.is_redirection() => match place {
-                Some(place) => error.with_hint(format!("it points to {}; is that its `url`?", self.without_key(&place))),
+                Some(place) => {
+                    error.with_hint(format!("it points to {}; is that its `url`?", self.without_key(&place)))
+                }
                 None => error,
             },
             _ => error,

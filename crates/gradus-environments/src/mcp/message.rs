@@ -89,9 +89,13 @@ pub(super) fn of_object(object: Map<String, Value>) -> Line {
     let method = object.get("method").and_then(Value::as_str);
     match (id, method) {
         (None, Some(_)) => Line::Aside,
-        (Some(id), Some(method)) if id.is_string() || id.is_number() => Line::Request(answer_to(id, method).to_string()),
+        (Some(id), Some(method)) if id.is_string() || id.is_number() => {
+            Line::Request(answer_to(id, method).to_string())
+        }
         (Some(id), None) => match id.as_u64() {
-            Some(number) if object.contains_key("result") || object.contains_key("error") => Line::Answer(number, object),
+            Some(number) if object.contains_key("result") || object.contains_key("error") => {
+                Line::Answer(number, object)
+            }
             _ => Line::Stray,
         },
         _ => Line::Stray,

@@ -116,8 +116,9 @@ impl McpServer {
             }
             (command @ [_, ..], None) => Connection::Stdio(Stdio::new(command, config.timeout_s)),
             ([], None) => {
-                return Err(Error::config("the MCP server has neither `command` nor `url`")
-                    .with_hint("write `mcp: { command: [python3, server.py] }` or `mcp: { url: http://localhost:8000/mcp }`"));
+                return Err(Error::config("the MCP server has neither `command` nor `url`").with_hint(
+                    "write `mcp: { command: [python3, server.py] }` or `mcp: { url: http://localhost:8000/mcp }`",
+                ));
             }
             ([_, ..], Some(_)) => {
                 return Err(Error::config("the MCP server has both `command` and `url`").with_hint("keep one of them"));
@@ -225,7 +226,8 @@ fn result_of(mut result: Map<String, Value>) -> Result<CallResult> {
         Some(Value::Array(content)) => content,
         found => {
             let found = found.unwrap_or(Value::Null).to_string();
-            let message = format!("the MCP server's result has no list `content` but `{}`", crate::peer::excerpt(&found));
+            let message =
+                format!("the MCP server's result has no list `content` but `{}`", crate::peer::excerpt(&found));
             return Err(Error::episode(message));
         }
     };
@@ -258,7 +260,11 @@ fn part(part: &Value) -> String {
         "resource" => {
             let resource = part.get("resource").unwrap_or(&Value::Null);
             text(resource, "text").unwrap_or_else(|| {
-                format!("(the file {}, {}which is not shown)", text(resource, "uri").unwrap_or_default(), media(resource))
+                format!(
+                    "(the file {}, {}which is not shown)",
+                    text(resource, "uri").unwrap_or_default(),
+                    media(resource)
+                )
             })
         }
         other => format!("(a part of the type `{}`, which is not shown)", crate::peer::excerpt(other)),

@@ -68,7 +68,10 @@ fn call(config: &McpConfig) -> Result<CallResult> {
 fn results_are_texts_and_name_what_is_no_text() {
     let read = |result: Value| result_of(result.as_object().cloned().expect("an object"));
     let content = |parts: Value| read(json!({ "content": parts }));
-    assert_eq!(content(json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }])), Ok(Ok("a\nb".into())));
+    assert_eq!(
+        content(json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }])),
+        Ok(Ok("a\nb".into()))
+    );
     let parts = json!([
         { "type": "image", "data": "AAAA", "mimeType": "image/png" },
         { "type": "audio", "data": "AAAA" },
@@ -163,7 +166,10 @@ fn answers_that_are_none_are_told() {
         (|message| (200, JSON.into(), json!({ "id": message["id"], "result": 3 }).to_string()), "no object `result`"),
         (|_| (200, JSON.into(), " ".repeat(2 << 20)), "it has more than 1048576 bytes"),
         (|_| (200, EVENTS.into(), "data: {\"id\": 0, \"result\": {}}\n\n".into()), "ended without the answer"),
-        (|_| (200, EVENTS.into(), format!("data: {}\n\n", "x".repeat(2 << 20))), "an event has more than 1048576 bytes"),
+        (
+            |_| (200, EVENTS.into(), format!("data: {}\n\n", "x".repeat(2 << 20))),
+            "an event has more than 1048576 bytes",
+        ),
         (|_| (200, EVENTS.into(), "data: x\n\n".repeat(2 << 20)), "its stream has more than 16777216 bytes"),
         (
             |_| (200, EVENTS.into(), "data: {\"id\": 1, \"method\": \"ping\"}\n\n".repeat(20)),
@@ -223,11 +229,15 @@ fn a_configuration_that_fits_no_server_is_refused() {
 fn programs_that_are_no_servers_are_told() {
     let refused = |script: &str, timeout_s: f64| {
         let command = ["sh", "-c", script].map(String::from).to_vec();
-        let error = McpServer::connect(&McpConfig { command, timeout_s, ..McpConfig::default() }).err().expect("refused");
+        let error =
+            McpServer::connect(&McpConfig { command, timeout_s, ..McpConfig::default() }).err().expect("refused");
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         error.to_string()
     };
-    assert!(refused("echo help >&2; exit 2", 20.0).contains("the MCP server `sh` ended (exit status: 2); its last words:\nhelp"));
+    assert!(
+        refused("echo help >&2; exit 2", 20.0)
+            .contains("the MCP server `sh` ended (exit status: 2); its last words:\nhelp")
+    );
     assert!(refused("exec sleep 60", 0.2).contains("the MCP server did not answer within 0.2 s"));
     let banner = refused("echo Welcome; exec sleep 60", 0.5);
     assert!(banner.contains("it printed a line that answers no open request (`Welcome`)"), "{banner}");
@@ -243,7 +253,8 @@ fn a_silent_server_is_started_again() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mark = folder.path().join("started");
     // The first life is silent once it is called; the second answers the call, whose number is 5 then.
-    let answer = |id: u32, result: &str| format!("read line; echo '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}'");
+    let answer =
+        |id: u32, result: &str| format!("read line; echo '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}'");
     let hello = |id| answer(id, "{\"protocolVersion\":\"2025-11-25\"}");
     let list = answer(2, "{\"tools\":[{\"name\":\"do\",\"inputSchema\":{}}]}");
     let done = answer(5, "{\"content\":[{\"type\":\"text\",\"text\":\"done\"}]}");

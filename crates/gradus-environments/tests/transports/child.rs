@@ -39,7 +39,8 @@ pub struct Good {
 impl Good {
     /// The dice for the change of this answer; none where it is not changed. `start` is the case of changed first answers.
     pub fn dice(&self, seed: u64, start: Option<u64>) -> Option<Dice> {
-        let case = if start.is_some() { start.filter(|_| self.is_first) } else { self.case.filter(|_| !self.is_first) }?;
+        let case =
+            if start.is_some() { start.filter(|_| self.is_first) } else { self.case.filter(|_| !self.is_first) }?;
         let mut dice = Dice::of(seed, case + (1 << 40));
         (dice.below(self.of) == self.at).then_some(dice)
     }
@@ -70,7 +71,8 @@ pub fn good_mcp(request: &Value) -> Option<Good> {
     let (result, is_first, at, of) = match request["method"].as_str()? {
         "initialize" => {
             let server = json!({ "name": "server", "version": "1" });
-            let result = json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": server });
+            let result =
+                json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": server });
             (result, true, 0, 2)
         }
         "tools/list" => {
@@ -123,7 +125,9 @@ fn attack(dice: &mut Dice, answer: &Value, output: &mut impl Write) -> std::io::
         5 => line(answer).repeat(3),
         6 => [with_id(json!(u64::MAX)), line(answer)].concat(),
         // Floods.
-        7 => [line(&json!({ "jsonrpc": "2.0", "method": "notifications/progress" })).repeat(5000), line(answer)].concat(),
+        7 => {
+            [line(&json!({ "jsonrpc": "2.0", "method": "notifications/progress" })).repeat(5000), line(answer)].concat()
+        }
         8 => line(&json!({ "jsonrpc": "2.0", "id": "a", "method": "ping" })).repeat(5000),
         9 => b"no message\n".repeat(20_000),
         10 => {

@@ -4,8 +4,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use gradus_environments::{
-    Begun, Environment, Error, McpConfig, McpServer, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment, Start, ToolSource,
-    Turn,
+    Begun, Environment, Error, McpConfig, McpServer, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment, Start,
+    ToolSource, Turn,
 };
 use serde_json::{Map, json};
 
@@ -13,7 +13,7 @@ use crate::mutate::Dice;
 use crate::{child, wire};
 
 /// Changed answers of each transport in an ordinary run.
-const CASES: u64 = 400;
+const CASES: u64 = 200;
 
 /// Cases that are played at a time.
 const WORKERS: u64 = 8;
@@ -27,8 +27,8 @@ const HANGS: Duration = Duration::from_secs(500);
 /// What the whole test program may hold at its peak, in kibibytes.
 const MOST_MEMORY: u64 = 1 << 20;
 
-/// The longest message.
-const MOST_WORDS: usize = 20_000;
+/// The longest message in bytes.
+const MOST_WORDS: usize = 5000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -62,7 +62,11 @@ fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
                 Ok((_, Ok(()))) => read += 1,
                 Ok((case, Err(error))) => {
                     let told = error.to_string();
-                    assert!(!told.trim().is_empty() && told.len() < MOST_WORDS, "{name}, case {case}: {} bytes", told.len());
+                    assert!(
+                        !told.trim().is_empty() && told.len() < MOST_WORDS,
+                        "{name}, case {case}: {} bytes",
+                        told.len()
+                    );
                     assert_ne!(error, Error::Interrupted, "{name}, case {case}");
                     refused += 1;
                 }

@@ -33,6 +33,7 @@ const HALF: &str = "die within";
 const AFTER: &str = "die after";
 
 /// `PROTOCOL PORT`: a child that counts its answers; or `idle PORT`, which only lives.
+#[allow(clippy::zombie_processes, reason = "gradus is to end the whole group")]
 pub fn child(arguments: &[String]) {
     let (role, port) = (arguments[0].as_str(), arguments[1].as_str());
     let mut line = TcpStream::connect(format!("127.0.0.1:{port}")).expect("the test listens");
@@ -97,7 +98,8 @@ fn answer(request: &Value, answers: usize) -> Option<(Value, String)> {
         "initialize" => json!({ "protocolVersion": "2025-11-25" }),
         "tools/list" => json!({ "tools": [{ "name": "say", "inputSchema": { "type": "object" } }] }),
         _ => {
-            let (name, said) = (text(&request["params"]["arguments"]["name"]), text(&request["params"]["arguments"]["said"]));
+            let (name, said) =
+                (text(&request["params"]["arguments"]["name"]), text(&request["params"]["arguments"]["said"]));
             let part = json!({ "type": "text", "text": mark(&name, &said) });
             return Some((json!({ "jsonrpc": "2.0", "result": { "content": [part] } }), said));
         }
@@ -167,7 +169,12 @@ impl Watch {
                 stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with(['Z', 'X']))
             };
             // Its connection closed on its way out, which has a few steps left.
-            let is_gone = (0..1_000_000).any(|_| is_gone() || { std::thread::yield_now(); false });
+            let is_gone = (0..1_000_000).any(|_| {
+                is_gone() || {
+                    std::thread::yield_now();
+                    false
+                }
+            });
             assert!(is_gone, "the process {pid} lives on");
         }
         assert_eq!(self.born.try_recv().ok(), None, "a process was left that reports only now");

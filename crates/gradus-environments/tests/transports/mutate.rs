@@ -31,8 +31,30 @@ impl Dice {
 
 /// What stands in the way of readers: numbers at the edges of types, other types, ends, depths, marks.
 const TOKENS: [&str; 24] = [
-    "NaN", "Infinity", "-Infinity", "1e999", "-0", "18446744073709551616", "9223372036854775808", "-1", "0.5", "null", "true",
-    "\"", "\\u0000", "\\ud800", "{", "}", "[", "]", "[[[[[[[[", ",", ":", "\u{1b}]0;x\u{7}", "\u{202e}", "\r",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-0",
+    "18446744073709551616",
+    "9223372036854775808",
+    "-1",
+    "0.5",
+    "null",
+    "true",
+    "\"",
+    "\\u0000",
+    "\\ud800",
+    "{",
+    "}",
+    "[",
+    "]",
+    "[[[[[[[[",
+    ",",
+    ":",
+    "\u{1b}]0;x\u{7}",
+    "\u{202e}",
+    "\r",
 ];
 
 /// Values of other types and sizes.

@@ -1,6 +1,8 @@
 //! Environments that are served are the environments themselves.
 
-use gradus_environments::{Call, EnvironmentConfig, Environment, Observation, ProgramConfig, ProgramEnvironment, Start, Turn};
+use gradus_environments::{
+    Call, Environment, EnvironmentConfig, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
+};
 use serde_json::{Map, Value, json};
 
 use crate::mutate::Dice;
@@ -42,7 +44,7 @@ fn played(environment: &dyn Environment, seed: u64) -> (Option<String>, Vec<Obse
 }
 
 fn dice_id(seed: u64) -> Option<String> {
-    (seed % 2 == 0).then(|| format!("call {seed}"))
+    seed.is_multiple_of(2).then(|| format!("call {seed}"))
 }
 
 pub fn games() {
@@ -70,7 +72,10 @@ pub fn example() {
     let built = program.parent().and_then(|deps| deps.parent()).expect("a target folder").join("examples/capitals");
     let built = built.with_extension(std::env::consts::EXE_EXTENSION);
     if !built.exists() {
-        return skip::skipped("example", "`cargo test -p gradus-environments` builds the example, `--test` alone does not");
+        return skip::skipped(
+            "example",
+            "`cargo test -p gradus-environments` builds the example, `--test` alone does not",
+        );
     }
     let config = ProgramConfig { program: vec![built.display().to_string()], timeout_s: PATIENCE };
     let environment = ProgramEnvironment::start(&config).expect("a program");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_environments as env;
-use gradus_environments::{CallFormat, Recorded, Replay, ToolConfig};
+use gradus_environments::{CallFormat, Combined, Recorded, Replay, ToolConfig};
 
 use super::prepare::Start;
 use crate::config::Plan;
@@ -20,10 +20,19 @@ use crate::settings::EpisodeConfig;
 /// [`Error::Config`] when the environment cannot be used; [`Error::Input`] when the model cannot call its tools.
 pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
     let config = plan.config();
-    let environment: Arc<dyn env::Environment> = match &config.environment {
-        Some(environment) => environment.build().map_err(|error| refused("environment", error))?,
-        None if config.tools.is_empty() => return Ok(None),
-        None => Arc::new(ToolConfig::toolbox(&config.tools).map_err(|error| refused("tools", error))?),
+    let of_tools = |error| refused("tools", error);
+    let environment: Arc<dyn env::Environment> = match (&config.environment, &config.tools[..]) {
+        (None, []) => return Ok(None),
+        (Some(environment), tools) => {
+            let environment = environment.build().map_err(|error| refused("environment", error))?;
+            match tools {
+                [] => environment,
+                tools => Arc::new(
+                    Combined::new(environment, ToolConfig::toolbox(tools).map_err(of_tools)?).map_err(of_tools)?,
+                ),
+            }
+        }
+        (None, tools) => Arc::new(ToolConfig::toolbox(tools).map_err(of_tools)?),
     };
     let EpisodeConfig { max_turns, timeout_s, at_once, tool_calls, .. } = config.episode;
     let template = start.model.template.clone();
