@@ -83,6 +83,21 @@ fn a_crash_costs_the_episodes_that_are_on_their_way_and_no_others() {
 }
 
 #[test]
+fn an_episode_may_outlive_its_environment() {
+    let Some(config) = python(COUNTS) else { return };
+    let environment = ProgramEnvironment::start(&config).expect("started");
+    let mut episode = environment.begin(&start("first")).expect("begun").episode;
+    drop(environment);
+    assert_eq!(episode.step(&said("go")).expect("answered").replies[0].content(), "turn 1");
+    let (send, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(episode);
+        send.send(()).expect("the test waits");
+    });
+    dropped.recv_timeout(std::time::Duration::from_secs(60)).expect("the last episode ends the program");
+}
+
+#[test]
 fn what_cannot_be_used_is_a_configuration_error() {
     let refused = |config: &ProgramConfig| {
         let error = ProgramEnvironment::start(config).err().expect("refused");
