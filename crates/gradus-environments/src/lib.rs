@@ -21,6 +21,7 @@ mod program;
 mod replay;
 pub mod sandbox;
 mod serve;
+mod started;
 mod tool;
 mod tool_calls;
 mod toolbox;

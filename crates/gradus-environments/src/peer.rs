@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::process::{Answer, LINE_BYTES, Process, Requests};
+use crate::started::Started;
 
 /// How often the reader looks whether anybody still wants answers.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -54,8 +55,7 @@ pub(crate) struct Peer {
     program: Vec<String>,
     timeout: Duration,
     dialect: &'static Dialect,
-    /// The running process; none where it has ended.
-    running: Mutex<Option<Life>>,
+    life: Started<Life>,
     number: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Peer {
     /// A peer that is not started yet.
     pub fn new(program: &[String], timeout_s: f64, dialect: &'static Dialect) -> Self {
         let timeout = Duration::from_secs_f64(timeout_s);
-        Self { program: program.to_vec(), timeout, dialect, running: Mutex::new(None), number: AtomicU64::new(1) }
+        Self { program: program.to_vec(), timeout, dialect, life: Started::new(), number: AtomicU64::new(1) }
     }
 
     /// The running process. Where none runs, it is started, and `greet` is the first to talk to it.
@@ -105,22 +105,22 @@ impl Peer {
     /// # Errors
     /// [`Error::Config`] when it cannot be started; the errors of `greet`.
     pub fn running(&self, greet: impl FnOnce(&Running) -> Result<()>) -> Result<Arc<Running>> {
-        let mut slot = locked(&self.running);
-        if let Some(life) = slot.as_ref().filter(|life| locked(&life.running.waiting).ended.is_none()) {
-            return Ok(Arc::clone(&life.running));
-        }
-        // The old process is gone before the new one starts.
-        if let Some(Life { reader, .. }) = slot.take() {
-            let _ = reader.join();
-        }
-        let running = Arc::clone(&slot.insert(self.start()?).running);
-        match greet(&running) {
-            Ok(()) => Ok(running),
-            Err(error) => {
-                running.end(&error);
-                Err(error)
+        let is_alive = |life: &Life| locked(&life.running.waiting).ended.is_none();
+        let start = |old: Option<Life>| {
+            // The old process is gone before the new one starts.
+            if let Some(old) = old {
+                old.end(None);
             }
-        }
+            let life = self.start()?;
+            match greet(&life.running) {
+                Ok(()) => Ok(life),
+                Err(error) => {
+                    life.end(Some(&error));
+                    Err(error)
+                }
+            }
+        };
+        self.life.get(is_alive, start, |life| Arc::clone(&life.running))
     }
 
     fn start(&self) -> Result<Life> {
@@ -200,12 +200,22 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        if let Some(Life { running, reader }) = locked(&self.running).take() {
-            running.end(&Error::episode(format!("{} was closed", self.dialect.noun)));
-            drop(running);
-            // It ends the process and all that it started before it ends itself.
-            let _ = reader.join();
+        if let Some(life) = self.life.remove(|_| true) {
+            life.end(Some(&Error::episode(format!("{} was closed", self.dialect.noun))));
         }
+    }
+}
+
+impl Life {
+    /// Ends the process and all that it started.
+    fn end(self, error: Option<&Error>) {
+        let Self { running, reader } = self;
+        if let Some(error) = error {
+            running.end(error);
+        }
+        drop(running);
+        // The reader ends the process before it ends itself.
+        let _ = reader.join();
     }
 }
 

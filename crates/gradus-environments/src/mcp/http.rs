@@ -1,8 +1,8 @@
 //! A server over streamable HTTP: each message is a POST, whose answer is JSON or a stream of events.
 
 use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -14,6 +14,7 @@ use super::message::{self, Response};
 use crate::error::{Error, Result};
 use crate::peer::{Line, excerpt};
 use crate::process::LINE_BYTES;
+use crate::started::Started;
 
 /// The most bytes of one answer, with everything that its stream says besides.
 const STREAM_BYTES: u64 = 16 << 20;
@@ -37,7 +38,7 @@ pub(super) struct Http {
     key: Option<String>,
     timeout: Duration,
     /// The open session; none before the first request, and after the server forgot it.
-    session: Mutex<Option<Arc<Session>>>,
+    session: Started<Arc<Session>>,
     number: AtomicU64,
 }
 
@@ -93,7 +94,7 @@ impl Http {
             .max_redirects_will_error(false)
             .build()
             .new_agent();
-        let (session, number) = (Mutex::new(None), AtomicU64::new(1));
+        let (session, number) = (Started::new(), AtomicU64::new(1));
         Ok(Self { agent, url: url.to_owned(), headers, key, timeout, session, number })
     }
 
@@ -105,7 +106,8 @@ impl Http {
         let answer = match self.ask(request.clone(), &session)? {
             Posted::Answer(answer) => answer,
             Posted::Forgotten(_) => {
-                self.forget(&session);
+                // Another caller may have replaced it already.
+                self.session.remove(|current| Arc::ptr_eq(current, &session));
                 match self.ask(request, &*self.session()?)? {
                     Posted::Answer(answer) => answer,
                     Posted::Forgotten(error) => return Err(error),
@@ -117,10 +119,10 @@ impl Http {
 
     /// The session, which is opened where there is none.
     fn session(&self) -> Result<Arc<Session>> {
-        let mut slot = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = &*slot {
-            return Ok(Arc::clone(session));
-        }
+        self.session.get(|_| true, |_| self.open().map(Arc::new), Arc::clone)
+    }
+
+    fn open(&self) -> Result<Session> {
         let first = Session { id: None, version: message::NEWEST.to_owned() };
         let (response, number) = self.post(message::request("initialize", &message::introduction()), &first)?;
         let id = response.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -128,17 +130,9 @@ impl Http {
             Posted::Answer(answer) => answer,
             Posted::Forgotten(error) => return Err(error),
         };
-        let session = Arc::new(Session { id, version: message::version(message::response(answer)?)? });
+        let session = Session { id, version: message::version(message::response(answer)?)? };
         self.tell(&message::notification("notifications/initialized", Value::Null), &session)?;
-        Ok(Arc::clone(slot.insert(session)))
-    }
-
-    /// Drops a session, where no other caller has replaced it.
-    fn forget(&self, session: &Arc<Session>) {
-        let mut slot = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
-            *slot = None;
-        }
+        Ok(session)
     }
 
     fn ask(&self, request: Map<String, Value>, session: &Session) -> Result<Posted> {
@@ -340,8 +334,8 @@ impl Http {
 impl Drop for Http {
     /// Ends the session. A server that is gone need not hear it.
     fn drop(&mut self) {
-        let slot = self.session.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(Session { id: Some(id), version }) = slot.as_deref() else { return };
+        let session = self.session.remove(|_| true);
+        let Some(Session { id: Some(id), version }) = session.as_deref() else { return };
         let mut delete = self.agent.delete(&self.url).header(SESSION, id).header("mcp-protocol-version", version);
         for (name, value) in &self.headers {
             delete = delete.header(name, value);

@@ -44,9 +44,14 @@ pub fn child(arguments: &[String]) {
         let _ = line.read(&mut byte);
         return;
     }
-    let idle = [CHILD, "counts", "idle", port];
     let program = std::env::current_exe().expect("this program");
-    Command::new(program).args(idle).stdin(Stdio::null()).spawn().expect("started");
+    let mut idle = Command::new(program);
+    idle.args([CHILD, "counts", "idle", port]).stdin(Stdio::null());
+    // Some hold the output of their parent open.
+    if role == "mcp" {
+        idle.stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    idle.spawn().expect("started");
     // A byte of the test is death, whatever is being done.
     std::thread::spawn(move || {
         if line.read(&mut byte).is_ok_and(|count| count == 1) {
