@@ -292,3 +292,27 @@ fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result
     }
     Ok(())
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const DIALECT: Dialect =
+        Dialect { noun: "the test", hint: "read", read: |_| Line::Stray, cancel: None, ends_when_silent: false };
+
+    /// What a process does not read is held in memory only up to a bound.
+    #[test]
+    fn a_process_that_reads_nothing_ends() {
+        let program = ["sh", "-c", "exec sleep 600"].map(String::from);
+        let peer = Peer::new(&program, 600.0, &DIALECT);
+        let running = peer.running(|_| Ok(())).expect("started");
+        let large = json!("x".repeat(UNREAD_BYTES / 4));
+        for _ in 0..6 {
+            peer.send(&running, &large);
+        }
+        let error = peer.ask(&running, Map::new()).expect_err("it has ended");
+        assert_eq!((error.to_string().as_str(), error.hint()), ("the test does not read its input", Some("read")));
+        let again = peer.running(|_| Ok(())).expect("started again");
+        assert!(!Arc::ptr_eq(&running, &again));
+    }
+}

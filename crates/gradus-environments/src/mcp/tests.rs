@@ -270,3 +270,28 @@ fn a_silent_server_is_started_again() {
     assert_eq!(error, "the MCP server did not answer within 5 s");
     assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())));
 }
+
+/// A call that takes too long is cancelled; a server that is not silent lives on.
+#[cfg(unix)]
+#[test]
+fn a_late_call_is_cancelled() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let seen = folder.path().join("seen");
+    let answer = |id: u32, result: &str| format!("echo '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}'");
+    let script = format!(
+        "read line; {hello}; read line; read line; {list}; read line; echo working; read line; echo \"$line\" > {seen}; \
+         {late}; read line; {done}; exec sleep 600",
+        hello = answer(1, "{\"protocolVersion\":\"2025-11-25\"}"),
+        list = answer(2, "{\"tools\":[{\"name\":\"do\",\"inputSchema\":{}}]}"),
+        late = answer(3, "{\"content\":[{\"type\":\"text\",\"text\":\"late\"}]}"),
+        done = answer(4, "{\"content\":[{\"type\":\"text\",\"text\":\"done\"}]}"),
+        seen = seen.display(),
+    );
+    let command = ["sh", "-c", &script].map(String::from).to_vec();
+    let server = McpServer::connect(&McpConfig { command, timeout_s: 5.0, ..McpConfig::default() }).expect("a server");
+    let error = server.call("do", &Map::new()).expect_err("late").to_string();
+    assert!(error.ends_with("it printed a line that answers no open request (`working`)"), "{error}");
+    assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())), "the late answer is nobody's");
+    let cancel: Value = serde_json::from_str(&std::fs::read_to_string(seen).expect("written")).expect("JSON");
+    assert_eq!((&cancel["method"], &cancel["params"]["requestId"]), (&json!("notifications/cancelled"), &json!(3)));
+}
