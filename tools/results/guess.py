@@ -19,8 +19,8 @@ import time
 
 import plot as pictures
 
-HIGH, GUESSES, GAMES, SEEDS = 15, 5, 6000, [1, 2, 3]
-STEPS, EVERY = 200, 10
+HIGH, GUESSES, GAMES, SEEDS = 7, 3, 6000, [1, 2, 3]
+STEPS, EVERY = 150, 10
 PROMPT = f"A number from 1 to {HIGH}.\n"
 # The environment writes its answers as lines, as the games do.
 GAME = f'{{ guess: {{ low: 1, high: {HIGH}, guesses: {GUESSES}, explain: false, after: "\\n" }} }}'
@@ -66,13 +66,13 @@ def run(binary, out):
     (out / "held_out.jsonl").write_text((json.dumps({"prompt": PROMPT}) + "\n") * 256)
     gradus(binary, "new-model", "--family", "llama", "--size", "tiny", "--tokenizer", out / "tokenizer", "--output", out / "model",
            "--set", "hidden_size=96", "--set", "intermediate_size=256", "--set", "num_hidden_layers=3")
-    gradus(binary, "sft", "--model", out / "model", "--data", out / "games.jsonl", "--output-dir", out / "sft", "--max-steps", 600,
+    gradus(binary, "sft", "--model", out / "model", "--data", out / "games.jsonl", "--output-dir", out / "sft", "--max-steps", 800,
            "--batch-size", 32, "--learning-rate", 3e-3, "--eval-steps", 200)
     for seed in SEEDS:
         started = time.monotonic()
         gradus(binary, "grpo", "--model", out / "sft/model", "--data", out / "prompts.jsonl", "--eval-data", out / "held_out.jsonl",
                "--environment", GAME, "--output-dir", out / f"grpo-{seed}", "--seed", seed, "--max-steps", STEPS, "--batch-size", 32,
-               "--group-size", 8, "--learning-rate", 3e-4, "--kl-coefficient", 0, "--max-new-tokens", 64, "--stop", "\n",
+               "--group-size", 8, "--learning-rate", 3e-4, "--kl-coefficient", 0, "--max-new-tokens", 40, "--stop", "\n",
                "--temperature", 1, "--eval-steps", EVERY)
         print(f"seed {seed}: {time.monotonic() - started:.0f} s", flush=True)
 

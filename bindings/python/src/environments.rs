@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use gradus_environments::{Begun, Environment, Episode, Error, Function, Observation, Start, Tool, Turn, answer_calls};
+use gradus_environments::{
+    Begun, Environment, Episode, Error, Function, Observation, Start, Tool, ToolSource, Toolbox, Turn,
+};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 
@@ -51,11 +54,8 @@ impl Function for PyTool {
 }
 
 /// The tools of a list of `gradus._environments.Tool`.
-fn tools(py: Python<'_>, list: &Bound<'_, PyAny>) -> PyResult<Vec<Box<dyn Function>>> {
-    let tool = |object: PyResult<Bound<'_, PyAny>>| -> PyResult<Box<dyn Function>> {
-        Ok(Box::new(PyTool::new(py, object?.unbind())?))
-    };
-    list.try_iter()?.map(tool).collect()
+fn tools(py: Python<'_>, list: &Bound<'_, PyAny>) -> PyResult<Vec<PyTool>> {
+    list.try_iter()?.map(|object| PyTool::new(py, object?.unbind())).collect()
 }
 
 /// Python classes that begin episodes.
@@ -75,7 +75,7 @@ impl PyEnvironment {
     pub fn new(py: Python<'_>, object: Arc<Py<PyAny>>, shared: Arc<Shared>) -> PyResult<Self> {
         let bound = object.bind(py);
         let is_deterministic = bound.getattr("deterministic")?.extract()?;
-        let tools = tools(py, &bound.getattr("tools")?)?.iter().map(|tool| tool.tool().clone()).collect();
+        let tools = tools(py, &bound.getattr("tools")?)?.into_iter().map(|tool| tool.tool).collect();
         Ok(Self { object, tools, is_deterministic, shared })
     }
 }
@@ -96,10 +96,17 @@ impl Environment for PyEnvironment {
             let row = from_map(py, &start.row)?;
             let episode = self.object.bind(py).call_method1("begin", (&start.name, start.seed, row))?;
             let opening = episode.getattr("opening")?.extract()?;
-            let functions = tools(py, &episode.getattr("tools")?)?;
-            let steps = episode.getattr("steps")?.extract()?;
+            let calls = match episode.getattr("steps")?.extract()? {
+                true => None,
+                false => {
+                    let tools = tools(py, &episode.getattr("tools")?)?.into_iter();
+                    let toolbox = Toolbox::new(tools.map(|tool| Box::new(tool) as Box<dyn ToolSource>).collect());
+                    let begun = toolbox.and_then(|toolbox| toolbox.begin(start));
+                    Some(begun.map_err(|error| PyTypeError::new_err(error.to_string()))?.episode)
+                }
+            };
             let shared = Arc::clone(&self.shared);
-            let episode = PyEpisode { object: episode.unbind(), functions, steps, shared };
+            let episode = PyEpisode { object: episode.unbind(), calls, shared };
             Ok(Begun { episode: Box::new(episode), opening })
         };
         Python::attach(begin).map_err(|error| stops(&self.shared, error))
@@ -113,17 +120,15 @@ impl Environment for PyEnvironment {
 struct PyEpisode {
     /// A `gradus._environments.Episode`.
     object: Py<PyAny>,
-    /// Its tools.
-    functions: Vec<Box<dyn Function>>,
-    /// Whether it answers whole turns; else it answers calls of its tools.
-    steps: bool,
+    /// Answers calls of its tools; none where it answers whole turns.
+    calls: Option<Box<dyn Episode>>,
     shared: Arc<Shared>,
 }
 
 impl Episode for PyEpisode {
     fn step(&mut self, turn: &Turn) -> gradus_environments::Result<Observation> {
-        if !self.steps {
-            return Ok(answer_calls(&self.functions, turn));
+        if let Some(calls) = &mut self.calls {
+            return calls.step(turn);
         }
         let answered = Python::attach(|py| -> PyResult<Value> {
             let turn = from_json(py, &turn.to_json())?;

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
 use crate::functions::{Calculator, Python, Search, SearchConfig};
-use crate::games::{Arithmetic, ArithmeticConfig, Guess, GuessConfig, Maze, MazeConfig};
+use crate::games::{Arithmetic, ArithmeticConfig, Documents, DocumentsConfig, Guess, GuessConfig, Maze, MazeConfig};
+use crate::mcp::{McpConfig, McpServer};
 use crate::openenv::{OpenEnv, OpenEnvConfig};
 use crate::program::{ProgramConfig, ProgramEnvironment};
 use crate::sandbox::SandboxConfig;
-use crate::toolbox::{Function, Toolbox};
+use crate::toolbox::{ToolSource, Toolbox};
 
 /// What answers the policy: the choice is the key. `P` is what stands for an environment of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,8 @@ pub enum EnvironmentConfig<P> {
     Openenv(OpenEnvConfig),
     /// Questions of arithmetic, with a calculator as a tool.
     Arithmetic(ArithmeticConfig),
+    /// Questions about documents, with a search over them as a tool.
+    Documents(DocumentsConfig),
     /// Guess a number from `higher` and `lower`.
     Guess(GuessConfig),
     /// Find the exit of a maze in words.
@@ -47,6 +50,7 @@ impl<P> EnvironmentConfig<P> {
             Self::Command(config) => ProgramEnvironment::start(config).map(|started| Arc::new(started) as _),
             Self::Openenv(config) => OpenEnv::connect(config).map(|connected| Arc::new(connected) as _),
             Self::Arithmetic(config) => Arithmetic::new(config.clone()).map(|game| Arc::new(game) as _),
+            Self::Documents(config) => Documents::new(config.clone()).map(|game| Arc::new(game) as _),
             Self::Guess(config) => Guess::new(config.clone()).map(|game| Arc::new(game) as _),
             Self::Maze(config) => Maze::new(config.clone()).map(|game| Arc::new(game) as _),
         };
@@ -59,13 +63,15 @@ impl<P> EnvironmentConfig<P> {
     }
 }
 
-/// A tool: the choice is the key. `P` is what stands for a tool of the program itself.
+/// Where tools come from: the choice is the key. `P` is what stands for a tool of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolConfig<P> {
     /// Computes an arithmetic expression.
     Calculator {},
+    /// Tools of a server of the Model Context Protocol.
+    Mcp(McpConfig),
     /// Runs Python programs in a sandbox (Linux).
     Python(SandboxConfig),
     /// Searches the texts of a local folder (BM25).
@@ -78,16 +84,18 @@ impl<P> ToolConfig<P> {
     /// A toolbox of these tools. `make` makes one of the program itself, and `refused` says that those here cannot be used.
     ///
     /// # Errors
-    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a folder cannot be searched, or a tool is named twice.
+    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a folder cannot be searched, a server cannot be reached, or
+    /// two tools have one name.
     pub fn toolbox<E>(
         tools: &[Self],
-        make: impl Fn(&P) -> std::result::Result<Box<dyn Function>, E>,
+        make: impl Fn(&P) -> std::result::Result<Box<dyn ToolSource>, E>,
         refused: impl Fn(Error) -> E,
     ) -> std::result::Result<Toolbox, E> {
-        let build = |tool: &Self| -> std::result::Result<Box<dyn Function>, E> {
-            let built: Result<Box<dyn Function>> = match tool {
+        let build = |tool: &Self| -> std::result::Result<Box<dyn ToolSource>, E> {
+            let built: Result<Box<dyn ToolSource>> = match tool {
                 Self::Plugin(plugin) => return make(plugin),
                 Self::Calculator {} => Ok(Box::new(Calculator::default())),
+                Self::Mcp(config) => McpServer::connect(config).map(|server| Box::new(server) as _),
                 Self::Python(config) => Python::open(config).map(|tool| Box::new(tool) as _),
                 Self::Search(config) => Search::open(config).map(|tool| Box::new(tool) as _),
             };

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_environments::{Environment, Function};
+use gradus_environments::{Environment, ToolSource};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub struct Registry {
     metrics: Named<dyn Metric>,
     tasks: Named<dyn Task>,
     environments: Named<dyn Environment>,
-    tools: Named<dyn Function>,
+    tools: Named<dyn ToolSource>,
     post_processors: Named<dyn PostProcessor>,
     observers: Named<dyn Observer>,
     online_methods: Named<dyn OnlineMethod>,
@@ -145,16 +145,16 @@ impl Registry {
     ///
     /// # Errors
     /// As of rewards.
-    pub fn tool<O: Options, F: Function + 'static>(
+    pub fn tool<O: Options, S: ToolSource + 'static>(
         &mut self,
         name: &str,
-        make: impl Fn(&O) -> Result<F> + Send + Sync + 'static,
+        make: impl Fn(&O) -> Result<S> + Send + Sync + 'static,
     ) -> Result<()> {
-        checked::<O>(<dyn Function as Kind>::NAME, name)?;
+        checked::<O>(<dyn ToolSource as Kind>::NAME, name)?;
         let make = Arc::new(make);
         self.tools.add(name, move |options: O| {
             let make = Arc::clone(&make);
-            Arc::new(move || Ok(Box::new(make(&options)?) as Box<dyn Function>))
+            Arc::new(move || Ok(Box::new(make(&options)?) as Box<dyn ToolSource>))
         })
     }
 
@@ -249,7 +249,7 @@ pub(super) enum AnyPlugin<'a> {
     Metric(&'a mut Plugin<dyn Metric>),
     Task(&'a mut Plugin<dyn Task>),
     Environment(&'a mut Plugin<dyn Environment>),
-    Tool(&'a mut Plugin<dyn Function>),
+    Tool(&'a mut Plugin<dyn ToolSource>),
     PostProcessor(&'a mut Plugin<dyn PostProcessor>),
     Observer(&'a mut Plugin<dyn Observer>),
     OnlineMethod(&'a mut Plugin<dyn OnlineMethod>),

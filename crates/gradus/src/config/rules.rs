@@ -50,10 +50,6 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         });
     }
-    problems.unless(config.environment.is_none() || config.tools.is_empty(), &["environment", "tools"], || {
-        let message = "`environment` and `tools` are both given, but an environment brings tools of its own".into();
-        (message, Some("leave one of them out".into()))
-    });
     problems.at_least("episode.max_turns", config.episode.max_turns, 1);
     problems.at_least("episode.at_once", config.episode.at_once, 1);
     let seconds =

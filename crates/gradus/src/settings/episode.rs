@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gradus_environments::{CallFormat, Environment, Function};
+use gradus_environments::{CallFormat, Environment, ToolSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ use crate::plugin::{Kind, Plugin};
 pub type EnvironmentConfig = gradus_environments::EnvironmentConfig<Plugin<dyn Environment>>;
 
 /// A tool that the policy may call: one that gradus has, or one of the program that uses it.
-pub type ToolConfig = gradus_environments::ToolConfig<Plugin<dyn Function>>;
+pub type ToolConfig = gradus_environments::ToolConfig<Plugin<dyn ToolSource>>;
 
-impl Kind for dyn Function {
+impl Kind for dyn ToolSource {
     const NAME: &'static str = "tool";
-    type Make = dyn Fn() -> Result<Box<dyn Function>> + Send + Sync;
+    type Make = dyn Fn() -> Result<Box<dyn ToolSource>> + Send + Sync;
 }
 
 impl Kind for dyn Environment {

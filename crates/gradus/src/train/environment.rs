@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_environments as env;
-use gradus_environments::{CallFormat, Function, Recorded, Replay};
+use gradus_environments::{CallFormat, Combined, Recorded, Replay, ToolSource};
 
 use super::prepare::Start;
 use crate::config::Plan;
@@ -21,12 +21,18 @@ use crate::settings::{EpisodeConfig, ToolConfig};
 /// [`Error::Config`] when the environment cannot be used; [`Error::Input`] when the model cannot call its tools.
 pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
     let config = plan.config();
+    let of_tools = |error| refused("tools", error);
+    let make = |plugin: &Plugin<dyn ToolSource>| plugin.make()?();
+    let toolbox = || ToolConfig::toolbox(&config.tools, make, of_tools);
     let environment: Arc<dyn env::Environment> = match &config.environment {
-        Some(environment) => environment.build(|plugin| plugin.make()?(), |error| refused("environment", error))?,
         None if config.tools.is_empty() => return Ok(None),
-        None => {
-            let make = |plugin: &Plugin<dyn Function>| plugin.make()?();
-            Arc::new(ToolConfig::toolbox(&config.tools, make, |error| refused("tools", error))?)
+        None => Arc::new(toolbox()?),
+        Some(environment) => {
+            let environment = environment.build(|plugin| plugin.make()?(), |error| refused("environment", error))?;
+            match config.tools.is_empty() {
+                true => environment,
+                false => Arc::new(Combined::new(environment, toolbox()?).map_err(of_tools)?),
+            }
         }
     };
     let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
