@@ -29,15 +29,26 @@ pub enum Error {
     Interrupted,
 }
 
+/// The most bytes of a message: what others wrote may be long.
+const MESSAGE_BYTES: usize = 4000;
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
+        message.push_str("… (cut)");
+    }
+    message
+}
+
 impl Error {
-    /// An environment that cannot be used as it is configured.
+    /// An environment that cannot be used as it is configured. A long message is cut.
     pub fn config(message: impl Into<String>) -> Self {
-        Self::Config { message: message.into(), hint: None }
+        Self::Config { message: shortened(message.into()), hint: None }
     }
 
-    /// A failure of one episode.
+    /// A failure of one episode. A long message is cut.
     pub fn episode(message: impl Into<String>) -> Self {
-        Self::Episode { message: message.into(), hint: None }
+        Self::Episode { message: shortened(message.into()), hint: None }
     }
 
     /// The same error with a hint.

@@ -3,29 +3,38 @@
 //! An [`Environment`] begins [`Episode`]s. The policy writes a [`Turn`]; the episode answers with an [`Observation`]: messages
 //! that the policy reads next, a reward, and whether the episode is over. The crate knows no tensors, models or tokens.
 //!
-//! A [`Toolbox`] offers tools; [`CallFormat`] reads the calls that a policy writes. [`ProgramEnvironment`] is a program of the user's.
-//! [`games`] are environments to learn from.
+//! A [`Toolbox`] offers tools of [`ToolSource`]s: functions, and servers of the Model Context Protocol ([`McpServer`]).
+//! [`CallFormat`] reads the calls that a policy writes. A [`ProgramEnvironment`] is a program of the user's; in Rust, [`serve`] makes
+//! such a program of any environment. [`games`] are environments to learn from.
 
+mod combined;
 mod config;
 mod environment;
 mod error;
 pub mod functions;
 pub mod games;
+mod mcp;
 mod openenv;
+mod peer;
 pub mod process;
 mod program;
 mod replay;
 pub mod sandbox;
+mod serve;
+mod started;
 mod tool;
 mod tool_calls;
 mod toolbox;
 
+pub use combined::Combined;
 pub use config::{EnvironmentConfig, ToolConfig};
 pub use environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 pub use error::{Error, Result};
+pub use mcp::{McpConfig, McpServer};
 pub use openenv::{OpenEnv, OpenEnvConfig};
-pub use program::{ProgramConfig, ProgramEnvironment};
+pub use program::{ProgramConfig, ProgramEnvironment, observation};
 pub use replay::{Recorded, Replay};
+pub use serve::serve;
 pub use tool::{Call, Tool};
 pub use tool_calls::CallFormat;
-pub use toolbox::{Function, Toolbox};
+pub use toolbox::{CallResult, Function, ToolSource, Toolbox};

@@ -148,8 +148,8 @@ fn schema(address: &Address, timeout_s: f64) -> Result<Value> {
     let mut response = agent.get(&url).call().map_err(|error| unreadable(error.to_string()))?;
     let text = response.body_mut().with_config().limit(MESSAGE_BYTES as u64).read_to_string();
     let text = text.map_err(|error| unreadable(error.to_string()))?;
-    let mut schema: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-    Ok(schema["action"].take())
+    let mut schema: Map<String, Value> = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+    Ok(schema.remove("action").unwrap_or_default())
 }
 
 fn action_of(schema: &Value, wanted: Option<&str>) -> Result<Action> {
@@ -508,7 +508,8 @@ fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
     };
     if kind == "error" {
         let part = |key: &str| data.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let error = Error::episode(format!("the environment says: {} ({})", excerpt(&part("message")), part("code")));
+        let error =
+            Error::episode(format!("the environment says: {} ({})", excerpt(&part("message")), excerpt(&part("code"))));
         return Err(match part("code").as_str() {
             "CAPACITY_REACHED" => error.with_hint(
                 "each episode needs a session of its own: raise the server's `max_concurrent_envs` to the episodes of a step",
@@ -517,7 +518,7 @@ fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
         });
     }
     if kind != expected {
-        return Err(no_answer(format!("its type is `{kind}`, expected `{expected}`")));
+        return Err(no_answer(format!("its type is `{}`, expected `{expected}`", excerpt(&kind))));
     }
     Ok(data)
 }

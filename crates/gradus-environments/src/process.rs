@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,14 +38,22 @@ pub enum Answer {
 
 /// Hands lines to a program, from any thread. The program's input is closed when the last copy is gone.
 #[derive(Debug, Clone)]
-pub struct Requests(Option<Sender<Vec<String>>>);
+pub struct Requests {
+    lines: Sender<Vec<String>>,
+    unread: Arc<AtomicUsize>,
+}
 
 impl Requests {
-    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
+    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers, and in
+    /// [`unread_bytes`](Self::unread_bytes).
     pub fn send(&self, lines: Vec<String>) {
-        if let Some(requests) = &self.0 {
-            let _ = requests.send(lines);
-        }
+        self.unread.fetch_add(lines.iter().map(String::len).sum(), Ordering::Relaxed);
+        let _ = self.lines.send(lines);
+    }
+
+    /// Bytes of lines that were handed over and not yet written.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.load(Ordering::Relaxed)
     }
 }
 
@@ -60,7 +69,7 @@ pub struct Process {
     /// How it ended, once its output did.
     ended: Option<Ended>,
     /// Lines for the writing thread; `None` once the input is closed.
-    requests: Option<Sender<Vec<String>>>,
+    requests: Option<Requests>,
     /// `None`: a line that is too long.
     lines: Receiver<Option<String>>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
@@ -78,9 +87,10 @@ impl Process {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn()?;
 
-        let (requests, queue) = channel();
-        let stdin = child.stdin.take().expect("stdin is piped");
-        std::thread::spawn(move || write_all(stdin, &queue));
+        let (lines_in, queue) = channel();
+        let requests = Requests { lines: lines_in, unread: Arc::default() };
+        let (stdin, unread) = (child.stdin.take().expect("stdin is piped"), Arc::clone(&requests.unread));
+        std::thread::spawn(move || write_all(stdin, &queue, &unread));
 
         let (send, lines) = sync_channel(LINES);
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
@@ -98,14 +108,14 @@ impl Process {
     }
 
     /// A way to hand lines over from any thread.
-    pub fn requests(&self) -> Requests {
-        Requests(self.requests.clone())
+    pub fn requests(&self) -> Option<Requests> {
+        self.requests.clone()
     }
 
     /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
     pub fn send(&self, lines: Vec<String>) {
         if let Some(requests) = &self.requests {
-            let _ = requests.send(lines);
+            requests.send(lines);
         }
     }
 
@@ -212,9 +222,10 @@ impl Drop for Process {
     }
 }
 
-fn write_all(mut stdin: ChildStdin, queue: &Receiver<Vec<String>>) {
+fn write_all(mut stdin: ChildStdin, queue: &Receiver<Vec<String>>, unread: &AtomicUsize) {
     for lines in queue {
         for line in lines {
+            unread.fetch_sub(line.len(), Ordering::Relaxed);
             if stdin.write_all(line.as_bytes()).is_err() {
                 return; // The program stopped reading; its missing answers are the error.
             }

@@ -1,6 +1,6 @@
 //! An environment that offers tools: the policy calls them, and the episode ends with the first turn without a call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -8,6 +8,25 @@ use serde_json::{Map, Value, json};
 use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::tool::{Call, Tool};
+
+/// Where tools come from. A [`Function`] offers one, a server several.
+pub trait ToolSource: Send + Sync {
+    /// The tools. They stay the same.
+    fn tools(&self) -> &[Tool];
+
+    /// Calls one of the tools.
+    ///
+    /// # Errors
+    /// [`Error::Episode`] when the source itself fails, so that the episode cannot go on. A call that fails is no error but a
+    /// [`CallResult`].
+    fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<CallResult>;
+
+    /// Whether the same calls always give the same results.
+    fn is_deterministic(&self) -> bool;
+}
+
+/// What came of a call: the result as text, or what went wrong. The policy reads either.
+pub type CallResult = std::result::Result<String, String>;
 
 /// A function that a policy may call.
 pub trait Function: Send + Sync {
@@ -18,7 +37,7 @@ pub trait Function: Send + Sync {
     ///
     /// # Errors
     /// What went wrong, for the policy to read.
-    fn call(&self, arguments: &Map<String, Value>) -> std::result::Result<String, String>;
+    fn call(&self, arguments: &Map<String, Value>) -> CallResult;
 
     /// Whether the same arguments always give the same result.
     fn is_deterministic(&self) -> bool {
@@ -26,44 +45,112 @@ pub trait Function: Send + Sync {
     }
 }
 
+impl<F: Function> ToolSource for F {
+    fn tools(&self) -> &[Tool] {
+        std::slice::from_ref(self.tool())
+    }
+
+    fn call(&self, _: &str, arguments: &Map<String, Value>) -> Result<CallResult> {
+        Ok(check(&self.tool().parameters, arguments).and_then(|()| Function::call(self, arguments)))
+    }
+
+    fn is_deterministic(&self) -> bool {
+        Function::is_deterministic(self)
+    }
+}
+
 /// The most characters of a result that the policy reads.
 const RESULT_CHARACTERS: usize = 20_000;
 
-/// Tools, side by side.
+/// Tools of several sources, side by side.
+#[derive(Clone)]
 pub struct Toolbox {
     tools: Vec<Tool>,
-    functions: Arc<[Box<dyn Function>]>,
+    inside: Arc<Inside>,
+}
+
+struct Inside {
+    sources: Vec<Box<dyn ToolSource>>,
+    /// The source of each tool.
+    places: HashMap<String, usize>,
 }
 
 impl Toolbox {
-    /// A toolbox of these functions.
+    /// A toolbox of these sources.
     ///
     /// # Errors
-    /// [`Error::Config`] when two have one name.
-    pub fn new(functions: Vec<Box<dyn Function>>) -> Result<Self> {
-        let tools: Vec<Tool> = functions.iter().map(|function| function.tool().clone()).collect();
-        for (i, tool) in tools.iter().enumerate() {
-            if tools[..i].iter().any(|other| other.name == tool.name) {
-                return Err(Error::config(format!("two tools are called `{}`", tool.name)));
+    /// [`Error::Config`] when two tools have one name.
+    pub fn new(sources: Vec<Box<dyn ToolSource>>) -> Result<Self> {
+        let (mut tools, mut places) = (Vec::new(), HashMap::new());
+        for (place, source) in sources.iter().enumerate() {
+            for tool in source.tools() {
+                if places.insert(tool.name.clone(), place).is_some() {
+                    return Err(Error::config(format!("two tools are called `{}`", tool.name))
+                        .with_hint("leave one out; of an `mcp` server with `except: [NAME]`"));
+                }
+                tools.push(tool.clone());
             }
         }
-        Ok(Self { tools, functions: functions.into() })
+        Ok(Self { tools, inside: Arc::new(Inside { sources, places }) })
     }
 
-    /// Answers one call: the result, or what went wrong.
-    fn answer(functions: &[Box<dyn Function>], call: &Call) -> std::result::Result<String, String> {
-        let names = || functions.iter().map(|function| function.tool().name.as_str()).collect::<Vec<_>>().join("`, `");
-        let arguments = call.arguments.as_ref().map_err(Clone::clone)?;
-        let Some(function) = functions.iter().find(|function| function.tool().name == call.name) else {
-            return Err(format!("there is no tool `{}`; there are `{}`", call.name, names()));
-        };
-        check(&function.tool().parameters, arguments)?;
-        let mut result = function.call(arguments)?;
-        if let Some((end, _)) = result.char_indices().nth(RESULT_CHARACTERS) {
-            result.truncate(end);
-            result.push_str("… (cut)");
+    /// Whether it has a tool of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.inside.places.contains_key(name)
+    }
+
+    /// Answers calls in order.
+    ///
+    /// # Errors
+    /// [`Error::Episode`] when the source of a tool fails.
+    pub(crate) fn answer<'a>(&self, calls: impl IntoIterator<Item = &'a Call>) -> Result<Answered> {
+        let mut answered = Answered::default();
+        for call in calls {
+            let content = self.one(call)?.unwrap_or_else(|error| {
+                answered.failures += 1;
+                json!({ "error": error }).to_string()
+            });
+            answered.replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
         }
-        Ok(result)
+        Ok(answered)
+    }
+
+    fn one(&self, call: &Call) -> Result<CallResult> {
+        let arguments = match &call.arguments {
+            Ok(arguments) => arguments,
+            Err(error) => return Ok(Err(error.clone())),
+        };
+        let Some(&place) = self.inside.places.get(&call.name) else {
+            let names = self.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join("`, `");
+            return Ok(Err(format!("there is no tool `{}`; there are `{names}`", call.name)));
+        };
+        let shortened = |mut result: String| {
+            if let Some((end, _)) = result.char_indices().nth(RESULT_CHARACTERS) {
+                result.truncate(end);
+                result.push_str("… (cut)");
+            }
+            result
+        };
+        let result = self.inside.sources[place].call(&call.name, arguments)?;
+        Ok(result.map(shortened).map_err(shortened))
+    }
+}
+
+/// The answers to calls.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    /// One for each call.
+    pub replies: Vec<Reply>,
+    /// Calls that failed.
+    pub failures: usize,
+}
+
+impl Answered {
+    /// Adds calls and failures to the metrics of a turn.
+    pub fn count(&self, metrics: &mut BTreeMap<String, f64>) {
+        for (name, count) in [("tools/calls", self.replies.len()), ("tools/failures", self.failures)] {
+            *metrics.entry(name.to_owned()).or_default() += count as f64;
+        }
     }
 }
 
@@ -73,31 +160,24 @@ impl Environment for Toolbox {
     }
 
     fn begin(&self, _: &Start) -> Result<Begun> {
-        Ok(Begun { episode: Box::new(Calls { functions: Arc::clone(&self.functions) }), opening: None })
+        Ok(Begun { episode: Box::new(Calls { toolbox: self.clone() }), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {
-        self.functions.iter().all(|function| function.is_deterministic())
+        self.inside.sources.iter().all(|source| source.is_deterministic())
     }
 }
 
 struct Calls {
-    functions: Arc<[Box<dyn Function>]>,
+    toolbox: Toolbox,
 }
 
 impl Episode for Calls {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
-        let mut failures = 0.0;
-        let mut replies = Vec::with_capacity(turn.calls.len());
-        for call in &turn.calls {
-            let content = Toolbox::answer(&self.functions, call).unwrap_or_else(|error| {
-                failures += 1.0;
-                json!({ "error": error }).to_string()
-            });
-            replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
-        }
-        let counts = [("tools/calls", turn.calls.len() as f64), ("tools/failures", failures)];
-        let metrics: BTreeMap<String, f64> = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        let answered = self.toolbox.answer(&turn.calls)?;
+        let mut metrics = BTreeMap::new();
+        answered.count(&mut metrics);
+        let replies = answered.replies;
         Ok(Observation { is_done: replies.is_empty(), replies, reward: None, metrics })
     }
 }
@@ -187,7 +267,7 @@ mod tests {
         let mut episode = toolbox.begin(&start).expect("begun").episode;
         let observation = episode.step(&Turn { text: "It is 14.".into(), ..Turn::default() }).expect("answered");
         assert!(observation.is_done && observation.replies.is_empty() && observation.reward.is_none());
-        let twice = || Box::new(Calculator::default()) as Box<dyn Function>;
+        let twice = || Box::new(Calculator::default()) as Box<dyn ToolSource>;
         let error = Toolbox::new(vec![twice(), twice()]).err().expect("refused");
         assert_eq!(error.to_string(), "two tools are called `calculator`");
     }

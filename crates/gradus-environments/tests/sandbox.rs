@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use gradus_environments::functions::Python;
 use gradus_environments::sandbox::{self, End, Outcome, Sandbox, SandboxConfig};
-use gradus_environments::{Call, Environment, Function, Start, Toolbox, Turn};
+use gradus_environments::{Call, Environment, Start, Toolbox, Turn};
 
 #[path = "../../gradus/tests/support/skip.rs"]
 mod skip;
@@ -264,7 +264,7 @@ fn a_crash_is_an_outcome(sandbox: &Sandbox) {
 }
 
 fn a_tool_answers_with_what_went_wrong(_: &Sandbox) {
-    let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(1)).expect("a sandbox")) as Box<dyn Function>]);
+    let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(1)).expect("a sandbox"))]);
     let toolbox = toolbox.expect("one tool");
     let start = Start { name: "a".into(), seed: 1, row: serde_json::Map::new() };
     let mut episode = toolbox.begin(&start).expect("begun").episode;

@@ -1,11 +1,14 @@
-//! Environments and tools of other packages, where Python has them: servers of `openenv` and of `fastmcp`.
+//! Environments and tools of other packages, where Python has them: servers of `openenv` and of `mcp` (versions 1 and 2).
 //!
 //! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use gradus_environments::{Begun, Call, Environment, OpenEnv, OpenEnvConfig, Reply, Start, Turn};
+use gradus_environments::{
+    Begun, Call, Environment, Error, McpConfig, McpServer, Observation, OpenEnv, OpenEnvConfig, Reply, Start,
+    ToolConfig, ToolSource, Toolbox, Turn,
+};
 use serde_json::{Value, json};
 
 #[path = "../../gradus/tests/support/skip.rs"]
@@ -196,4 +199,226 @@ fn tools_of_a_server_of_openenv_are_called() {
     let none = episode.step(&call("subtract", json!({}))).expect("answered");
     assert_eq!(none.metrics["tools/failures"], 1.0);
     assert!(episode.step(&turn("It is 42.")).expect("answered").is_done);
+}
+
+/// Tools that compute, fail, meet, look, ask and crash.
+const MCP: &str = r#"
+import asyncio, logging, os, sys
+logging.disable(logging.CRITICAL)
+try:
+    from mcp.server.mcpserver import MCPServer as Server, Image, Context
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as Server, Image, Context
+
+server = Server("tools")
+here = set()
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+@server.tool()
+def fail(why: str) -> str:
+    raise ValueError(why)
+
+@server.tool()
+async def meet(name: str, of: int) -> str:
+    """Waits until so many have come."""
+    here.add(name)
+    while len(here) < of:
+        await asyncio.sleep(0.01)
+    return f"{name} met"
+
+@server.tool()
+def look() -> list:
+    return ["A picture:", Image(data=b"PNG", format="png")]
+
+@server.tool()
+async def ping(context: Context) -> str:
+    """Asks the client whether it is there."""
+    await context.info("a message aside") if hasattr(context, "info") else None
+    await context.session.send_ping()
+    return "it is there"
+
+@server.tool()
+async def ask(context: Context) -> str:
+    """Asks the client for something that it does not have."""
+    from pydantic import BaseModel
+    class Name(BaseModel):
+        name: str
+    try:
+        await context.elicit("Your name?", Name)
+    except Exception as error:
+        return f"no name: {error}"
+    return "a name"
+
+@server.tool()
+def crash() -> str:
+    print("out of paper", file=sys.stderr, flush=True)
+    os._exit(3)
+
+@server.tool()
+def who() -> int:
+    return os.getpid()
+"#;
+
+fn answer(server: &McpServer, name: &str, arguments: Value) -> Result<String, String> {
+    let arguments = arguments.as_object().cloned().expect("an object");
+    server.call(name, &arguments).expect("the server is there")
+}
+
+/// What every transport does alike.
+fn use_tools(config: &McpConfig) -> McpServer {
+    let server = McpServer::connect(config).expect("a server");
+    let names: Vec<&str> = server.tools().iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["add", "fail", "meet", "look", "ping", "ask", "crash", "who"]);
+    assert_eq!(server.tools()[0].description, "Adds two numbers.");
+    assert_eq!(server.tools()[0].parameters["properties"]["b"]["type"], "integer");
+    assert_eq!(answer(&server, "add", json!({ "a": 2, "b": 40 })), Ok("42".into()));
+    let wrong = answer(&server, "add", json!({ "a": 2, "b": "forty" })).expect_err("refused");
+    assert!(wrong.contains("valid integer"), "{wrong}");
+    let failed = answer(&server, "fail", json!({ "why": "the moon" })).expect_err("failed");
+    assert!(failed.contains("fail"), "{failed}");
+    let unknown = answer(&server, "subtract", json!({})).expect_err("refused");
+    assert!(unknown.contains("subtract"), "{unknown}");
+    let picture = answer(&server, "look", json!({})).expect("a result");
+    assert_eq!(picture, "A picture:\n(an image, image/png, which is not shown)");
+    let name = answer(&server, "ask", json!({})).expect("a result");
+    assert!(name.starts_with("no name: "), "{name}");
+    // Nobody returns before all have called: the calls are open side by side.
+    std::thread::scope(|scope| {
+        let meet = |i: usize| answer(&server, "meet", json!({ "name": format!("caller {i}"), "of": 8 }));
+        let callers: Vec<_> = (0..8).map(|i| scope.spawn(move || meet(i))).collect();
+        for (i, caller) in callers.into_iter().enumerate() {
+            assert_eq!(caller.join().expect("no panic"), Ok(format!("caller {i} met")));
+        }
+    });
+    server
+}
+
+#[test]
+fn tools_of_mcp_over_the_channels_of_a_process() {
+    let Some(python) = python("mcp") else { return };
+    let command = vec![python, "-c".to_owned(), format!("{MCP}\nserver.run('stdio')")];
+    let config = McpConfig { command, ..McpConfig::default() };
+    let server = use_tools(&config);
+    assert_eq!(answer(&server, "ping", json!({})), Ok("it is there".into()));
+    // A crash costs the open call's episode; the next one finds the server started again.
+    let first = answer(&server, "who", json!({})).expect("a process");
+    let toolbox = Toolbox::new(vec![Box::new(server)]).expect("one source");
+    let begin = |name: &str| toolbox.begin(&start(name)).expect("begun").episode;
+    let (mut one, mut other) = (begin("one"), begin("other"));
+    let error = one.step(&call("crash", json!({}))).expect_err("the server is gone");
+    assert!(matches!(error, Error::Episode { .. }), "{error:?}");
+    assert!(error.to_string().contains("(exit status: 3)") && error.to_string().contains("out of paper"), "{error}");
+    let Observation { replies, .. } = other.step(&call("who", json!({}))).expect("answered");
+    assert!(replies[0].content() != first && replies[0].content().parse::<u32>().is_ok(), "{replies:?}");
+    drop((one, other, toolbox));
+    // Some of the tools.
+    let only = |only: &[&str], except: &[&str]| {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        let only = Some(list(only)).filter(|only| !only.is_empty());
+        ToolConfig::toolbox(&[ToolConfig::Mcp(McpConfig { only, except: list(except), ..config.clone() })])
+    };
+    let names = |toolbox: Toolbox| toolbox.tools().iter().map(|tool| tool.name.clone()).collect::<Vec<String>>();
+    assert_eq!(names(only(&["who", "add"], &[]).expect("two")), ["add", "who"]);
+    assert_eq!(names(only(&["who", "add"], &["who"]).expect("one")), ["add"]);
+    let error = only(&["subtract"], &[]).err().expect("no such tool").to_string();
+    assert!(error.contains("has no tool `subtract`; it has `add`, "), "{error}");
+    let twice = [ToolConfig::Mcp(config.clone()), ToolConfig::Mcp(config)];
+    assert_eq!(ToolConfig::toolbox(&twice).err().expect("refused").to_string(), "two tools are called `add`");
+}
+
+/// Serves the tools over HTTP; `ARGS` are those of the app. Callers must have a key where there is one.
+const MCP_HTTP: &str = r#"
+def arguments(**wanted):
+    import inspect
+    if "json_response" in inspect.signature(server.streamable_http_app).parameters:
+        return wanted
+    for name, value in wanted.items():
+        setattr(server.settings, name, value)
+    return {}
+
+def guarded(app, key):
+    async def inner(scope, receive, send):
+        found = dict(scope.get("headers") or []).get(b"authorization", b"").decode()
+        if scope["type"] == "http" and key and found != f"Bearer {key}":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": f"no key, but {found}".encode()})
+        else:
+            await app(scope, receive, send)
+    return inner
+"#;
+
+fn serve_mcp(python: &str, arguments: &str, key: &str) -> Server {
+    let serve = format!("serve(guarded(server.streamable_http_app(**arguments({arguments})), {key:?}))");
+    Server::start(python, &format!("{SERVE}{MCP}{MCP_HTTP}{serve}"))
+}
+
+fn mcp_at(port: u16) -> McpConfig {
+    McpConfig { url: Some(format!("http://127.0.0.1:{port}/mcp")), ..McpConfig::default() }
+}
+
+#[test]
+fn tools_of_mcp_over_http() {
+    let Some(python) = python("mcp, uvicorn") else { return };
+    let events = serve_mcp(&python, "", "");
+    let server = use_tools(&mcp_at(events.1));
+    // A server that is gone costs the episode.
+    let error = server.call("crash", &serde_json::Map::new()).expect_err("the server is gone");
+    assert!(matches!(error, Error::Episode { .. }), "{error:?}");
+    assert!(server.call("who", &serde_json::Map::new()).is_err(), "nobody starts it again");
+    drop(events);
+}
+
+#[test]
+fn a_session_that_the_server_forgot_is_opened_again() {
+    let Some(python) = python("mcp, uvicorn") else { return };
+    let first = serve_mcp(&python, "", "");
+    let server = McpServer::connect(&mcp_at(first.1)).expect("a server");
+    let before = answer(&server, "who", json!({})).expect("a process");
+    let port = first.1;
+    drop(first);
+    let again = MCP_AGAIN.replace("PORT", &port.to_string());
+    let second =
+        Server::start(&python, &format!("{again}{MCP}{MCP_HTTP}serve(server.streamable_http_app(**arguments()))"));
+    assert_eq!(second.1, port);
+    let after = answer(&server, "who", json!({})).expect("the session is opened again");
+    assert_ne!(before, after);
+}
+
+/// As `SERVE`, on a given port.
+const MCP_AGAIN: &str = r#"
+import socket, uvicorn
+def serve(app):
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", PORT))
+    listener.listen(64)
+    print(PORT, flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+"#;
+
+#[test]
+fn mcp_over_http_has_keys() {
+    let Some(python) = python("mcp, uvicorn") else { return };
+    // Cargo sets this variable for tests.
+    let (variable, key) = ("CARGO_PKG_NAME", std::env::var("CARGO_PKG_NAME").expect("set by cargo"));
+    let listening = serve_mcp(&python, "json_response=True, stateless_http=True", &key);
+    let config = mcp_at(listening.1);
+    let error = McpServer::connect(&config).err().expect("no key");
+    assert!(error.to_string().contains("status 401 Unauthorized: no key, but"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("key_variable")), "{error:?}");
+    let with_key = McpConfig { key_variable: Some(variable.into()), ..config.clone() };
+    let server = McpServer::connect(&with_key).expect("a key");
+    assert_eq!(answer(&server, "add", json!({ "a": 2, "b": 40 })), Ok("42".into()));
+    let wrong = McpConfig { key_variable: Some("PATH".into()), ..config.clone() };
+    let error = McpServer::connect(&wrong).err().expect("refused").to_string();
+    assert!(error.ends_with("no key, but Bearer …"), "the key is not told: {error}");
+    let none = McpConfig { key_variable: Some("GRADUS_NO_SUCH_KEY".into()), ..config.clone() };
+    let error = McpServer::connect(&none).err().expect("refused").to_string();
+    assert!(error.starts_with("the environment variable `GRADUS_NO_SUCH_KEY` holds no key"), "{error}");
+    let headers = [("authorization".to_owned(), format!("Bearer {key}"))].into();
+    assert!(McpServer::connect(&McpConfig { headers, ..config }).is_ok());
 }

@@ -42,6 +42,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
     _name_model(given)
+    answering = {name: given.pop(name, None) for name in ("tools", "environment")}
     keys = {name: callables.inside(value) for name, value in given.items() if name not in _ROWS and value is not None}
     for name in _ROWS:
         rows = given.get(name)
@@ -54,6 +55,10 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
         keys["reward"] = callables.reward(reward, weights, timeout_s)
     elif weights is not None or timeout_s is not None:
         raise TypeError("`reward_weights` and `reward_timeout_s` need a `reward`")
+    if answering["tools"] is not None:
+        keys["tools"] = callables.tools(answering["tools"])
+    if answering["environment"] is not None:
+        keys["environment"] = callables.environment(answering["environment"])
     if callable(keys.get("evaluation_post_process")):
         keys["evaluation_post_process"] = callables.post_process(keys["evaluation_post_process"])
     if "evaluation_metrics" in keys:
@@ -75,7 +80,8 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
     )
     callables = Callables()
     if "reward" in given and given["reward"] is None and not resume and config is None and resume_from is None:
-        if not any(name.startswith("reward_") and value is not None for name, value in given.items()):
+        is_rewarded = given.get("environment") is not None
+        if not is_rewarded and not any(name.startswith("reward_") and value is not None for name, value in given.items()):
             raise ConfigError(
                 f"`{method}` needs a `reward`: it learns from the worth of its own completions\n"
                 "hint: pass a function, the directory or hub name of a reward model, a mapping such as "

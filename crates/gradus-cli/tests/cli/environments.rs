@@ -51,7 +51,7 @@ const GUESS: &str = "{ guess: { low: 1, high: 9, guesses: 3 } }";
 #[test]
 fn every_online_method_plays() {
     let (test, model) = (test(), model());
-    for method in ["grpo", "rloo", "ppo", "a2c"] {
+    for method in ["grpo", "rloo", "ppo", "a2c", "nlpo", "trpo"] {
         test.succeeds(&arguments(method, &model, method, &["--environment", GUESS, "--max-steps", "2"]));
         let last = test.read(&format!("{method}/metrics.jsonl")).lines().last().expect("a step").to_owned();
         let last: serde_json::Value = serde_json::from_str(&last).expect("JSON");
@@ -174,6 +174,20 @@ fn tools_are_shown_and_called() {
     assert!(shown.contains("<|turn|>tools") && shown.contains("Computes an arithmetic expression"), "{shown}");
     let metrics = test.read("run/metrics.jsonl");
     assert!(metrics.contains("\"tools/call_frequency\":"), "{metrics}");
+    // Beside an environment.
+    let both = [
+        "--environment",
+        GUESS,
+        "--tools",
+        "[{ calculator: {} }]",
+        "--episode-tool-calls",
+        "hermes",
+        "--max-steps",
+        "1",
+    ];
+    test.succeeds(&self::arguments("grpo", &model, "both", &both));
+    let shown = test.succeeds(&["runs", "rollouts", "both"]);
+    assert!(shown.contains("Guess my number") && shown.contains("Computes an arithmetic expression"), "{shown}");
 }
 
 #[test]
@@ -183,8 +197,10 @@ fn what_does_not_fit_is_refused() {
         let run = test.run(&arguments("grpo", &model, "run", more));
         assert!(run.code != 0 && run.stderr.contains(part), "{part} in {}", run.stderr);
     };
-    let both = ["--environment", GUESS, "--tools", "[{ calculator: {} }]"];
-    refused(&both, "`environment` and `tools` are both given, but an environment brings tools of its own");
+    let twice = ["--environment", "{ arithmetic: {} }", "--tools", "[{ calculator: {} }]"];
+    refused(&twice, "`tools`: the environment has a tool `calculator` of its own");
+    let nowhere = ["--tools", "[{ mcp: {} }]", "--reward-rule-numeric-answer", "answer"];
+    refused(&nowhere, "`tools`: the MCP server has neither `command` nor `url`");
     refused(&["--environment", "{ guess: { low: 5, high: 5 } }"], "`low` is 5 and `high` is 5, but must be above it");
     refused(&["--environment", "{ command: { program: [/nowhere/env] } }"], "could not be started");
     refused(&["--environment", "{ gues: {} }"], "guess");

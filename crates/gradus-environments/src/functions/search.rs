@@ -26,7 +26,7 @@ const PASSAGE: usize = 1000;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SearchConfig {
-    /// The folder, whose files of the kinds `.txt`, `.md` and `.jsonl` (the column `text`) are read.
+    /// The folder, whose files of the kinds `.txt`, `.md` and `.jsonl` (the column `text`) are read; or one such file.
     pub folder: PathBuf,
     /// How many passages a search finds. Default 3.
     #[serde(default = "three")]
@@ -43,7 +43,7 @@ struct Passage {
     words: usize,
 }
 
-/// An index of the passages of a folder.
+/// An index of the passages of a folder or a file.
 pub struct Search {
     tool: Tool,
     passages: Vec<Passage>,
@@ -54,14 +54,20 @@ pub struct Search {
 }
 
 impl Search {
-    /// Reads the folder.
+    /// Reads the folder or the file.
     ///
     /// # Errors
     /// [`Error::Config`] when it cannot be read, holds nothing to search, or too much.
     pub fn open(config: &SearchConfig) -> Result<Self> {
         let mut files = Vec::new();
-        walk(&config.folder, &mut files)?;
+        let is_file = config.folder.is_file();
+        if is_file && is_readable(&config.folder) {
+            files.push(config.folder.clone());
+        } else if !is_file {
+            walk(&config.folder, &mut files)?;
+        }
         files.sort();
+        let folder = if is_file { config.folder.parent().unwrap_or(&config.folder) } else { &config.folder };
         let (mut passages, mut bytes) = (Vec::new(), 0);
         for file in files {
             bytes += file.metadata().map_or(0, |metadata| metadata.len());
@@ -71,7 +77,7 @@ impl Search {
             }
             let text = std::fs::read_to_string(&file)
                 .map_err(|error| Error::config(format!("`{}` cannot be read: {error}", file.display())))?;
-            let name = file.strip_prefix(&config.folder).unwrap_or(&file).display().to_string();
+            let name = file.strip_prefix(folder).unwrap_or(&file).display().to_string();
             let texts: Vec<String> = match file.extension().is_some_and(|extension| extension == "jsonl") {
                 true => rows(&file, &text)?,
                 false => vec![text],
@@ -140,6 +146,11 @@ impl Function for Search {
     }
 }
 
+/// Whether a file is of a kind that is read.
+fn is_readable(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| ["txt", "md", "jsonl"].iter().any(|readable| kind == *readable))
+}
+
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let wrong = |error: std::io::Error| Error::config(format!("`{}` cannot be searched: {error}", folder.display()));
     for entry in std::fs::read_dir(folder).map_err(wrong)? {
@@ -148,9 +159,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         // Links are not followed: a folder may hold itself.
         if kind.is_dir() {
             walk(&path, files)?;
-        } else if kind.is_file()
-            && path.extension().is_some_and(|kind| ["txt", "md", "jsonl"].iter().any(|k| kind == *k))
-        {
+        } else if kind.is_file() && is_readable(&path) {
             files.push(path);
         }
         if files.len() > FILES {

@@ -1,10 +1,12 @@
 //! Environments to learn from and to test with. All are deterministic: what happens follows from the seed and the turns.
 
 mod arithmetic;
+mod documents;
 mod guess;
 mod maze;
 
 pub use arithmetic::{Arithmetic, ArithmeticConfig};
+pub use documents::{AnswerReward, Documents, DocumentsConfig};
 pub use guess::{Guess, GuessConfig};
 pub use maze::{Maze, MazeConfig};
 

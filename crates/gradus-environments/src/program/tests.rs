@@ -2,10 +2,16 @@
 
 use super::*;
 
+#[path = "../../../gradus/tests/support/skip.rs"]
+mod skip;
+
 /// A program of the standard library of Python, where there is one.
 fn python(script: &str) -> Option<ProgramConfig> {
     let program = ["python3", "-u", "-c", script].map(String::from).to_vec();
     let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
+    if !is_there {
+        skip::skipped("python3", "environments that are programs of Python");
+    }
     Some(ProgramConfig { program, timeout_s: 20.0 }).filter(|_| is_there)
 }
 
@@ -48,10 +54,7 @@ for line in sys.stdin:
 
 #[test]
 fn many_episodes_over_one_process() {
-    let Some(config) = python(COUNTS) else {
-        eprintln!("skipped: there is no python3");
-        return;
-    };
+    let Some(config) = python(COUNTS) else { return };
     let environment = ProgramEnvironment::start(&config).expect("started");
     assert_eq!((environment.tools()[0].name.as_str(), environment.is_deterministic()), ("count", true));
     let begin = |name: &str| environment.begin(&start(name)).expect("begun");
@@ -68,10 +71,7 @@ fn many_episodes_over_one_process() {
 
 #[test]
 fn a_crash_costs_the_episodes_that_are_on_their_way_and_no_others() {
-    let Some(config) = python(COUNTS) else {
-        eprintln!("skipped: there is no python3");
-        return;
-    };
+    let Some(config) = python(COUNTS) else { return };
     let environment = ProgramEnvironment::start(&config).expect("started");
     let begin = |name: &str| environment.begin(&start(name)).expect("begun").episode;
     let (mut first, mut second) = (begin("first"), begin("second"));
@@ -80,6 +80,21 @@ fn a_crash_costs_the_episodes_that_are_on_their_way_and_no_others() {
     assert!(second.step(&said("go")).is_err(), "the program that knew it is gone");
     let mut third = begin("third");
     assert_eq!(third.step(&said("go")).expect("answered").replies[0].content(), "turn 1");
+}
+
+#[test]
+fn an_episode_may_outlive_its_environment() {
+    let Some(config) = python(COUNTS) else { return };
+    let environment = ProgramEnvironment::start(&config).expect("started");
+    let mut episode = environment.begin(&start("first")).expect("begun").episode;
+    drop(environment);
+    assert_eq!(episode.step(&said("go")).expect("answered").replies[0].content(), "turn 1");
+    let (send, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(episode);
+        send.send(()).expect("the test waits");
+    });
+    dropped.recv_timeout(std::time::Duration::from_secs(60)).expect("the last episode ends the program");
 }
 
 #[test]
@@ -142,18 +157,20 @@ fn whatever_an_answer_holds_is_read_or_refused() {
             draw(),
             draw()
         );
-        match number_of(&text).map(|(_, object)| observation(object)) {
-            Ok(Ok(_)) => read += 1,
-            Ok(Err(error)) => {
-                assert!(matches!(error, Error::Episode { .. }), "{error:?}");
-                refused += 1;
-            }
-            Err(_) => refused += 1,
+        match (DIALECT.read)(&text) {
+            Line::Answer(_, object) => match observation(object) {
+                Ok(_) => read += 1,
+                Err(error) => {
+                    assert!(matches!(error, Error::Episode { .. }), "{error:?}");
+                    refused += 1;
+                }
+            },
+            _ => refused += 1,
         }
     }
     assert!(read > 0 && refused > 1000, "{read} read, {refused} refused");
     let deep = format!("{{\"id\": 1, \"replies\": {}{}}}", "[".repeat(5000), "]".repeat(5000));
-    assert!(number_of(&deep).is_err());
+    assert!(matches!((DIALECT.read)(&deep), Line::Broken(_)));
     let many = json!({ "replies": vec!["a"; 65] });
     assert!(observation(many.as_object().cloned().expect("an object")).is_err());
 }

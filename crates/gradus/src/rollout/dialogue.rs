@@ -6,7 +6,7 @@
 use gradus_environments as env;
 use serde_json::{Map, Value, json};
 
-use super::{Prompt, StopReason};
+use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -72,13 +72,7 @@ impl Dialogue {
             }
             None => messages.push(Message::new("user", opening)),
         }
-        let options = RenderOptions {
-            tools: Some(&self.tools),
-            add_generation_prompt: true,
-            variables: variables(prompt),
-            ..RenderOptions::default()
-        };
-        let text = template.render(&messages, &options)?.text;
+        let text = template.render(&messages, &self.options(prompt, true))?.text;
         let ids = self.tokenizer.encode(&text, false)?;
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
@@ -101,14 +95,8 @@ impl Dialogue {
         };
         let conversation: Vec<Value> = [json!({ "role": "user", "content": "question" }), asked(turn, replies)].into();
         let answered: Vec<Value> = conversation.iter().cloned().chain(replies.iter().map(message)).collect();
-        let options = |add_generation_prompt| RenderOptions {
-            tools: Some(&self.tools),
-            add_generation_prompt,
-            variables: variables(prompt),
-            ..RenderOptions::default()
-        };
-        let mut rendered =
-            template.render_all(&[(&conversation[..], options(false)), (&answered[..], options(true))]).into_iter();
+        let requests = [(&conversation[..], self.options(prompt, false)), (&answered[..], self.options(prompt, true))];
+        let mut rendered = template.render_all(&requests).into_iter();
         let mut next = || rendered.next().expect("two conversations");
         let (before, after) = (next()?.text, next()?.text);
         // Templates write more behind the mark that ends a turn (a new line): the turn that was drawn ends with the mark.
@@ -129,6 +117,77 @@ impl Dialogue {
         self.behind(&before[..cut], &after[cut..])
     }
 
+    /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
+    /// template refuses are not counted.
+    ///
+    /// # Errors
+    /// When a text cannot be tokenized.
+    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Retokenized>> {
+        let conversations: Vec<Vec<Value>> = episodes.iter().map(Held::conversation).collect();
+        let mut requests = Vec::new();
+        for (held, messages) in episodes.iter().zip(&conversations).filter(|(held, _)| self.renders(held.prompt)) {
+            let ends = held.ends();
+            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(held.prompt, true))));
+        }
+        let mut rendered =
+            self.template.as_ref().map_or(Vec::new(), |template| template.render_all(&requests)).into_iter();
+        let mut compare = |held: &Held<'_>| -> Result<Retokenized> {
+            let (mut counts, mut before, mut at) = (Retokenized::default(), held.prompt.ids.clone(), 0);
+            let mut plain = held.prompt.text.clone();
+            for (turn, exchange) in held.answered() {
+                let text = match self.renders(held.prompt) {
+                    true => rendered.next().expect("one for each answered turn").ok().map(|rendered| rendered.text),
+                    false => {
+                        plain.push_str(&exchange.said.text);
+                        exchange.observation.replies.iter().for_each(|reply| plain.push_str(reply.content()));
+                        Some(plain.clone())
+                    }
+                };
+                let end = at + turn.drawn + turn.answered;
+                let appended = before.iter().chain(&held.ids[at..end]);
+                let kept = before.len();
+                let length = kept + end - at;
+                at = end;
+                let Some(text) = text else { continue };
+                let whole = self.encode_whole(held.prompt, &text)?;
+                let same = appended.zip(&whole).take_while(|(one, other)| one == other).count();
+                match same {
+                    _ if same == whole.len() && same == length => counts.clean += 1,
+                    _ if same >= kept => counts.realigned += 1,
+                    _ => counts.forked += 1,
+                }
+                before = whole;
+            }
+            Ok(counts)
+        };
+        episodes.iter().map(&mut compare).collect()
+    }
+
+    /// Whether the chat template writes the conversations that begin with `prompt`.
+    fn renders(&self, prompt: &Prompt) -> bool {
+        self.template.is_some() && prompt.messages.is_some()
+    }
+
+    /// The ids of the whole text of an episode.
+    fn encode_whole(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
+        let is_rendered = self.renders(prompt);
+        let mut ids = self.tokenizer.encode(text, !is_rendered)?;
+        if !is_rendered && self.tokenizer.appends_eos() {
+            ids.pop();
+        }
+        Ok(ids)
+    }
+
+    /// How conversations that begin with `prompt` are rendered.
+    fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
+        RenderOptions {
+            tools: Some(&self.tools),
+            add_generation_prompt,
+            variables: variables(prompt),
+            ..RenderOptions::default()
+        }
+    }
+
     /// The ids of `text` where it stands behind `before`: a tokenizer may write the beginning of a text otherwise than its middle.
     fn behind(&self, before: &str, text: &str) -> Result<Vec<u32>> {
         let beginning = self.tokenizer.encode(before, false)?;
@@ -137,6 +196,63 @@ impl Dialogue {
             true => Ok(whole.split_off(beginning.len())),
             false => self.tokenizer.encode(text, false),
         }
+    }
+}
+
+/// An episode as it was sampled.
+pub(super) struct Held<'e> {
+    /// What it began with.
+    pub prompt: &'e Prompt,
+    /// The ids of all turns and answers.
+    pub ids: &'e [u32],
+    /// The turns.
+    pub turns: &'e [Turn],
+}
+
+impl Held<'_> {
+    /// The turns whose answers the policy read, with what was said.
+    fn answered(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
+        self.turns.iter().take_while(|turn| turn.answered > 0).filter_map(|turn| Some((turn, turn.exchange.as_ref()?)))
+    }
+
+    /// The messages of the prompt, of the answered turns, and of their answers.
+    fn conversation(&self) -> Vec<Value> {
+        let begins = self.prompt.messages.iter().flatten();
+        let mut messages: Vec<Value> =
+            begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
+        for (_, Exchange { said, observation }) in self.answered() {
+            messages.push(turn_message(said));
+            messages.extend(observation.replies.iter().map(message));
+        }
+        messages
+    }
+
+    /// How many messages there are behind each answer.
+    fn ends(&self) -> Vec<usize> {
+        let begins = self.prompt.messages.as_ref().map_or(0, Vec::len);
+        let length = |end: &mut usize, (_, exchange): (&Turn, &Exchange)| {
+            *end += 1 + exchange.observation.replies.len();
+            Some(*end)
+        };
+        self.answered().scan(begins, length).collect()
+    }
+}
+
+/// A turn of the policy as a message. Calls that could not be read stand in its text.
+fn turn_message(turn: &env::Turn) -> Value {
+    let call = |call: &env::Call| {
+        let arguments = call.arguments.as_ref().ok()?;
+        let mut value = json!({ "type": "function", "function": { "name": call.name, "arguments": arguments } });
+        if let Some(id) = &call.id {
+            value["id"] = json!(id);
+        }
+        Some(value)
+    };
+    match turn.calls.iter().map(call).collect::<Option<Vec<Value>>>() {
+        Some(calls) if !calls.is_empty() => {
+            json!({ "role": "assistant", "content": turn.content, "tool_calls": calls })
+        }
+        _ => json!({ "role": "assistant", "content": turn.text }),
     }
 }
 

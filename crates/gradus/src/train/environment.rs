@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_environments as env;
-use gradus_environments::{CallFormat, Recorded, Replay, ToolConfig};
+use gradus_environments::{CallFormat, Combined, Recorded, Replay, ToolSource};
 
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Diagnostic, Error, Result};
+use crate::plugin::Plugin;
 use crate::rollout::Dialogue;
 use crate::rollout::episodes::{Episodes, Limits, ReadCalls};
-use crate::settings::EpisodeConfig;
+use crate::settings::{EpisodeConfig, ToolConfig};
 
 /// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
 /// the environment is not deterministic.
@@ -20,12 +21,21 @@ use crate::settings::EpisodeConfig;
 /// [`Error::Config`] when the environment cannot be used; [`Error::Input`] when the model cannot call its tools.
 pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
     let config = plan.config();
+    let of_tools = |error| refused("tools", error);
+    let make = |plugin: &Plugin<dyn ToolSource>| plugin.make()?();
+    let toolbox = || ToolConfig::toolbox(&config.tools, make, of_tools);
     let environment: Arc<dyn env::Environment> = match &config.environment {
-        Some(environment) => environment.build().map_err(|error| refused("environment", error))?,
         None if config.tools.is_empty() => return Ok(None),
-        None => Arc::new(ToolConfig::toolbox(&config.tools).map_err(|error| refused("tools", error))?),
+        None => Arc::new(toolbox()?),
+        Some(environment) => {
+            let environment = environment.build(|plugin| plugin.make()?(), |error| refused("environment", error))?;
+            match config.tools.is_empty() {
+                true => environment,
+                false => Arc::new(Combined::new(environment, toolbox()?).map_err(of_tools)?),
+            }
+        }
     };
-    let EpisodeConfig { max_turns, timeout_s, at_once, tool_calls, .. } = config.episode;
+    let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
     let template = start.model.template.clone();
     let read_calls: Option<Box<ReadCalls>> = match environment.tools() {
         [] => None,
@@ -54,7 +64,7 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         stop_ids: start.model.stop_ids(),
         read_calls,
     };
-    let limits = Limits { turns: max_turns, answer_s: timeout_s, at_once };
+    let limits = Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once };
     Ok(Some(Episodes { environment, dialogue, limits }))
 }
 

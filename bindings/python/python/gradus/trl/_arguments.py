@@ -478,7 +478,9 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "entropy_coef_max": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
         "entropy_coef_delta": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
         "entropy_target": NoEffect("TRL reads it with `use_adaptive_entropy=True` alone, which is refused"),
-        "max_tool_calling_iterations": NoEffect("it is for `tools`, which are refused"),
+        "max_tool_calling_iterations": Honored(
+            ("episode_max_turns",), "one turn more than iterations; `None`: the length alone ends an episode", by="turns"
+        ),
         "vllm_importance_sampling_correction": NoEffect(_VLLM),
         "vllm_importance_sampling_mode": NoEffect(_VLLM),
         "vllm_importance_sampling_clip_max": NoEffect(_VLLM),
@@ -599,9 +601,17 @@ TRAINERS: Mapping[str, Mapping[str, Treatment]] = {
     "GRPOTrainer": {
         **_ALL,
         **_REWARDS,
-        "tools": Refused("completions of gradus call no tools", "Leave it out."),
-        "rollout_func": Refused("gradus samples completions itself", "Leave it out."),
-        "environment_factory": Refused("completions of gradus act in no environment", "Leave it out."),
+        "tools": Honored(
+            ("tools",),
+            "functions with type hints; their docstrings, in Google's style, describe them and their arguments. The chat template must "
+            "show tools",
+        ),
+        "rollout_func": Refused("gradus samples completions itself", "Give `tools` or `environment_factory`."),
+        "environment_factory": Honored(
+            ("environment",),
+            "a class, a function, or a dict of these for the column `environment`. What `reset` returns must be the same for all "
+            "completions of a prompt: let it follow from its argument `seed`",
+        ),
     },
     "KTOTrainer": {**_ALL, **_REFERENCE, **_COLLATOR, **_COMPUTE_METRICS},
     "RLOOTrainer": {**_ALL, **_REWARDS},

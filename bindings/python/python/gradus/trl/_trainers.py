@@ -178,6 +178,11 @@ class Trainer:
         if reference is not None:
             found["reference_model"] = self._directory("reference", reference, again=again)
         found.update(self._rewards(again))
+        for argument, key in (("tools", "tools"), ("environment_factory", "environment")):
+            if self._arguments.get(argument):
+                found[key] = self._arguments[argument]
+        if not found.keys() & {"tools", "environment"}:
+            found.pop("episode_max_turns", None)
         return found
 
     def _directory(self, kind: str, value: Any, *, again: bool = False) -> Any:
@@ -200,9 +205,9 @@ class Trainer:
 
     def _rewards(self, again: bool) -> dict[str, Any]:
         """Functions and models, as the core takes them."""
-        if "reward_funcs" not in self._arguments:
+        given = self._arguments.get("reward_funcs")
+        if given is None:
             return {}
-        given = self._arguments["reward_funcs"]
         rewards = list(given) if isinstance(given, (list, tuple)) else [given]
         tokenizers = self._arguments.get("reward_processing_classes")
         tokenizers = list(tokenizers) if isinstance(tokenizers, (list, tuple)) else [tokenizers] * len(rewards)
@@ -597,7 +602,8 @@ class GRPOTrainer(Trainer):
         environment_factory: Any = None,
     ) -> None:
         self._begin(locals())
-        _need_rewards(reward_funcs)
+        if not environment_factory:
+            _need_rewards(reward_funcs)
 
 
 class KTOTrainer(Trainer):

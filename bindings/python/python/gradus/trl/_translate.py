@@ -622,6 +622,17 @@ def _peft(asked: Asked) -> Keys:
     return lora_keys(config, asked.arguments["model"], drops=drops, trains_head=asked.config == "RewardConfig")
 
 
+_MOST_TURNS: Final = 10_000
+"""What `episode.max_turns` takes at most."""
+
+
+def _turns(asked: Asked) -> Keys:
+    """Turns of an episode: that of the last answer, and one for each call before it."""
+    assert isinstance(asked.args, GRPOConfig)
+    iterations = asked.args.max_tool_calling_iterations
+    return {"episode_max_turns": _MOST_TURNS if iterations is None else iterations + 1}
+
+
 _CONVERSIONS: Final[Mapping[str, Callable[[Asked], Keys]]] = {
     "batch": _batch,
     "best": _best,
@@ -655,6 +666,7 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Asked], Keys]]] = {
     "steps": _steps,
     "template": _template,
     "trackers": _trackers,
+    "turns": _turns,
 }
 
 

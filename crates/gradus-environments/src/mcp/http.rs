@@ -1,0 +1,345 @@
+//! A server over streamable HTTP: each message is a POST, whose answer is JSON or a stream of events.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use ureq::http::{HeaderName, HeaderValue, Response as HttpResponse, StatusCode};
+use ureq::{Agent, Body};
+
+use super::McpConfig;
+use super::message::{self, Response};
+use crate::error::{Error, Result};
+use crate::peer::{Line, excerpt};
+use crate::process::LINE_BYTES;
+use crate::started::Started;
+
+/// The most bytes of one answer, with everything that its stream says besides.
+const STREAM_BYTES: u64 = 16 << 20;
+
+/// The most requests of the server that are answered within one answer's stream.
+const REQUESTS: usize = 16;
+
+/// Characters of a refusal that a message quotes.
+const QUOTED: usize = 240;
+
+/// How long the end of a session may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+const SESSION: &str = "mcp-session-id";
+
+/// The address of a server, and the session with it.
+pub(super) struct Http {
+    agent: Agent,
+    url: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    key: Option<String>,
+    timeout: Duration,
+    /// The open session; none before the first request, and after the server forgot it.
+    session: Started<Arc<Session>>,
+    number: AtomicU64,
+}
+
+/// What the first answer agreed on.
+struct Session {
+    /// Its name; none of a server that needs no sessions.
+    id: Option<String>,
+    version: String,
+}
+
+/// What came of a POST.
+enum Posted {
+    Answer(Map<String, Value>),
+    /// The server does not know the session.
+    Forgotten(Error),
+}
+
+impl Http {
+    pub fn new(config: &McpConfig, url: &str) -> Result<Self> {
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Error::config(format!("the `url` of the MCP server is `{url}`"))
+                .with_hint("it begins with `http://` or `https://`, such as http://localhost:8000/mcp"));
+        }
+        let header = |name: &str, value: &str| {
+            let read = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value));
+            match read {
+                (Ok(name), Ok(value)) => Ok((name, value)),
+                _ => Err(Error::config(format!("the header `{name}` of the MCP server cannot be sent"))
+                    .with_hint("names are letters, digits and `-`; values have no line breaks")),
+            }
+        };
+        let mut headers = Vec::new();
+        for (name, value) in &config.headers {
+            headers.push(header(name, value)?);
+        }
+        let mut key = None;
+        if let Some(variable) = &config.key_variable {
+            let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+            let Some(found) = found else {
+                let message = format!("the environment variable `{variable}` holds no key for {url}");
+                return Err(Error::config(message)
+                    .with_hint(format!("set `{variable}`; leave `key_variable` out for a server without a key")));
+            };
+            headers.push(header("authorization", &format!("Bearer {found}"))?);
+            key = Some(found);
+        }
+        let timeout = Duration::from_secs_f64(config.timeout_s);
+        let agent = Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            // A key goes nowhere but where it was meant to.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .new_agent();
+        let (session, number) = (Started::new(), AtomicU64::new(1));
+        Ok(Self { agent, url: url.to_owned(), headers, key, timeout, session, number })
+    }
+
+    /// Sends a request and reads its answer. A session that the server no longer knows, such as after it was started again, is
+    /// opened anew: the request was not taken.
+    pub fn request(&self, method: &str, params: &Value) -> Result<Response> {
+        let session = self.session()?;
+        let request = message::request(method, params);
+        let answer = match self.ask(request.clone(), &session)? {
+            Posted::Answer(answer) => answer,
+            Posted::Forgotten(_) => {
+                // Another caller may have replaced it already.
+                self.session.remove(|current| Arc::ptr_eq(current, &session));
+                match self.ask(request, &*self.session()?)? {
+                    Posted::Answer(answer) => answer,
+                    Posted::Forgotten(error) => return Err(error),
+                }
+            }
+        };
+        message::response(answer)
+    }
+
+    /// The session, which is opened where there is none.
+    fn session(&self) -> Result<Arc<Session>> {
+        self.session.get(|_| true, |_| self.open().map(Arc::new), Arc::clone)
+    }
+
+    fn open(&self) -> Result<Session> {
+        let first = Session { id: None, version: message::NEWEST.to_owned() };
+        let (response, number) = self.post(message::request("initialize", &message::introduction()), &first)?;
+        let id = response.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let answer = match self.answer(response, number, &first)? {
+            Posted::Answer(answer) => answer,
+            Posted::Forgotten(error) => return Err(error),
+        };
+        let session = Session { id, version: message::version(message::response(answer)?)? };
+        self.tell(&message::notification("notifications/initialized", Value::Null), &session)?;
+        Ok(session)
+    }
+
+    fn ask(&self, request: Map<String, Value>, session: &Session) -> Result<Posted> {
+        let (response, number) = self.post(request, session)?;
+        self.answer(response, number, session)
+    }
+
+    /// Posts a request with a number of its own.
+    fn post(&self, mut request: Map<String, Value>, session: &Session) -> Result<(HttpResponse<Body>, u64)> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        request.insert("id".to_owned(), json!(number));
+        Ok((self.send(&Value::Object(request), session)?, number))
+    }
+
+    fn send(&self, message: &Value, session: &Session) -> Result<HttpResponse<Body>> {
+        let mut post = self
+            .agent
+            .post(&self.url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", &session.version);
+        if let Some(id) = &session.id {
+            post = post.header(SESSION, id);
+        }
+        for (name, value) in &self.headers {
+            post = post.header(name, value);
+        }
+        post.send(message.to_string()).map_err(|error| self.failed(error))
+    }
+
+    /// Sends what has no answer.
+    fn tell(&self, message: &Value, session: &Session) -> Result<()> {
+        let response = self.send(message, session)?;
+        if response.status().is_success() { Ok(()) } else { Err(self.refusal(response)) }
+    }
+
+    /// Reads the answer to the request of this number.
+    fn answer(&self, response: HttpResponse<Body>, number: u64, session: &Session) -> Result<Posted> {
+        let status = response.status();
+        let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or_default().to_owned();
+        let (is_json, is_stream) = (kind.starts_with("application/json"), kind.starts_with("text/event-stream"));
+        let is_forgotten = session.id.is_some() && [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST].contains(&status);
+        if !status.is_success() {
+            let error = self.refusal(response);
+            return if is_forgotten { Ok(Posted::Forgotten(error)) } else { Err(error) };
+        }
+        let body = response.into_body();
+        if is_stream {
+            return self.events(BufReader::new(body.into_reader()), number, session).map(Posted::Answer);
+        }
+        if !is_json {
+            let message = format!("the MCP server at {} answered with neither JSON nor events (`{kind}`)", self.url);
+            return Err(Error::episode(message).with_hint("is `url` the address of an MCP server?"));
+        }
+        let text = self.bounded(body)?;
+        let messages = match serde_json::from_str(&text) {
+            Ok(Value::Array(messages)) => messages,
+            Ok(message) => vec![message],
+            Err(error) => return Err(self.no_answer(&format!("it is no JSON: {error} (`{}`)", excerpt(&text)))),
+        };
+        for message in messages {
+            if let Value::Object(object) = message
+                && let Line::Answer(of, answer) = message::of_object(object)
+                && of == number
+            {
+                return Ok(Posted::Answer(answer));
+            }
+        }
+        Err(self.no_answer(&format!("it does not answer the request {number} (`{}`)", excerpt(&text))))
+    }
+
+    /// Reads a stream of events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>) up to the answer.
+    fn events(&self, stream: impl BufRead, number: u64, session: &Session) -> Result<Map<String, Value>> {
+        let mut stream = stream.take(STREAM_BYTES);
+        let (mut line, mut data, mut is_message, mut requests, mut stray) = (Vec::new(), String::new(), true, 0, None);
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            line.clear();
+            let read = (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line);
+            let count = read.map_err(|error| self.failed(ureq::Error::from(error)))?;
+            if Instant::now() > deadline {
+                return Err(self.late());
+            }
+            if line.len() > LINE_BYTES || data.len() > LINE_BYTES {
+                return Err(self.no_answer(&format!("an event has more than {LINE_BYTES} bytes")));
+            }
+            if count == 0 {
+                let what = match stream.limit() {
+                    0 => format!("its stream has more than {STREAM_BYTES} bytes"),
+                    _ => format!("its stream ended without the answer to the request {number}"),
+                };
+                let stray: Option<String> = stray;
+                let seen = stray.map_or_else(String::new, |stray| format!(" (`{stray}`)"));
+                return Err(self.no_answer(&(what + &seen)));
+            }
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches(['\n', '\r']);
+            if !text.is_empty() {
+                let (field, value) = text.split_once(':').unwrap_or((text, ""));
+                let value = value.strip_prefix(' ').unwrap_or(value);
+                match field {
+                    "data" => {
+                        data.push_str(value);
+                        data.push('\n');
+                    }
+                    "event" => is_message = value == "message",
+                    _ => {}
+                }
+                continue;
+            }
+            // The end of an event.
+            let (event, of_messages) = (std::mem::take(&mut data), std::mem::replace(&mut is_message, true));
+            if event.trim().is_empty() || !of_messages {
+                continue;
+            }
+            match message::read(&event) {
+                Line::Answer(of, answer) if of == number => return Ok(answer),
+                Line::Request(reply) if requests < REQUESTS => {
+                    requests += 1;
+                    let reply = serde_json::from_str(&reply).unwrap_or_default();
+                    // That the server does not take it shows in what it does next.
+                    let _ = self.tell(&reply, session);
+                }
+                Line::Request(_) => return Err(self.no_answer(&format!("it asks more than {REQUESTS} times"))),
+                Line::Aside => {}
+                Line::Answer(..) | Line::Stray | Line::Broken(_) => stray = Some(excerpt(event.trim()).to_owned()),
+            }
+        }
+    }
+
+    /// A body of bounded size.
+    fn bounded(&self, body: Body) -> Result<String> {
+        let mut bytes = Vec::new();
+        let read = body.into_reader().take(LINE_BYTES as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(|error| self.failed(ureq::Error::from(error)))?;
+        if bytes.len() > LINE_BYTES {
+            return Err(self.no_answer(&format!("it has more than {LINE_BYTES} bytes")));
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn no_answer(&self, why: &str) -> Error {
+        Error::episode(format!("the MCP server at {} sent what is no answer: {}", self.url, self.without_key(why)))
+    }
+
+    fn late(&self) -> Error {
+        let seconds = self.timeout.as_secs_f64();
+        Error::episode(format!("the MCP server at {} did not answer within {seconds} s", self.url))
+            .with_hint("`timeout_s` sets the limit")
+    }
+
+    fn failed(&self, error: ureq::Error) -> Error {
+        match error {
+            ureq::Error::Timeout(_) => self.late(),
+            error => Error::episode(format!(
+                "the MCP server at {} cannot be reached: {}",
+                self.url,
+                self.without_key(&error.to_string())
+            ))
+            .with_hint("does the server run, and is `url` its address?"),
+        }
+    }
+
+    /// A status that is no success, as an error.
+    fn refusal(&self, response: HttpResponse<Body>) -> Error {
+        let status = response.status();
+        let place = response.headers().get("location").and_then(|place| place.to_str().ok()).map(str::to_owned);
+        let text = self.bounded(response.into_body()).unwrap_or_default();
+        let text = self.without_key(text.trim());
+        let what = serde_json::from_str::<Value>(&text).ok();
+        let what = what.as_ref().and_then(|body| body["error"]["message"].as_str()).unwrap_or(&text);
+        let what: String = what.chars().take(QUOTED).collect();
+        let what = if what.is_empty() { what } else { format!(": {what}") };
+        let error = Error::episode(format!("the MCP server at {} refused with the status {status}{what}", self.url));
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                error.with_hint("`key_variable` names the environment variable that holds its key")
+            }
+            _ if status.is_redirection() => match place {
+                Some(place) => {
+                    error.with_hint(format!("it points to {}; is that its `url`?", self.without_key(&place)))
+                }
+                None => error,
+            },
+            _ => error,
+        }
+    }
+
+    /// A text without the key.
+    fn without_key(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) => text.replace(key.as_str(), "…"),
+            None => text.to_owned(),
+        }
+    }
+}
+
+impl Drop for Http {
+    /// Ends the session. A server that is gone need not hear it.
+    fn drop(&mut self) {
+        let session = self.session.remove(|_| true);
+        let Some(Session { id: Some(id), version }) = session.as_deref() else { return };
+        let mut delete = self.agent.delete(&self.url).header(SESSION, id).header("mcp-protocol-version", version);
+        for (name, value) in &self.headers {
+            delete = delete.header(name, value);
+        }
+        let _ = delete.config().timeout_global(Some(self.timeout.min(GOODBYE))).build().call();
+    }
+}

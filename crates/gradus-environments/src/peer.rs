@@ -1,0 +1,318 @@
+//! A child process that answers numbered requests, one line each, in any order.
+//!
+//! One process serves many callers at once. A process that ends costs the requests that are open, and the next caller starts it
+//! again. Numbers are never used twice, so an answer can reach only the request that it belongs to.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::process::{Answer, LINE_BYTES, Process, Requests};
+use crate::started::Started;
+
+/// How often the reader looks whether anybody still wants answers.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// The most bytes of lines that a process has not yet read.
+const UNREAD_BYTES: usize = 64 << 20;
+
+/// What a line of the process is.
+pub(crate) enum Line {
+    /// The answer to the request of this number.
+    Answer(u64, Map<String, Value>),
+    /// Nothing that concerns a request, such as a notification.
+    Aside,
+    /// A request of the process, and the line that answers it.
+    Request(String),
+    /// No message. It is skipped; a request that stays without an answer quotes it.
+    Stray,
+    /// No message, for this reason. The process ends.
+    Broken(String),
+}
+
+/// The protocol of a peer.
+pub(crate) struct Dialect {
+    /// The name of the process in messages: `the environment`.
+    pub noun: &'static str,
+    /// What a process that breaks the protocol should do instead.
+    pub hint: &'static str,
+    /// Reads a line.
+    pub read: fn(&str) -> Line,
+    /// The line that cancels a request.
+    pub cancel: Option<fn(u64) -> Value>,
+    /// Whether a process that prints nothing for the whole time of a request is ended.
+    pub ends_when_silent: bool,
+}
+
+/// A program that is started when it is needed.
+pub(crate) struct Peer {
+    program: Vec<String>,
+    timeout: Duration,
+    dialect: &'static Dialect,
+    life: Started<Life>,
+    number: AtomicU64,
+}
+
+/// One life of the process, and the thread that reads what it prints.
+struct Life {
+    running: Arc<Running>,
+    reader: JoinHandle<()>,
+}
+
+/// A process that runs.
+pub(crate) struct Running {
+    requests: Requests,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// The open requests.
+    answers: HashMap<u64, Sender<Result<Map<String, Value>>>>,
+    /// Why the process ended.
+    ended: Option<Error>,
+    /// Lines that were read.
+    lines: u64,
+    /// The start of the last line that belongs to no open request.
+    stray: Option<String>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is left half-done under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The start of a text, for messages.
+pub(crate) fn excerpt(text: &str) -> &str {
+    &text[..text.floor_char_boundary(80)]
+}
+
+impl Peer {
+    /// A peer that is not started yet.
+    pub fn new(program: &[String], timeout_s: f64, dialect: &'static Dialect) -> Self {
+        let timeout = Duration::from_secs_f64(timeout_s);
+        Self { program: program.to_vec(), timeout, dialect, life: Started::new(), number: AtomicU64::new(1) }
+    }
+
+    /// The running process. Where none runs, it is started, and `greet` is the first to talk to it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when it cannot be started; the errors of `greet`.
+    pub fn running(&self, greet: impl FnOnce(&Running) -> Result<()>) -> Result<Arc<Running>> {
+        let is_alive = |life: &Life| locked(&life.running.waiting).ended.is_none();
+        let start = |old: Option<Life>| {
+            // The old process is gone before the new one starts.
+            if let Some(old) = old {
+                old.end(None);
+            }
+            let life = self.start()?;
+            match greet(&life.running) {
+                Ok(()) => Ok(life),
+                Err(error) => {
+                    life.end(Some(&error));
+                    Err(error)
+                }
+            }
+        };
+        self.life.get(is_alive, start, |life| Arc::clone(&life.running))
+    }
+
+    fn start(&self) -> Result<Life> {
+        let noun = self.dialect.noun;
+        let Some((program, arguments)) = self.program.split_first() else {
+            return Err(Error::config(format!("{noun} names no program")));
+        };
+        let process = Process::start(program, arguments).map_err(|source| {
+            Error::config(format!("{noun} `{program}` could not be started: {source}"))
+                .with_hint("is it installed, and is the path relative to the working directory?")
+        })?;
+        let requests = process.requests().expect("its input is open");
+        let running = Arc::new(Running { requests, waiting: Mutex::default() });
+        let (of, name, dialect) = (Arc::downgrade(&running), program.clone(), self.dialect);
+        let reader = std::thread::spawn(move || read(process, &of, &name, dialect));
+        Ok(Life { running, reader })
+    }
+
+    /// A number that no other request has.
+    fn number(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Error::Episode`] when the process ends, breaks the protocol, or takes too long.
+    pub fn ask(&self, running: &Running, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
+        let noun = self.dialect.noun;
+        let number = self.number();
+        request.insert("id".to_owned(), json!(number));
+        let (send, answer) = channel();
+        let lines = {
+            let mut waiting = locked(&running.waiting);
+            if let Some(ended) = &waiting.ended {
+                return Err(ended.clone());
+            }
+            waiting.answers.insert(number, send);
+            waiting.lines
+        };
+        self.send(running, &Value::Object(request));
+        match answer.recv_timeout(self.timeout) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => {
+                let mut message = format!("{noun} did not answer within {} s", self.timeout.as_secs_f64());
+                let is_silent = {
+                    let mut waiting = locked(&running.waiting);
+                    waiting.answers.remove(&number);
+                    if let Some(stray) = &waiting.stray {
+                        message += &format!("; it printed a line that answers no open request (`{stray}`)");
+                    }
+                    waiting.lines == lines
+                };
+                let error = Error::episode(message).with_hint("`timeout_s` sets the limit");
+                if is_silent && self.dialect.ends_when_silent {
+                    running.end(&error);
+                } else if let Some(cancel) = self.dialect.cancel {
+                    self.send(running, &cancel(number));
+                }
+                Err(error)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Error::episode(format!("{noun} ended"))),
+        }
+    }
+
+    /// Sends a message that has no answer, or whose answer nobody waits for.
+    pub fn tell(&self, running: &Running, mut message: Map<String, Value>) {
+        message.insert("id".to_owned(), json!(self.number()));
+        self.send(running, &Value::Object(message));
+    }
+
+    /// Sends a message without a number.
+    pub fn send(&self, running: &Running, message: &Value) {
+        running.send(format!("{message}\n"), self.dialect);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Some(life) = self.life.remove(|_| true) {
+            life.end(Some(&Error::episode(format!("{} was closed", self.dialect.noun))));
+        }
+    }
+}
+
+impl Life {
+    /// Ends the process and all that it started.
+    fn end(self, error: Option<&Error>) {
+        let Self { running, reader } = self;
+        if let Some(error) = error {
+            running.end(error);
+        }
+        drop(running);
+        // The reader ends the process before it ends itself.
+        let _ = reader.join();
+    }
+}
+
+impl Running {
+    fn send(&self, line: String, dialect: &Dialect) {
+        if self.requests.unread_bytes() > UNREAD_BYTES {
+            self.end(&Error::episode(format!("{} does not read its input", dialect.noun)).with_hint(dialect.hint));
+        } else {
+            self.requests.send(vec![line]);
+        }
+    }
+
+    /// Ends the process for all who wait.
+    fn end(&self, error: &Error) {
+        let mut waiting = locked(&self.waiting);
+        waiting.ended.get_or_insert_with(|| error.clone());
+        for (_, answer) in waiting.answers.drain() {
+            // Whoever asked may have given up.
+            let _ = answer.send(Err(error.clone()));
+        }
+    }
+}
+
+/// Hands the lines of the process to the callers that wait for them, until the process ends or nobody wants it any more.
+fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dialect) {
+    let open = || running.upgrade().filter(|running| locked(&running.waiting).ended.is_none());
+    loop {
+        let line = process.next_line(Instant::now() + GLANCE, &|| open().is_none());
+        // The process gets a moment to end by itself, and is killed then.
+        let Some(running) = open() else { return };
+        let wrong = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint);
+        let error = match line {
+            Answer::TimedOut | Answer::Interrupted => continue,
+            Answer::Line(line) => match take(&running, &line, dialect) {
+                Ok(()) => continue,
+                Err(why) => wrong(format!("printed a line that is no answer: {why} (`{}`)", excerpt(&line))),
+            },
+            Answer::TooLong => wrong(format!("printed a line of more than {LINE_BYTES} bytes")),
+            Answer::Ended => {
+                let tail = process.stderr_tail();
+                let tail = if tail.is_empty() { tail } else { format!("; its last words:\n{tail}") };
+                wrong(format!("ended ({}){tail}", process.status()))
+            }
+        };
+        // The process and its children are gone before a caller hears of it.
+        process.kill();
+        running.end(&error);
+        return;
+    }
+}
+
+/// Does what a line wants.
+///
+/// # Errors
+/// Why the line breaks the protocol.
+fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result<(), String> {
+    let said = (dialect.read)(line);
+    let mut waiting = locked(&running.waiting);
+    waiting.lines += 1;
+    match said {
+        Line::Answer(number, object) => match waiting.answers.remove(&number) {
+            // Whoever asked may have given up.
+            Some(answer) => drop(answer.send(Ok(object))),
+            // It came too late, came twice, or nobody asked.
+            None => waiting.stray = Some(excerpt(line).to_owned()),
+        },
+        Line::Stray => waiting.stray = Some(excerpt(line).to_owned()),
+        Line::Aside => {}
+        Line::Request(answer) => {
+            drop(waiting);
+            running.send(format!("{answer}\n"), dialect);
+        }
+        Line::Broken(why) => return Err(why),
+    }
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const DIALECT: Dialect =
+        Dialect { noun: "the test", hint: "read", read: |_| Line::Stray, cancel: None, ends_when_silent: false };
+
+    /// What a process does not read is held in memory only up to a bound.
+    #[test]
+    fn a_process_that_reads_nothing_ends() {
+        let program = ["sh", "-c", "exec sleep 600"].map(String::from);
+        let peer = Peer::new(&program, 600.0, &DIALECT);
+        let running = peer.running(|_| Ok(())).expect("started");
+        let large = json!("x".repeat(UNREAD_BYTES / 4));
+        for _ in 0..6 {
+            peer.send(&running, &large);
+        }
+        let error = peer.ask(&running, Map::new()).expect_err("it has ended");
+        assert_eq!((error.to_string().as_str(), error.hint()), ("the test does not read its input", Some("read")));
+        let again = peer.running(|_| Ok(())).expect("started again");
+        assert!(!Arc::ptr_eq(&running, &again));
+    }
+}

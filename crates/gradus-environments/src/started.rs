@@ -1,0 +1,89 @@
+//! What is started when it is needed, and again after it ended.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// Something that several threads use and one of them starts. Callers that wait for a start which fails share its failure, so a
+/// server that never answers costs them one time limit in all, and not one after the other.
+pub(crate) struct Started<T> {
+    /// Starts that came to an end.
+    starts: AtomicU64,
+    slot: Mutex<Slot<T>>,
+}
+
+struct Slot<T> {
+    value: Option<T>,
+    /// Why the last start failed.
+    failure: Option<Error>,
+}
+
+impl<T> Started<T> {
+    pub fn new() -> Self {
+        Self { starts: AtomicU64::new(0), slot: Mutex::new(Slot { value: None, failure: None }) }
+    }
+
+    /// What `take` makes of the value. A value that is not alive is handed to `start`, which makes another.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn get<R>(
+        &self,
+        is_alive: impl Fn(&T) -> bool,
+        start: impl FnOnce(Option<T>) -> Result<T>,
+        take: impl FnOnce(&T) -> R,
+    ) -> Result<R> {
+        self.get_since(self.starts.load(Ordering::SeqCst), is_alive, start, take)
+    }
+
+    /// As [`get`](Self::get), for a caller that came when `before` starts had come to an end.
+    fn get_since<R>(
+        &self,
+        before: u64,
+        is_alive: impl Fn(&T) -> bool,
+        start: impl FnOnce(Option<T>) -> Result<T>,
+        take: impl FnOnce(&T) -> R,
+    ) -> Result<R> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = slot.value.as_ref().filter(|value| is_alive(value)) {
+            return Ok(take(value));
+        }
+        if let Some(failure) = slot.failure.as_ref().filter(|_| self.starts.load(Ordering::SeqCst) != before) {
+            return Err(failure.clone());
+        }
+        let old = slot.value.take();
+        let started = start(old);
+        slot.failure = started.as_ref().err().cloned();
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        started.map(|value| take(slot.value.insert(value)))
+    }
+
+    /// Takes the value out where `is_old`.
+    pub fn remove(&self, is_old: impl Fn(&T) -> bool) -> Option<T> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner).value.take_if(|value| is_old(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_that_wait_share_a_failure_and_later_ones_try_again() {
+        let started = Started::<u32>::new();
+        let get = |before: u64, outcome: Result<u32>| started.get_since(before, |_| true, |_| outcome, |value| *value);
+        let silent = || Err(Error::episode("silent"));
+        assert_eq!(get(0, silent()), silent());
+        // It came while the first one started.
+        assert_eq!(get(0, Ok(1)), silent());
+        // It came later.
+        assert_eq!(get(1, silent()), silent());
+        assert_eq!(get(2, Ok(2)), Ok(2));
+        assert_eq!(started.get(|_| true, |_| Ok(3), |value| *value), Ok(2), "what is there is used");
+        let again = |old: Option<u32>| Ok(old.expect("the old one") + 1);
+        assert_eq!(started.get(|value| *value != 2, again, |value| *value), Ok(3), "what has ended is replaced");
+        assert_eq!((started.remove(|value| *value == 4), started.remove(|value| *value == 3)), (None, Some(3)));
+        assert_eq!(started.get(|_| true, |_| Ok(5), |value| *value), Ok(5));
+    }
+}
