@@ -268,6 +268,11 @@ fn answer(server: &McpServer, name: &str, arguments: Value) -> Result<String, St
     server.call(name, &arguments).expect("the server is there")
 }
 
+/// The tools of a configuration.
+fn toolbox_of(tools: &[ToolConfig<()>]) -> Result<Toolbox, Error> {
+    ToolConfig::toolbox(tools, |()| Err(Error::config("there are no plug-ins")), |error| error)
+}
+
 /// What every transport does alike.
 fn use_tools(config: &McpConfig) -> McpServer {
     let server = McpServer::connect(config).expect("a server");
@@ -319,7 +324,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let only = |only: &[&str], except: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
         let only = Some(list(only)).filter(|only| !only.is_empty());
-        ToolConfig::toolbox(&[ToolConfig::Mcp(McpConfig { only, except: list(except), ..config.clone() })])
+        toolbox_of(&[ToolConfig::Mcp(McpConfig { only, except: list(except), ..config.clone() })])
     };
     let names = |toolbox: Toolbox| toolbox.tools().iter().map(|tool| tool.name.clone()).collect::<Vec<String>>();
     assert_eq!(names(only(&["who", "add"], &[]).expect("two")), ["add", "who"]);
@@ -327,7 +332,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let error = only(&["subtract"], &[]).err().expect("no such tool").to_string();
     assert!(error.contains("has no tool `subtract`; it has `add`, "), "{error}");
     let twice = [ToolConfig::Mcp(config.clone()), ToolConfig::Mcp(config)];
-    assert_eq!(ToolConfig::toolbox(&twice).err().expect("refused").to_string(), "two tools are called `add`");
+    assert_eq!(toolbox_of(&twice).err().expect("refused").to_string(), "two tools are called `add`");
 }
 
 /// Serves the tools over HTTP; `ARGS` are those of the app. Callers must have a key where there is one.

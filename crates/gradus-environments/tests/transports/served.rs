@@ -1,7 +1,9 @@
 //! Environments that are served are the environments themselves.
 
+use std::sync::Arc;
+
 use gradus_environments::{
-    Call, Environment, EnvironmentConfig, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
+    Call, Environment, EnvironmentConfig, Error, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
 };
 use serde_json::{Map, Value, json};
 
@@ -10,6 +12,12 @@ use crate::{child, skip};
 
 /// The seconds of an answer: these programs are quick, and a busy machine is no failure.
 const PATIENCE: f64 = 120.0;
+
+/// The environment of a configuration.
+pub fn built(config: &str) -> Arc<dyn Environment> {
+    let config: EnvironmentConfig<()> = serde_json::from_str(config).expect("a configuration");
+    config.build(|()| Err(Error::config("there are no plug-ins")), |error| error).expect("an environment")
+}
 
 fn start(seed: u64) -> Start {
     Start { name: format!("seed {seed}"), seed, row: Map::from_iter([("prompt".to_owned(), json!("p"))]) }
@@ -49,7 +57,7 @@ fn dice_id(seed: u64) -> Option<String> {
 
 pub fn games() {
     for config in ["{\"guess\": {}}", "{\"maze\": {}}", "{\"arithmetic\": {}}"] {
-        let here = serde_json::from_str::<EnvironmentConfig>(config).expect("a configuration").build().expect("a game");
+        let here = built(config);
         let program = ProgramConfig { program: child(&["serve", config]), timeout_s: PATIENCE };
         let there = ProgramEnvironment::start(&program).expect("a program");
         assert_eq!((here.tools(), here.is_deterministic()), (there.tools(), there.is_deterministic()));
