@@ -20,7 +20,7 @@ import time
 import plot as pictures
 
 HIGH, GUESSES, GAMES, SEEDS = 7, 3, 6000, [1, 2, 3]
-STEPS, EVERY = 150, 10
+STEPS, EVERY, HELD_OUT = 200, 10, 500
 PROMPT = f"A number from 1 to {HIGH}.\n"
 # The environment writes its answers as lines, as the games do.
 GAME = f'{{ guess: {{ low: 1, high: {HIGH}, guesses: {GUESSES}, explain: false, after: "\\n" }} }}'
@@ -63,7 +63,7 @@ def run(binary, out):
     rows = [{"prompt": PROMPT, "completion": game} for game in games]
     (out / "games.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (out / "prompts.jsonl").write_text((json.dumps({"prompt": PROMPT}) + "\n") * 64)
-    (out / "held_out.jsonl").write_text((json.dumps({"prompt": PROMPT}) + "\n") * 256)
+    (out / "held_out.jsonl").write_text((json.dumps({"prompt": PROMPT}) + "\n") * HELD_OUT)
     gradus(binary, "new-model", "--family", "llama", "--size", "tiny", "--tokenizer", out / "tokenizer", "--output", out / "model",
            "--set", "hidden_size=96", "--set", "intermediate_size=256", "--set", "num_hidden_layers=3")
     gradus(binary, "sft", "--model", out / "model", "--data", out / "games.jsonl", "--output-dir", out / "sft", "--max-steps", 800,
@@ -72,8 +72,8 @@ def run(binary, out):
         started = time.monotonic()
         gradus(binary, "grpo", "--model", out / "sft/model", "--data", out / "prompts.jsonl", "--eval-data", out / "held_out.jsonl",
                "--environment", GAME, "--output-dir", out / f"grpo-{seed}", "--seed", seed, "--max-steps", STEPS, "--batch-size", 32,
-               "--group-size", 8, "--learning-rate", 3e-4, "--kl-coefficient", 0, "--max-new-tokens", 40, "--stop", "\n",
-               "--temperature", 1, "--eval-steps", EVERY)
+               "--group-size", 8, "--learning-rate", 1e-4, "--kl-coefficient", 0, "--max-new-tokens", 40, "--stop", "\n",
+               "--temperature", 1, "--eval-steps", EVERY, "--max-eval-rows", HELD_OUT)
         print(f"seed {seed}: {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -97,7 +97,7 @@ def table(out, plot):
     for name, reward in known:
         print(f"| {name} | {reward:.3f} | | |")
     if plot:
-        title = f"Reward of {256} held-out games: three seeds, their mean, lowest and highest"
+        title = f"Reward of {HELD_OUT} held-out games: three seeds, their mean, lowest and highest"
         plot.write_text(pictures.curves(title, {"GRPO": rewards}, known))
 
 

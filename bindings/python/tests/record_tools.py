@@ -1,12 +1,18 @@
-"""Records what transformers makes of the functions in `tools_of_tests.py`: `python record_tools.py > tool_schemas.json`."""
+"""Records what transformers makes of the functions in `tools_of_tests.py`: `python record_tools.py > tool_schemas.json`.
+
+The tests compare `gradus` with this file, so they need no transformers.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 
-import transformers
 from tools_of_tests import TOOLS
-from transformers.utils import get_json_schema
 
-recorded = {"transformers": transformers.__version__, "tools": [get_json_schema(tool)["function"] for tool in TOOLS]}
+transformers = importlib.import_module("transformers")
+recorded = {
+    "transformers": transformers.__version__,
+    "tools": [transformers.utils.get_json_schema(tool)["function"] for tool in TOOLS],
+}
 print(json.dumps(recorded, indent=1))

@@ -24,6 +24,8 @@ KEYS: dict[str, Any] = {
     "learning_rate": 1e-3,
 }
 
+ONCE: dict[str, Any] = {**KEYS, "max_steps": 1}
+
 
 def weights(run: gradus.Run) -> bytes:
     return (run.path / "model" / "model.safetensors").read_bytes()
@@ -32,7 +34,7 @@ def weights(run: gradus.Run) -> bytes:
 def test_schemas_are_those_of_transformers() -> None:
     recorded = json.loads((Path(__file__).parent / "tool_schemas.json").read_text())
     assert len(recorded["tools"]) == len(TOOLS)
-    for tool, expected in zip(map(Tool, TOOLS), recorded["tools"]):
+    for tool, expected in zip([Tool(function) for function in TOOLS], recorded["tools"]):
         expected.pop("return", None)
         assert {"name": tool.name, "description": tool.description, "parameters": tool.parameters} == expected
 
@@ -77,18 +79,19 @@ class Counting:
 def test_a_class_answers_whole_turns(tmp_path: Path, qwen3: Path) -> None:
     run = gradus.grpo(qwen3, ROWS, environment=Counting, output_dir=tmp_path / "run", **KEYS)
     assert run.finished and Counting.made >= 32
-    assert run.metrics["environment/turns"][-1] > 1 and run.metrics["environment/failed"] == [0.0, 0.0]
+    turns = run.metrics["environment/turns"][-1]
+    assert turns is not None and turns > 1 and run.metrics["environment/failed"] == [0.0, 0.0]
     rows = list(run.completions)
     of = [row["episode"] for row in rows]
     assert all(episode["opening"].startswith("Number ") for episode in of)
-    whole = [row for row, episode in zip(rows, of) if len(episode["turns"]) == 3]
+    whole = [row for row, episode in zip(rows, of) if episode["end"] == "done"]
     assert whole
     for row in whole:
         turns = row["episode"]["turns"]
         expected = sum(len(turn["text"]) % 3 for turn in turns) + row["episode"]["reward"]
         assert row["reward"] == pytest.approx(expected)
     # It says nothing of its answers, so those of a resumed run are read again: the bits are the same.
-    again = gradus.grpo(qwen3, ROWS, environment=Counting, output_dir=tmp_path / "again", **{**KEYS, "max_steps": 1})
+    again = gradus.grpo(qwen3, ROWS, environment=Counting, output_dir=tmp_path / "again", **ONCE)
     more = gradus.resume(again.path, environment=Counting, max_steps=2)
     assert weights(more) == weights(run)
 
@@ -139,7 +142,7 @@ def test_calls_of_tools_are_answered() -> None:
 
 def test_tools_stand_beside_those_of_gradus(tmp_path: Path, qwen3: Path) -> None:
     small = tmp_path / "small"
-    gradus.new_model(family="qwen3", tokenizer=qwen3, output=small)
+    gradus.new_model(family="qwen3", tokenizer=qwen3, output=small, set="max_position_embeddings=2048")
     reward: Any = {"rule": {"length": {"target": 5}}}
     keys: Any = {**KEYS, "max_steps": 1, "episode_tool_calls": "hermes", "max_new_tokens": 20}
     run = gradus.grpo(small, ROWS, tools=[lookup, {"calculator": {}}], reward=reward, output_dir=tmp_path / "run", **keys)
@@ -165,6 +168,14 @@ class Forgetful:
         return 3
 
 
+def sft_config(folder: Path, model: Path) -> Path:
+    """A configuration of a method that samples nothing."""
+    (folder / "rows.jsonl").write_text('{"text": "a"}\n')
+    file = folder / "sft.yml"
+    file.write_text(f"model: {model}\ndata: {folder / 'rows.jsonl'}\nmethod: {{ sft: {{}} }}\n")
+    return file
+
+
 def test_an_exception_stops_the_run_with_its_traceback(tmp_path: Path, qwen3: Path) -> None:
     with pytest.raises(RuntimeError, match="out of paper") as raised:
         gradus.grpo(qwen3, ROWS, environment=Broken, output_dir=tmp_path / "broken", **KEYS)
@@ -174,7 +185,7 @@ def test_an_exception_stops_the_run_with_its_traceback(tmp_path: Path, qwen3: Pa
     with pytest.raises(TypeError, match="needs an argument `nobody_has_this`"):
         gradus.grpo(qwen3, ROWS, environment=Forgetful, output_dir=tmp_path / "forgetful", **KEYS)
     with pytest.raises(gradus.ConfigError, match="environment"):
-        gradus.sft(qwen3, ROWS, environment=Counting, output_dir=tmp_path / "sft", max_steps=1, progress=False)
+        gradus.run(sft_config(tmp_path, qwen3), environment=Counting, output_dir=tmp_path / "sft", progress=False)
 
 
 def test_trl_takes_tools_and_environments(tmp_path: Path, qwen3: Path) -> None:

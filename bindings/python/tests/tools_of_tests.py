@@ -3,6 +3,7 @@
 # mypy: disable-error-code="type-arg"
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Optional, Union
 
 
@@ -75,4 +76,4 @@ def unions(either: Union[int, str], any_of: Union[list[int], dict[str, str], Non
     return ""
 
 
-TOOLS = [no_arguments, plain, numbers, containers, choices, unions]
+TOOLS: list[Callable[..., Any]] = [no_arguments, plain, numbers, containers, choices, unions]

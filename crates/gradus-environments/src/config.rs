@@ -14,6 +14,10 @@ use crate::program::{ProgramConfig, ProgramEnvironment};
 use crate::sandbox::SandboxConfig;
 use crate::toolbox::{ToolSource, Toolbox};
 
+/// Stands where a program has no environments or tools of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoPlugin {}
+
 /// What answers the policy: the choice is the key. `P` is what stands for an environment of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -63,6 +67,16 @@ impl<P> EnvironmentConfig<P> {
     }
 }
 
+impl EnvironmentConfig<NoPlugin> {
+    /// The environment.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when a key is out of its bounds, or a program cannot be started.
+    pub fn built(&self) -> Result<Arc<dyn Environment>> {
+        self.build(|plugin| match *plugin {}, |error| error)
+    }
+}
+
 /// Where tools come from: the choice is the key. `P` is what stands for a tool of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -102,5 +116,15 @@ impl<P> ToolConfig<P> {
             built.map_err(&refused)
         };
         Toolbox::new(tools.iter().map(build).collect::<std::result::Result<_, E>>()?).map_err(&refused)
+    }
+}
+
+impl ToolConfig<NoPlugin> {
+    /// A toolbox of these tools.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when a folder cannot be searched, a server cannot be reached, or two tools have one name.
+    pub fn built(tools: &[Self]) -> Result<Toolbox> {
+        Self::toolbox(tools, |plugin| match *plugin {}, |error| error)
     }
 }

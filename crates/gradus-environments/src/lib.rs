@@ -27,7 +27,7 @@ mod tool_calls;
 mod toolbox;
 
 pub use combined::Combined;
-pub use config::{EnvironmentConfig, ToolConfig};
+pub use config::{EnvironmentConfig, NoPlugin, ToolConfig};
 pub use environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 pub use error::{Error, Result};
 pub use mcp::{McpConfig, McpServer};

@@ -319,7 +319,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let only = |only: &[&str], except: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
         let only = Some(list(only)).filter(|only| !only.is_empty());
-        ToolConfig::toolbox(&[ToolConfig::Mcp(McpConfig { only, except: list(except), ..config.clone() })])
+        ToolConfig::built(&[ToolConfig::Mcp(McpConfig { only, except: list(except), ..config.clone() })])
     };
     let names = |toolbox: Toolbox| toolbox.tools().iter().map(|tool| tool.name.clone()).collect::<Vec<String>>();
     assert_eq!(names(only(&["who", "add"], &[]).expect("two")), ["add", "who"]);
@@ -327,7 +327,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let error = only(&["subtract"], &[]).err().expect("no such tool").to_string();
     assert!(error.contains("has no tool `subtract`; it has `add`, "), "{error}");
     let twice = [ToolConfig::Mcp(config.clone()), ToolConfig::Mcp(config)];
-    assert_eq!(ToolConfig::toolbox(&twice).err().expect("refused").to_string(), "two tools are called `add`");
+    assert_eq!(ToolConfig::built(&twice).err().expect("refused").to_string(), "two tools are called `add`");
 }
 
 /// Serves the tools over HTTP; `ARGS` are those of the app. Callers must have a key where there is one.

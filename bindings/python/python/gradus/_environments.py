@@ -59,14 +59,14 @@ def _documentation(text: str) -> tuple[str, dict[str, str]]:
     for heading, body in zip(parts[1::2], parts[2::2]):
         if heading not in ("Args", "Arguments"):
             continue
-        last = ""
+        last: str = ""
         lines = body.strip("\n").splitlines()
         margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
         for line in lines:
             found = re.match(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)", line[margin:])
             if found is not None:
-                last = found[1]
-                arguments[last] = found[2].strip()
+                last = str(found[1])
+                arguments[last] = str(found[2]).strip()
             elif last and line.strip():
                 arguments[last] = f"{arguments[last]} {line.strip()}".strip()
     return parts[0].strip(), arguments
@@ -89,7 +89,7 @@ class Tool:
 
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         self.function = function
-        self.name: str = name or getattr(function, "__name__", type(function).__name__)
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
         #: Whether equal arguments always have equal results; where not, resumed runs read recorded results.
         self.deterministic = bool(getattr(function, "deterministic", False))
         description, documented = _documentation(inspect.getdoc(function) or "")

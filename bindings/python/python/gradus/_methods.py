@@ -430,6 +430,9 @@ class OnlineKeys(SharedKeys, total=False):
     episode_timeout_s: float
     """The longest that one answer may take, in seconds. An episode whose answer takes longer has failed, and nothing is
     learned from it. Default 120."""
+    episode_max_time_s: float
+    """The longest that all answers of one episode may take together, in seconds. An episode that took longer ends, with
+    the reward it has. Default: no limit."""
     episode_at_once: int
     """Answers that are worked at side by side. Default 32."""
     episode_reward_weight: float

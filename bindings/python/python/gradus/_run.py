@@ -130,7 +130,7 @@ class Run:
 
 
 #: Columns of the table of completions that hold JSON.
-_JSON = ("components", "segments", "advantages")
+_JSON = ("components", "segments", "advantages", "episode")
 
 
 def _completion(row: sqlite3.Row) -> dict[str, Any]:

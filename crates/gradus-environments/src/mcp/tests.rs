@@ -239,7 +239,7 @@ fn programs_that_are_no_servers_are_told() {
             .contains("the MCP server `sh` ended (exit status: 2); its last words:\nhelp")
     );
     assert!(refused("exec sleep 60", 0.2).contains("the MCP server did not answer within 0.2 s"));
-    let banner = refused("echo Welcome; exec sleep 60", 0.5);
+    let banner = refused("echo Welcome; exec sleep 60", 4.0);
     assert!(banner.contains("it printed a line that answers no open request (`Welcome`)"), "{banner}");
     assert!(refused("tr '\\0' x < /dev/zero", 20.0).contains("printed a line of more than 1048576 bytes"));
     let error = McpServer::connect(&McpConfig { command: vec!["/nowhere/server".into()], ..McpConfig::default() });

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Write};
 
-use gradus_environments::EnvironmentConfig;
+use gradus_environments::{EnvironmentConfig, NoPlugin};
 use serde_json::{Value, json};
 
 use crate::mutate::{Dice, changed};
@@ -16,8 +16,8 @@ pub fn main(arguments: &[String]) {
         #[cfg(unix)]
         Some("counts") => crate::kills::child(&arguments[1..]),
         Some("serve") => {
-            let config: EnvironmentConfig = serde_json::from_str(&arguments[1]).expect("a configuration");
-            let environment = config.build().expect("an environment");
+            let config: EnvironmentConfig<NoPlugin> = serde_json::from_str(&arguments[1]).expect("a configuration");
+            let environment = config.built().expect("an environment");
             gradus_environments::serve(&*environment, std::io::stdin().lock(), std::io::stdout()).expect("served");
         }
         other => panic!("there is no role {other:?}"),

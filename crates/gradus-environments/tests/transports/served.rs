@@ -1,7 +1,7 @@
 //! Environments that are served are the environments themselves.
 
 use gradus_environments::{
-    Call, Environment, EnvironmentConfig, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
+    Call, Environment, EnvironmentConfig, NoPlugin, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
 };
 use serde_json::{Map, Value, json};
 
@@ -49,7 +49,10 @@ fn dice_id(seed: u64) -> Option<String> {
 
 pub fn games() {
     for config in ["{\"guess\": {}}", "{\"maze\": {}}", "{\"arithmetic\": {}}"] {
-        let here = serde_json::from_str::<EnvironmentConfig>(config).expect("a configuration").build().expect("a game");
+        let here = serde_json::from_str::<EnvironmentConfig<NoPlugin>>(config)
+            .expect("a configuration")
+            .built()
+            .expect("a game");
         let program = ProgramConfig { program: child(&["serve", config]), timeout_s: PATIENCE };
         let there = ProgramEnvironment::start(&program).expect("a program");
         assert_eq!((here.tools(), here.is_deterministic()), (there.tools(), there.is_deterministic()));
