@@ -11,12 +11,13 @@ two or three of them together, which are toxic where one is. Needs torch and tra
 
 import argparse
 import json
-import math
 import pathlib
 import random
 import statistics
 import subprocess
 import time
+
+import plot as pictures
 
 SEEDS = [1, 2, 3]
 KINDS = ["fine_grained", "holistic"]
@@ -183,35 +184,8 @@ def table(out, plot):
         mean = f"; mean {statistics.mean(known):.0f} ± {statistics.stdev(known):.0f}" if len(known) == len(SEEDS) else ""
         print(f"{kind}: {shown}{mean}")
     if plot:
-        plot.write_text(picture(curves, steps))
-
-
-def picture(curves, steps):
-    """Means over seeds with the range between the lowest and the highest seed, as SVG."""
-    width, height, left, bottom, top = 640, 360, 60, 50, 34
-    highest = max(points[step] for kind in KINDS for points in curves[kind] for step in steps)
-    tick = 10 ** math.floor(math.log10(highest)) / 2
-    ceiling = math.ceil(highest / tick) * tick
-    x = lambda step: left + (width - left - 20) * step / steps[-1]
-    y = lambda value: height - bottom - (height - bottom - top) * value / ceiling
-    at = lambda points: " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
-    text = lambda px, py, words, more="": f'<text x="{px:.0f}" y="{py:.0f}" {more}>{words}</text>'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#333">',
-             f'<rect width="{width}" height="{height}" fill="#fff"/>',
-             text(left, 18, "Mean toxicity of held-out samples: three seeds, their mean, lowest and highest", 'font-size="13"')]
-    for i in range(round(ceiling / tick) + 1):
-        value = i * tick
-        parts.append(f'<path d="M{left} {y(value):.1f}H{width - 20}" stroke="#ddd"/>')
-        parts.append(text(left - 8, y(value) + 4, f"{value:g}", 'text-anchor="end"'))
-    parts += [text(x(step), height - bottom + 18, step, 'text-anchor="middle"') for step in steps]
-    parts.append(text((left + width - 20) / 2, height - 10, "step", 'text-anchor="middle"'))
-    for i, (kind, colour) in enumerate(zip(KINDS, ["#0072b2", "#d55e00"])):
-        seeds = lambda step: [points[step] for points in curves[kind]]
-        low, high = [(s, min(seeds(s))) for s in steps], [(s, max(seeds(s))) for s in steps]
-        parts.append(f'<polygon points="{at(high)} {at(low[::-1])}" fill="{colour}" opacity="0.18"/>')
-        parts.append(f'<polyline points="{at([(s, statistics.mean(seeds(s))) for s in steps])}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(text(width - 130, top + 18 + 18 * i, kind.replace("_", "-"), f'fill="{colour}"'))
-    return "\n".join(parts) + "\n</svg>\n"
+        title = "Mean toxicity of held-out samples: three seeds, their mean, lowest and highest"
+        plot.write_text(pictures.curves(title, {kind.replace("_", "-"): curves[kind] for kind in KINDS}))
 
 
 def main():

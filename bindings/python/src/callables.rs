@@ -1,4 +1,4 @@
-//! Python callables where plug-ins stand: rewards, metrics and post-processors.
+//! Python callables where plug-ins stand: rewards, metrics and post-processors, and what `environments.rs` has.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::compute::{NoAnswer, call_python};
 use crate::convert::{from_json, from_map};
+use crate::environments::{PyEnvironment, PyTool};
 
 /// What a run and its callables share.
 #[derive(Debug, Default)]
@@ -69,6 +70,17 @@ impl CallableOptions {
     }
 }
 
+/// Options of what has none.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NoOptions {}
+
+/// An exception while a run is prepared stops it, and the run raises it.
+fn stops(shared: &Shared, error: PyErr) -> gradus::Error {
+    shared.keep(error);
+    gradus::Error::Interrupted
+}
+
 /// Adds the callables of a run: `(kind, name, callable)`.
 ///
 /// # Errors
@@ -92,6 +104,13 @@ pub fn register(
             "post_processor" => registry.post_processor(&name, move |options: &CallableOptions| {
                 let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
                 Ok(PyPostProcessor { callable, limit: options.limit()?, shared })
+            })?,
+            "tool" => registry.tool(&name, move |_: &NoOptions| {
+                Python::attach(|py| PyTool::new(py, callable.clone_ref(py))).map_err(|error| stops(&shared, error))
+            })?,
+            "environment" => registry.environment(&name, move |_: &NoOptions| {
+                let made = Python::attach(|py| PyEnvironment::new(py, Arc::clone(&callable), Arc::clone(&shared)));
+                made.map_err(|error| stops(&shared, error))
             })?,
             kind => return Err(gradus::Error::input(format!("a callable cannot be a `{kind}`"))),
         }

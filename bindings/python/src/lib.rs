@@ -11,6 +11,7 @@ mod commands;
 mod compute;
 mod convert;
 mod data;
+mod environments;
 mod errors;
 mod sampling;
 mod session;

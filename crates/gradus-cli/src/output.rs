@@ -14,6 +14,7 @@ use gradus::config::{Spelling, translate};
 use gradus::suggest::nearest;
 use gradus::text::render;
 pub use gradus::text::visible;
+use gradus_environments::sandbox;
 use serde::Serialize;
 
 use crate::Called;

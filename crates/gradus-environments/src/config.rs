@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::functions::{Calculator, Python, Search, SearchConfig};
 use crate::games::{Arithmetic, ArithmeticConfig, Guess, GuessConfig, Maze, MazeConfig};
 use crate::openenv::{OpenEnv, OpenEnvConfig};
@@ -13,11 +13,11 @@ use crate::program::{ProgramConfig, ProgramEnvironment};
 use crate::sandbox::SandboxConfig;
 use crate::toolbox::{Function, Toolbox};
 
-/// What answers the policy: the choice is the key.
+/// What answers the policy: the choice is the key. `P` is what stands for an environment of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum EnvironmentConfig {
+pub enum EnvironmentConfig<P> {
     /// A program that reads and prints lines of JSON (docs/environments.md).
     Command(ProgramConfig),
     /// A server of OpenEnv.
@@ -28,21 +28,29 @@ pub enum EnvironmentConfig {
     Guess(GuessConfig),
     /// Find the exit of a maze in words.
     Maze(MazeConfig),
+    /// An environment of a program that uses gradus as a library.
+    Plugin(P),
 }
 
-impl EnvironmentConfig {
-    /// The environment.
+impl<P> EnvironmentConfig<P> {
+    /// The environment. `make` makes one of the program itself, and `refused` says that one of those here cannot be used.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when a key is out of its bounds, or a program cannot be started.
-    pub fn build(&self) -> Result<Arc<dyn Environment>> {
-        Ok(match self {
-            Self::Command(config) => Arc::new(ProgramEnvironment::start(config)?),
-            Self::Openenv(config) => Arc::new(OpenEnv::connect(config)?),
-            Self::Arithmetic(config) => Arc::new(Arithmetic::new(config.clone())?),
-            Self::Guess(config) => Arc::new(Guess::new(config.clone())?),
-            Self::Maze(config) => Arc::new(Maze::new(config.clone())?),
-        })
+    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a key is out of its bounds, or a program cannot be started.
+    pub fn build<E>(
+        &self,
+        make: impl FnOnce(&P) -> std::result::Result<Arc<dyn Environment>, E>,
+        refused: impl FnOnce(Error) -> E,
+    ) -> std::result::Result<Arc<dyn Environment>, E> {
+        let built: Result<Arc<dyn Environment>> = match self {
+            Self::Plugin(plugin) => return make(plugin),
+            Self::Command(config) => ProgramEnvironment::start(config).map(|started| Arc::new(started) as _),
+            Self::Openenv(config) => OpenEnv::connect(config).map(|connected| Arc::new(connected) as _),
+            Self::Arithmetic(config) => Arithmetic::new(config.clone()).map(|game| Arc::new(game) as _),
+            Self::Guess(config) => Guess::new(config.clone()).map(|game| Arc::new(game) as _),
+            Self::Maze(config) => Maze::new(config.clone()).map(|game| Arc::new(game) as _),
+        };
+        built.map_err(refused)
     }
 
     /// Whether a program is started for it.
@@ -51,32 +59,40 @@ impl EnvironmentConfig {
     }
 }
 
-/// A tool: the choice is the key.
+/// A tool: the choice is the key. `P` is what stands for a tool of the program itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum ToolConfig {
+pub enum ToolConfig<P> {
     /// Computes an arithmetic expression.
     Calculator {},
     /// Runs Python programs in a sandbox (Linux).
     Python(SandboxConfig),
     /// Searches the texts of a local folder (BM25).
     Search(SearchConfig),
+    /// A tool of a program that uses gradus as a library.
+    Plugin(P),
 }
 
-impl ToolConfig {
-    /// A toolbox of these tools.
+impl<P> ToolConfig<P> {
+    /// A toolbox of these tools. `make` makes one of the program itself, and `refused` says that those here cannot be used.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when a folder cannot be searched, or a tool is named twice.
-    pub fn toolbox(tools: &[Self]) -> Result<Toolbox> {
-        let build = |tool: &Self| -> Result<Box<dyn Function>> {
-            Ok(match tool {
-                Self::Calculator {} => Box::new(Calculator::default()),
-                Self::Python(config) => Box::new(Python::open(config)?),
-                Self::Search(config) => Box::new(Search::open(config)?),
-            })
+    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a folder cannot be searched, or a tool is named twice.
+    pub fn toolbox<E>(
+        tools: &[Self],
+        make: impl Fn(&P) -> std::result::Result<Box<dyn Function>, E>,
+        refused: impl Fn(Error) -> E,
+    ) -> std::result::Result<Toolbox, E> {
+        let build = |tool: &Self| -> std::result::Result<Box<dyn Function>, E> {
+            let built: Result<Box<dyn Function>> = match tool {
+                Self::Plugin(plugin) => return make(plugin),
+                Self::Calculator {} => Ok(Box::new(Calculator::default())),
+                Self::Python(config) => Python::open(config).map(|tool| Box::new(tool) as _),
+                Self::Search(config) => Search::open(config).map(|tool| Box::new(tool) as _),
+            };
+            built.map_err(&refused)
         };
-        Toolbox::new(tools.iter().map(build).collect::<Result<_>>()?)
+        Toolbox::new(tools.iter().map(build).collect::<std::result::Result<_, E>>()?).map_err(&refused)
     }
 }

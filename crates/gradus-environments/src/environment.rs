@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::Result;
 use crate::tool::{Call, Tool};
@@ -70,6 +70,19 @@ pub struct Turn {
     pub content: String,
     /// The calls of tools in it, in order.
     pub calls: Vec<Call>,
+}
+
+impl Turn {
+    /// The turn as programs read it: `{"text": …, "content": …, "calls": [{"id": …, "name": …, "arguments": {…}}]}`. A call that could not
+    /// be read has `error` in the place of `arguments`.
+    pub fn to_json(&self) -> Value {
+        let call = |call: &Call| match &call.arguments {
+            Ok(arguments) => json!({ "id": call.id, "name": call.name, "arguments": arguments }),
+            Err(error) => json!({ "id": call.id, "name": call.name, "error": error }),
+        };
+        let calls: Vec<Value> = self.calls.iter().map(call).collect();
+        json!({ "text": self.text, "content": self.content, "calls": calls })
+    }
 }
 
 /// The answer to a turn.

@@ -16,6 +16,9 @@ pub mod process;
 mod program;
 mod replay;
 pub mod sandbox;
+#[cfg(test)]
+#[path = "../../gradus/tests/support/skip.rs"]
+mod skip;
 mod tool;
 mod tool_calls;
 mod toolbox;
@@ -24,8 +27,8 @@ pub use config::{EnvironmentConfig, ToolConfig};
 pub use environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 pub use error::{Error, Result};
 pub use openenv::{OpenEnv, OpenEnvConfig};
-pub use program::{ProgramConfig, ProgramEnvironment};
+pub use program::{ProgramConfig, ProgramEnvironment, observation};
 pub use replay::{Recorded, Replay};
 pub use tool::{Call, Tool};
 pub use tool_calls::CallFormat;
-pub use toolbox::{Function, Toolbox};
+pub use toolbox::{Function, Toolbox, answer_calls};

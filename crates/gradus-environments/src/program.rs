@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::process::{Answer, LINE_BYTES, Process, Requests};
-use crate::tool::{Call, Tool};
+use crate::tool::Tool;
 
 /// The most messages of one answer.
 const REPLIES: usize = 64;
@@ -282,13 +282,8 @@ struct ProgramEpisode {
 
 impl Episode for ProgramEpisode {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
-        let call = |call: &Call| match &call.arguments {
-            Ok(arguments) => json!({ "id": call.id, "name": call.name, "arguments": arguments }),
-            Err(error) => json!({ "id": call.id, "name": call.name, "error": error }),
-        };
-        let calls: Vec<Value> = turn.calls.iter().map(call).collect();
-        let said = json!({ "text": turn.text, "content": turn.content, "calls": calls });
-        let answer = self.shared.ask(&self.running, json!({ "do": "step", "episode": self.name, "turn": said }))?;
+        let answer =
+            self.shared.ask(&self.running, json!({ "do": "step", "episode": self.name, "turn": turn.to_json() }))?;
         observation(answer)
     }
 
@@ -325,8 +320,11 @@ fn number(value: Option<Value>, key: &str) -> Result<Option<f64>> {
     }
 }
 
-/// Reads `{"replies": …, "reward": …, "done": …, "metrics": …}`.
-fn observation(mut answer: Map<String, Value>) -> Result<Observation> {
+/// Reads `{"replies": …, "reward": …, "done": …, "metrics": …}`, the answer of a program to a turn.
+///
+/// # Errors
+/// [`Error::Episode`] with what is wrong with it.
+pub fn observation(mut answer: Map<String, Value>) -> Result<Observation> {
     let replies = match answer.remove("replies") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::String(content)) => vec![Reply::User { content }],

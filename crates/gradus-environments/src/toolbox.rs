@@ -49,23 +49,40 @@ impl Toolbox {
         }
         Ok(Self { tools, functions: functions.into() })
     }
+}
 
-    /// Answers one call: the result, or what went wrong.
-    fn answer(functions: &[Box<dyn Function>], call: &Call) -> std::result::Result<String, String> {
-        let names = || functions.iter().map(|function| function.tool().name.as_str()).collect::<Vec<_>>().join("`, `");
-        let arguments = call.arguments.as_ref().map_err(Clone::clone)?;
-        let Some(function) = functions.iter().find(|function| function.tool().name == call.name) else {
-            return Err(format!("there is no tool `{}`; there are `{}`", call.name, names()));
-        };
-        let arguments = fitted(&function.tool().parameters, arguments);
-        check(&function.tool().parameters, &arguments)?;
-        let mut result = function.call(&arguments)?;
-        if let Some((end, _)) = result.char_indices().nth(RESULT_CHARACTERS) {
-            result.truncate(end);
-            result.push_str("… (cut)");
-        }
-        Ok(result)
+/// Answers the calls of a turn, in order: the result of each, or what went wrong. Without a call the episode is over. The metrics
+/// `tools/calls` and `tools/failures` count.
+pub fn answer_calls(functions: &[Box<dyn Function>], turn: &Turn) -> Observation {
+    let mut failures = 0.0;
+    let mut replies = Vec::with_capacity(turn.calls.len());
+    for call in &turn.calls {
+        let content = result(functions, call).unwrap_or_else(|error| {
+            failures += 1.0;
+            json!({ "error": error }).to_string()
+        });
+        replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
     }
+    let counts = [("tools/calls", turn.calls.len() as f64), ("tools/failures", failures)];
+    let metrics: BTreeMap<String, f64> = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+    Observation { is_done: replies.is_empty(), replies, reward: None, metrics }
+}
+
+/// The result of a call.
+fn result(functions: &[Box<dyn Function>], call: &Call) -> std::result::Result<String, String> {
+    let names = || functions.iter().map(|function| function.tool().name.as_str()).collect::<Vec<_>>().join("`, `");
+    let arguments = call.arguments.as_ref().map_err(Clone::clone)?;
+    let Some(function) = functions.iter().find(|function| function.tool().name == call.name) else {
+        return Err(format!("there is no tool `{}`; there are `{}`", call.name, names()));
+    };
+    let arguments = fitted(&function.tool().parameters, arguments);
+    check(&function.tool().parameters, &arguments)?;
+    let mut result = function.call(&arguments)?;
+    if let Some((end, _)) = result.char_indices().nth(RESULT_CHARACTERS) {
+        result.truncate(end);
+        result.push_str("… (cut)");
+    }
+    Ok(result)
 }
 
 impl Environment for Toolbox {
@@ -88,18 +105,7 @@ struct Calls {
 
 impl Episode for Calls {
     fn step(&mut self, turn: &Turn) -> Result<Observation> {
-        let mut failures = 0.0;
-        let mut replies = Vec::with_capacity(turn.calls.len());
-        for call in &turn.calls {
-            let content = Toolbox::answer(&self.functions, call).unwrap_or_else(|error| {
-                failures += 1.0;
-                json!({ "error": error }).to_string()
-            });
-            replies.push(Reply::Tool { name: call.name.clone(), id: call.id.clone(), content });
-        }
-        let counts = [("tools/calls", turn.calls.len() as f64), ("tools/failures", failures)];
-        let metrics: BTreeMap<String, f64> = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
-        Ok(Observation { is_done: replies.is_empty(), replies, reward: None, metrics })
+        Ok(answer_calls(&self.functions, turn))
     }
 }
 

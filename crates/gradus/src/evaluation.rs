@@ -13,7 +13,7 @@ use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
 use crate::rng::{Purpose, Seed};
-use crate::rollout::{EpisodeEnd, Policy, Prompt, RolloutSource, Rollouts, Sampler, StopReason};
+use crate::rollout::{EpisodeEnd, Policy, Prompt, Retokenized, RolloutSource, Rollouts, Sampler, StopReason};
 use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
 use crate::text::Tokenizer;
@@ -279,8 +279,9 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
 }
 
 /// What environments did, as means over episodes: `environment/turns`, `environment/answered_tokens` (tokens that the policy only
-/// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `failed`), and the sums of the environment's own
-/// numbers. Calls of tools have TRL's names: `tools/call_frequency` (calls an episode, those without a call among them) and
+/// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `time_ended`, `failed`), and the sums of the
+/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). Calls
+/// of tools have TRL's names: `tools/call_frequency` (calls an episode, those without a call among them) and
 /// `tools/failure_frequency` (failures a call; nothing without calls).
 fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     let share = |is_so: bool| f64::from(u8::from(is_so));
@@ -294,7 +295,15 @@ fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
         stats.mean("environment/done", share(episode.end == EpisodeEnd::Done), 1.0);
         stats.mean("environment/turns_ended", share(episode.end == EpisodeEnd::Turns), 1.0);
         stats.mean("environment/tokens_ended", share(episode.end == EpisodeEnd::Tokens), 1.0);
+        stats.mean("environment/time_ended", share(episode.end == EpisodeEnd::Time), 1.0);
         stats.mean("environment/failed", share(rollout.failure().is_some()), 1.0);
+        let Retokenized { clean, realigned, forked } = episode.retokenized;
+        let compared = (clean + realigned + forked) as f64;
+        if compared > 0.0 {
+            for (name, count) in [("clean", clean), ("realigned", realigned), ("forked", forked)] {
+                stats.mean(&format!("environment/{name}"), count as f64, compared);
+            }
+        }
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         for (name, value) in rollout.exchanges().flat_map(|exchange| &exchange.observation.metrics) {
             *sums.entry(name).or_default() += value;

@@ -1,4 +1,4 @@
-"""Python functions where the configuration has rewards, metrics and post-processors."""
+"""Python functions where the configuration has rewards, metrics, post-processors, tools and environments."""
 
 from __future__ import annotations
 
@@ -277,6 +277,26 @@ class Callables:
         if not callable(function):
             return function
         return {"plugin": {self.add("post_processor", name_of(function), function): {}}}
+
+    def tools(self, tools: Any) -> Any:
+        """A list of tools: functions, and mappings as in a configuration."""
+        from gradus._environments import Tool
+
+        if callable(tools) or isinstance(tools, Mapping):
+            tools = [tools]
+        tools = [Tool(tool) if callable(tool) else tool for tool in tools]
+        return [
+            {"plugin": {self.add("tool", name_of(tool.function), tool): {}}} if isinstance(tool, Tool) else tool for tool in tools
+        ]
+
+    def environment(self, environment: Any) -> Any:
+        """What answers the policy: a mapping as in a configuration, or what makes an environment for each episode."""
+        from gradus._environments import Environment
+
+        if isinstance(environment, Mapping) and not (environment and all(callable(one) for one in environment.values())):
+            return environment
+        name = "environments" if isinstance(environment, Mapping) else name_of(environment)
+        return {"plugin": {self.add("environment", name, Environment(environment)): {}}}
 
     def inside(self, value: Any) -> Any:
         """A mapping of the configuration, with functions in it replaced: rewards of a ``mix``, lists of ``metrics``."""

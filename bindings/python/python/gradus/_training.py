@@ -42,6 +42,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
     _name_model(given)
+    answering = {name: given.pop(name, None) for name in ("tools", "environment")}
     keys = {name: callables.inside(value) for name, value in given.items() if name not in _ROWS and value is not None}
     for name in _ROWS:
         rows = given.get(name)
@@ -54,6 +55,10 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
         keys["reward"] = callables.reward(reward, weights, timeout_s)
     elif weights is not None or timeout_s is not None:
         raise TypeError("`reward_weights` and `reward_timeout_s` need a `reward`")
+    if answering["tools"] is not None:
+        keys["tools"] = callables.tools(answering["tools"])
+    if answering["environment"] is not None:
+        keys["environment"] = callables.environment(answering["environment"])
     if callable(keys.get("evaluation_post_process")):
         keys["evaluation_post_process"] = callables.post_process(keys["evaluation_post_process"])
     if "evaluation_metrics" in keys:

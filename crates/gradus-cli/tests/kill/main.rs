@@ -45,7 +45,7 @@ const COMMON: &[&str] = &[
 ];
 const ONLINE: &[&str] = &["--reward-rule-length-target", "5", "--max-new-tokens", "6"];
 
-const CASES: usize = 12;
+const CASES: usize = 13;
 
 fn check(name: &str, method: &str, model: &str, data: &str, more: &[&[&str]]) {
     let lab = Lab::new(method, model, data, &[&[COMMON][..], more].concat().concat());
@@ -111,6 +111,57 @@ fn ppo_with_a_shared_critic() {
 fn grpo() {
     let more = ["--group-size", "3", "--kl-coefficient", "0.05"];
     check("grpo", "grpo", "qwen3", "prompts.jsonl", &[ONLINE, &more]);
+}
+
+/// A program that answers every episode the same in every repetition, but does not say so: a resumed run reads the answers of
+/// finished steps from its record, and the rest are answered again.
+const ENVIRONMENT: &str = r#"
+import hashlib, json, sys
+turns = {}
+for line in sys.stdin:
+    asked = json.loads(line)
+    name, answer = asked.get("episode"), {"id": asked["id"]}
+    if asked["do"] == "reset":
+        turns[name] = 0
+        answer["message"] = " so"
+    elif asked["do"] == "step":
+        turns[name] += 1
+        drawn = hashlib.sha256(f"{name} {turns[name]} {asked['turn']['text']}".encode()).digest()
+        answer.update(replies=f" and {drawn.hex()[:3]}", reward=drawn[0] / 255, done=turns[name] == 3 or drawn[1] < 60)
+    print(json.dumps(answer), flush=True)
+"#;
+
+#[test]
+fn grpo_in_an_environment() {
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        skip::skipped("python3", "runs in an environment that is a program of Python");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary directory can be made");
+    let program = folder.path().join("environment.py");
+    std::fs::write(&program, ENVIRONMENT).expect("it can be written");
+    let environment = format!("{{ command: {{ program: [python3, {}] }} }}", program.display());
+    let more = ["--group-size", "3", "--max-new-tokens", "40", "--stop", "e", "--stop", "a"];
+    let given = ["--environment", environment.as_str()];
+    check("grpo in an environment", "grpo", "qwen3", "prompts.jsonl", &[&more, &given]);
+    // Who was killed with its run has nobody left to answer.
+    let start = std::time::Instant::now();
+    while let Some(orphan) = running(&program) {
+        assert!(start.elapsed() < std::time::Duration::from_secs(120), "process {orphan} still runs {program:?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The number of a process whose command names `program`; none also where the system does not tell.
+fn running(program: &std::path::Path) -> Option<String> {
+    let name = program.as_os_str().as_encoded_bytes();
+    let names = |entry: &std::fs::DirEntry| {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        // Not the trainer, whose command names it as part of a longer word.
+        command.split(|byte| *byte == 0).any(|word| word == name)
+    };
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    processes.filter(names).map(|entry| entry.file_name().to_string_lossy().into_owned()).next()
 }
 
 #[test]

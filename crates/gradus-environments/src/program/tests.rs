@@ -5,8 +5,11 @@ use super::*;
 /// A program of the standard library of Python, where there is one.
 fn python(script: &str) -> Option<ProgramConfig> {
     let program = ["python3", "-u", "-c", script].map(String::from).to_vec();
-    let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
-    Some(ProgramConfig { program, timeout_s: 20.0 }).filter(|_| is_there)
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        crate::skip::skipped("python3", "environments that are programs of Python");
+        return None;
+    }
+    Some(ProgramConfig { program, timeout_s: 20.0 })
 }
 
 fn shell(script: &str, timeout_s: f64) -> ProgramConfig {
@@ -48,10 +51,7 @@ for line in sys.stdin:
 
 #[test]
 fn many_episodes_over_one_process() {
-    let Some(config) = python(COUNTS) else {
-        eprintln!("skipped: there is no python3");
-        return;
-    };
+    let Some(config) = python(COUNTS) else { return };
     let environment = ProgramEnvironment::start(&config).expect("started");
     assert_eq!((environment.tools()[0].name.as_str(), environment.is_deterministic()), ("count", true));
     let begin = |name: &str| environment.begin(&start(name)).expect("begun");
@@ -68,10 +68,7 @@ fn many_episodes_over_one_process() {
 
 #[test]
 fn a_crash_costs_the_episodes_that_are_on_their_way_and_no_others() {
-    let Some(config) = python(COUNTS) else {
-        eprintln!("skipped: there is no python3");
-        return;
-    };
+    let Some(config) = python(COUNTS) else { return };
     let environment = ProgramEnvironment::start(&config).expect("started");
     let begin = |name: &str| environment.begin(&start(name)).expect("begun").episode;
     let (mut first, mut second) = (begin("first"), begin("second"));

@@ -42,7 +42,6 @@ pub use sweep::{SweepPoint, WrittenSweep};
 
 use std::path::PathBuf;
 
-use gradus_environments::{EnvironmentConfig, ToolConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +50,7 @@ use crate::model::adapter::LoraConfig;
 use crate::observer::Observer;
 use crate::plugin::Plugin;
 use crate::reward::config::RewardConfig;
-use crate::settings::{EpisodeConfig, TrainConfig};
+use crate::settings::{EnvironmentConfig, EpisodeConfig, ToolConfig, TrainConfig};
 use crate::task::{DataConfig, Split};
 
 /// One training run, as written in a file and by flags.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use gradus_environments::{Environment, Function};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -16,9 +17,10 @@ use crate::observer::Observer;
 use crate::plugin::{Kind, Named, Plugin};
 use crate::reward::Reward;
 use crate::reward::config::RewardConfig;
+use crate::settings::{EnvironmentConfig, ToolConfig};
 use crate::task::{DataConfig, PostProcess, PostProcessor, Task, TaskConfig};
 
-/// Rewards, metrics, tasks, post-processors, observers and online methods of a program, by the names under which configurations ask for them.
+/// Rewards, metrics, tasks, environments, tools, post-processors, observers and online methods of a program, by the names under which configurations ask for them.
 ///
 /// Each is added with its options, a type whose fields are the keys below the name: the schema that is read from it decides
 /// what `config` accepts, hints at and explains.
@@ -50,6 +52,8 @@ pub struct Registry {
     rewards: Named<dyn Reward>,
     metrics: Named<dyn Metric>,
     tasks: Named<dyn Task>,
+    environments: Named<dyn Environment>,
+    tools: Named<dyn Function>,
     post_processors: Named<dyn PostProcessor>,
     observers: Named<dyn Observer>,
     online_methods: Named<dyn OnlineMethod>,
@@ -120,6 +124,40 @@ impl Registry {
         })
     }
 
+    /// Adds an environment, which answers the policy between its turns: `environment: { plugin: { NAME: {…} } }`.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn environment<O: Options, E: Environment + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O) -> Result<E> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Environment as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.environments.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move || Ok(Arc::new(make(&options)?) as Arc<dyn Environment>))
+        })
+    }
+
+    /// Adds a tool that the policy may call: `tools: [{ plugin: { NAME: {…} } }]`.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn tool<O: Options, F: Function + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O) -> Result<F> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Function as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.tools.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move || Ok(Box::new(make(&options)?) as Box<dyn Function>))
+        })
+    }
+
     /// Adds what changes completions before metrics see them: `train.evaluation.post_process: { plugin: { NAME: {…} } }`.
     ///
     /// # Errors
@@ -172,6 +210,8 @@ impl Registry {
         of(&self.rewards)
             .chain(of(&self.metrics))
             .chain(of(&self.tasks))
+            .chain(of(&self.environments))
+            .chain(of(&self.tools))
             .chain(of(&self.post_processors))
             .chain(of(&self.observers))
             .chain(of(&self.online_methods))
@@ -188,6 +228,8 @@ impl Registry {
                 AnyPlugin::Reward(plugin) => plugin.bind(&self.rewards),
                 AnyPlugin::Metric(plugin) => plugin.bind(&self.metrics),
                 AnyPlugin::Task(plugin) => plugin.bind(&self.tasks),
+                AnyPlugin::Environment(plugin) => plugin.bind(&self.environments),
+                AnyPlugin::Tool(plugin) => plugin.bind(&self.tools),
                 AnyPlugin::PostProcessor(plugin) => plugin.bind(&self.post_processors),
                 AnyPlugin::Observer(plugin) => plugin.bind(&self.observers),
                 AnyPlugin::OnlineMethod(plugin) => plugin.bind(&self.online_methods),
@@ -206,6 +248,8 @@ pub(super) enum AnyPlugin<'a> {
     Reward(&'a mut Plugin<dyn Reward>),
     Metric(&'a mut Plugin<dyn Metric>),
     Task(&'a mut Plugin<dyn Task>),
+    Environment(&'a mut Plugin<dyn Environment>),
+    Tool(&'a mut Plugin<dyn Function>),
     PostProcessor(&'a mut Plugin<dyn PostProcessor>),
     Observer(&'a mut Plugin<dyn Observer>),
     OnlineMethod(&'a mut Plugin<dyn OnlineMethod>),
@@ -221,6 +265,8 @@ impl AnyPlugin<'_> {
             Self::Reward(plugin) => of(plugin),
             Self::Metric(plugin) => of(plugin),
             Self::Task(plugin) => of(plugin),
+            Self::Environment(plugin) => of(plugin),
+            Self::Tool(plugin) => of(plugin),
             Self::PostProcessor(plugin) => of(plugin),
             Self::Observer(plugin) => of(plugin),
             Self::OnlineMethod(plugin) => of(plugin),
@@ -244,6 +290,14 @@ pub(super) fn plugins(config: &mut RunConfig, see: &mut dyn FnMut(AnyPlugin<'_>,
     }
     if let Some(test) = &mut config.test_data {
         data(test, "test_data", see);
+    }
+    if let Some(EnvironmentConfig::Plugin(plugin)) = &mut config.environment {
+        see(AnyPlugin::Environment(plugin), "environment.plugin");
+    }
+    for (i, tool) in config.tools.iter_mut().enumerate() {
+        if let ToolConfig::Plugin(plugin) = tool {
+            see(AnyPlugin::Tool(plugin), &format!("tools[{i}].plugin"));
+        }
     }
     if let Some(plugin) = config.method.plugin_mut() {
         see(AnyPlugin::OnlineMethod(plugin), "method.plugin");

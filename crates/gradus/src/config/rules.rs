@@ -56,10 +56,12 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     });
     problems.at_least("episode.max_turns", config.episode.max_turns, 1);
     problems.at_least("episode.at_once", config.episode.at_once, 1);
-    problems.above_zero("episode.timeout_s", config.episode.timeout_s);
-    problems.unless(config.episode.timeout_s < 1e6, &["episode.timeout_s"], || {
-        (format!("`episode.timeout_s` is {}, but must be below 1000000", config.episode.timeout_s), None)
-    });
+    let seconds =
+        [("episode.timeout_s", Some(config.episode.timeout_s)), ("episode.max_time_s", config.episode.max_time_s)];
+    for (key, seconds) in seconds.into_iter().filter_map(|(key, seconds)| Some((key, seconds?))) {
+        problems.above_zero(key, seconds);
+        problems.unless(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
+    }
     problems.unless(config.episode.reward_weight.is_finite(), &["episode.reward_weight"], || {
         (format!("`episode.reward_weight` is {}, but must be a finite number", config.episode.reward_weight), None)
     });

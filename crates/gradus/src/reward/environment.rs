@@ -41,7 +41,7 @@ mod tests {
     use gradus_environments as env;
 
     use super::*;
-    use crate::rollout::{Episode, EpisodeEnd, Exchange, StopReason, Turn};
+    use crate::rollout::{Episode, EpisodeEnd, Exchange, Retokenized, StopReason, Turn};
 
     #[test]
     fn rewards_stand_on_the_last_tokens_of_turns() {
@@ -51,7 +51,12 @@ mod tests {
         };
         let of = |rewards: [Option<f64>; 2], whole| Rollout {
             turns: vec![turn(2, 1, rewards[0]), turn(1, 0, rewards[1])],
-            episode: Some(Episode { opening: None, end: EpisodeEnd::Done, reward: whole }),
+            episode: Some(Episode {
+                opening: None,
+                end: EpisodeEnd::Done,
+                reward: whole,
+                retokenized: Retokenized::default(),
+            }),
             ..Rollout::one_turn(0, "", vec![5; 4], StopReason::StopId)
         };
         assert_eq!(of_episode(&of([Some(0.5), None], Some(2.0))), Score::per_token(vec![0.0, 0.5, 0.0, 2.0]));

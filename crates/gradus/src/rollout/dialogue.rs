@@ -3,13 +3,11 @@
 //! What the policy drew is never tokenized again. An answer is the ids that the chat template writes after a turn, found from
 //! a conversation of one question, as TRL finds them.
 
-use std::borrow::Cow;
-
 use gradus_environments as env;
 use gradus_environments::CallFormat;
 use serde_json::{Map, Value, json};
 
-use super::{Prompt, StopReason};
+use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
 use crate::data::Message;
 use crate::error::{Error, Result, excerpt};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -47,9 +45,8 @@ impl Dialogue {
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
         let call = env::Call { id: Some("000000000".into()), name: self.first_tool(), arguments: Ok(arguments) };
         let conversation = [question(), said_with(&[called(&call)])];
-        let options = |add_generation_prompt| self.options(&self.tools, add_generation_prompt);
-        let mut rendered =
-            template.render_all(&[(&conversation[..1], options(true)), (&conversation[..], options(false))]).into_iter();
+        let [whole, head] = self.bare_options();
+        let mut rendered = template.render_all(&[(&conversation[..1], head), (&conversation[..], whole)]).into_iter();
         let mut next = || rendered.next().expect("two conversations");
         let (Ok(before), Ok(whole)) = (next(), next()) else { return mentioned().ok_or_else(silent) };
         let behind_question = || whole.text.rsplit_once(QUESTION).map(|(_, behind)| behind);
@@ -75,7 +72,8 @@ impl Dialogue {
             Error::model(template.path(), format!("the chat template does not show the model {what}"))
                 .with_hint("use a template that has a place for tools: `--chat-template qwen`")
         };
-        let shown = template.render(&[question()], &self.options(&self.tools, true))?.text;
+        let [_, head] = self.bare_options();
+        let shown = template.render(&[question()], &head)?.text;
         let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
         if let Some(name) = names.into_iter().find(|name| !shown.contains(name)) {
             return Err(left_out(&format!("the tool `{name}`")));
@@ -83,8 +81,7 @@ impl Dialogue {
         let call = env::Call { id: None, name: self.first_tool(), arguments: Ok(Map::new()) };
         let reply = env::Reply::Tool { name: call.name.clone(), id: None, content: "water".into() };
         let turn = env::Turn { calls: vec![call], ..env::Turn::default() };
-        let options = |add_generation_prompt| self.options(&self.tools, add_generation_prompt);
-        let (_, answer) = self.answered(template, options, (&turn, &[reply]), StopReason::StopId)?;
+        let (_, answer) = self.answered(template, self.bare_options(), (&turn, &[reply]), StopReason::StopId)?;
         if answer.contains("water") { Ok(()) } else { Err(left_out("what a tool answers")) }
     }
 
@@ -101,19 +98,13 @@ impl Dialogue {
         self.tools.first().and_then(|tool| tool["function"]["name"].as_str()).unwrap_or("tool").to_owned()
     }
 
-    fn options<'o>(&self, tools: &'o [Value], add_generation_prompt: bool) -> RenderOptions<'o> {
-        RenderOptions { tools: Some(tools), add_generation_prompt, ..RenderOptions::default() }
-    }
-
-    /// The tools that the template shows for a prompt: those of the row, or those of the environment.
-    fn tools<'p>(&'p self, prompt: &'p Prompt) -> Cow<'p, [Value]> {
-        match prompt.columns.get("tools") {
-            Some(Value::Array(tools)) => Cow::Borrowed(tools),
-            Some(Value::String(text)) => {
-                serde_json::from_str(text).map_or(Cow::Borrowed(self.tools.as_slice()), Cow::Owned)
-            }
-            _ => Cow::Borrowed(&self.tools),
-        }
+    /// How conversations of no row are rendered: without the head of the next turn, and with it.
+    fn bare_options(&self) -> [RenderOptions<'_>; 2] {
+        [false, true].map(|add_generation_prompt| RenderOptions {
+            tools: Some(&self.tools),
+            add_generation_prompt,
+            ..RenderOptions::default()
+        })
     }
 
     /// What the policy wrote with `ids`.
@@ -159,9 +150,7 @@ impl Dialogue {
             }
             None => messages.push(Message::new("user", opening)),
         }
-        let tools = self.tools(prompt);
-        let options = RenderOptions { variables: variables(prompt), ..self.options(&tools, true) };
-        let text = template.render(&messages, &options)?.text;
+        let text = template.render(&messages, &self.options(prompt, true))?.text;
         let ids = self.tokenizer.encode(&text, false)?;
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
@@ -171,7 +160,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// When the template refuses the answer, or does not write it behind the turn.
-    pub(super) fn answer(
+    pub fn answer(
         &self,
         prompt: &Prompt,
         turn: &env::Turn,
@@ -182,20 +171,16 @@ impl Dialogue {
             let text: String = replies.iter().map(env::Reply::content).collect();
             return self.behind(&turn.text, &text);
         };
-        let tools = self.tools(prompt);
-        let options = |add_generation_prompt| RenderOptions {
-            variables: variables(prompt),
-            ..self.options(&tools, add_generation_prompt)
-        };
+        let options = [false, true].map(|add_generation_prompt| self.options(prompt, add_generation_prompt));
         let (before, answer) = self.answered(template, options, (turn, replies), stop)?;
         self.behind(&before, &answer)
     }
 
     /// A conversation up to the end of a turn, and what the template writes behind it: the replies and the head of the next turn.
-    fn answered<'o>(
+    fn answered(
         &self,
         template: &ChatTemplate,
-        options: impl Fn(bool) -> RenderOptions<'o>,
+        [alone, going_on]: [RenderOptions<'_>; 2],
         (turn, replies): (&env::Turn, &[env::Reply]),
         stop: StopReason,
     ) -> Result<(String, String)> {
@@ -203,7 +188,7 @@ impl Dialogue {
         for (asked, replies) in exchanges(turn, replies) {
             let conversation = [question(), asked];
             let answered: Vec<Value> = conversation.iter().cloned().chain(replies).collect();
-            let rendered = template.render_all(&[(&conversation[..], options(false)), (&answered[..], options(true))]);
+            let rendered = template.render_all(&[(&conversation[..], alone.clone()), (&answered[..], going_on.clone())]);
             match rendered.into_iter().collect::<Result<Vec<_>>>() {
                 Ok(rendered) => {
                     let (before, after) = (&rendered[0].text, &rendered[1].text);
@@ -238,6 +223,78 @@ impl Dialogue {
         marks.filter_map(|mark| text.rfind(&mark).map(|at| (at + mark.len(), mark))).max().map(|(end, mark)| (mark, end))
     }
 
+    /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
+    /// template refuses are not counted.
+    ///
+    /// # Errors
+    /// When a text cannot be tokenized.
+    pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Retokenized>> {
+        let conversations: Vec<Vec<Value>> = episodes.iter().map(Held::conversation).collect();
+        let mut requests = Vec::new();
+        for (held, messages) in episodes.iter().zip(&conversations).filter(|(held, _)| self.renders(held.prompt)) {
+            let ends = held.ends();
+            requests.extend(ends.into_iter().map(|end| (&messages[..end], self.options(held.prompt, true))));
+        }
+        let mut rendered =
+            self.template.as_ref().map_or(Vec::new(), |template| template.render_all(&requests)).into_iter();
+        let mut compare = |held: &Held<'_>| -> Result<Retokenized> {
+            let (mut counts, mut before, mut at) = (Retokenized::default(), held.prompt.ids.clone(), 0);
+            let mut plain = held.prompt.text.clone();
+            for (turn, exchange) in held.answered() {
+                let text = match self.renders(held.prompt) {
+                    true => rendered.next().expect("one for each answered turn").ok().map(|rendered| rendered.text),
+                    false => {
+                        plain.push_str(&exchange.said.text);
+                        exchange.observation.replies.iter().for_each(|reply| plain.push_str(reply.content()));
+                        Some(plain.clone())
+                    }
+                };
+                let end = at + turn.drawn + turn.answered;
+                let appended = before.iter().chain(&held.ids[at..end]);
+                let kept = before.len();
+                let length = kept + end - at;
+                at = end;
+                let Some(text) = text else { continue };
+                let whole = self.encode_whole(held.prompt, &text)?;
+                let same = appended.zip(&whole).take_while(|(one, other)| one == other).count();
+                match same {
+                    _ if same == whole.len() && same == length => counts.clean += 1,
+                    _ if same >= kept => counts.realigned += 1,
+                    _ => counts.forked += 1,
+                }
+                before = whole;
+            }
+            Ok(counts)
+        };
+        episodes.iter().map(&mut compare).collect()
+    }
+
+    /// Whether the chat template writes the conversations that begin with `prompt`.
+    fn renders(&self, prompt: &Prompt) -> bool {
+        self.template.is_some() && prompt.messages.is_some()
+    }
+
+    /// The ids of the whole text of an episode.
+    fn encode_whole(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
+        let is_rendered = self.renders(prompt);
+        let mut ids = self.tokenizer.encode(text, !is_rendered)?;
+        if !is_rendered && self.tokenizer.appends_eos() {
+            ids.pop();
+        }
+        Ok(ids)
+    }
+
+    /// How conversations that begin with `prompt` are rendered.
+    fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
+        let of_row = prompt.columns.get("tools").and_then(Value::as_array);
+        RenderOptions {
+            tools: Some(of_row.unwrap_or(&self.tools)),
+            add_generation_prompt,
+            variables: variables(prompt),
+            ..RenderOptions::default()
+        }
+    }
+
     /// The ids of `text` where it stands behind `before`: a tokenizer may write the beginning of a text otherwise than its middle.
     fn behind(&self, before: &str, text: &str) -> Result<Vec<u32>> {
         let beginning = self.tokenizer.encode(before, false)?;
@@ -246,6 +303,56 @@ impl Dialogue {
             true => Ok(whole.split_off(beginning.len())),
             false => self.tokenizer.encode(text, false),
         }
+    }
+}
+
+/// An episode as it was sampled.
+pub(super) struct Held<'e> {
+    /// What it began with.
+    pub prompt: &'e Prompt,
+    /// The ids of all turns and answers.
+    pub ids: &'e [u32],
+    /// The turns.
+    pub turns: &'e [Turn],
+}
+
+impl Held<'_> {
+    /// The turns whose answers the policy read, with what was said.
+    fn answered(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
+        self.turns.iter().take_while(|turn| turn.answered > 0).filter_map(|turn| Some((turn, turn.exchange.as_ref()?)))
+    }
+
+    /// The messages of the prompt, of the answered turns, and of their answers.
+    fn conversation(&self) -> Vec<Value> {
+        let begins = self.prompt.messages.iter().flatten();
+        let mut messages: Vec<Value> =
+            begins.map(|message| serde_json::to_value(message).expect("plain data with string keys")).collect();
+        for (_, Exchange { said, observation }) in self.answered() {
+            messages.push(turn_message(said));
+            messages.extend(observation.replies.iter().map(message));
+        }
+        messages
+    }
+
+    /// How many messages there are behind each answer.
+    fn ends(&self) -> Vec<usize> {
+        let begins = self.prompt.messages.as_ref().map_or(0, Vec::len);
+        let length = |end: &mut usize, (_, exchange): (&Turn, &Exchange)| {
+            *end += 1 + exchange.observation.replies.len();
+            Some(*end)
+        };
+        self.answered().scan(begins, length).collect()
+    }
+}
+
+/// A turn of the policy as a message. Calls that could not be read stand in its text.
+fn turn_message(turn: &env::Turn) -> Value {
+    let readable = |call: &env::Call| call.arguments.is_ok().then(|| called(call));
+    match turn.calls.iter().map(readable).collect::<Option<Vec<Value>>>() {
+        Some(calls) if !calls.is_empty() => {
+            json!({ "role": "assistant", "content": turn.content, "tool_calls": calls })
+        }
+        _ => json!({ "role": "assistant", "content": turn.text }),
     }
 }
 

@@ -14,9 +14,9 @@ use gradus_environments as env;
 use gradus_environments::Observation;
 use rand::RngCore;
 
-use super::dialogue::Dialogue;
 pub use super::dialogue::ReadCalls;
-use super::{Episode, EpisodeEnd, Exchange, Prompt, Rollout, Rollouts, Sampler, StopReason, Turn};
+use super::dialogue::{Dialogue, Held};
+use super::{Episode, EpisodeEnd, Exchange, Prompt, Retokenized, Rollout, Rollouts, Sampler, StopReason, Turn};
 use crate::error::{Diagnostic, Error, Result};
 use crate::generate::{Completion, Engine, Event, ROWS_AT_ONCE, Request, SamplingParams, Turn as Extension};
 use crate::model::{CausalLm, Support};
@@ -36,13 +36,16 @@ pub struct Limits {
     pub turns: usize,
     /// The longest that one answer may take, in seconds. An episode whose answer takes longer has failed.
     pub answer_s: f64,
+    /// The longest that all answers of an episode may take together, in seconds; none: as long as they take. An episode that took
+    /// longer ends.
+    pub episode_s: Option<f64>,
     /// Answers that are worked at side by side.
     pub at_once: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turns: 16, answer_s: 120.0, at_once: 32 }
+        Self { turns: 16, answer_s: 120.0, episode_s: None, at_once: 32 }
     }
 }
 
@@ -79,21 +82,29 @@ enum Answer {
     Finished(Option<f64>),
 }
 
+/// What a thread tells of a job.
+enum News {
+    /// When a thread began to work at it: from then on the time counts.
+    Begun(Instant),
+    /// What came of it, and how long it took.
+    Done(env::Result<Answer>, Duration),
+}
+
 /// Threads that ask the environment. They end with the sampling.
 struct Workers {
     environment: Arc<dyn env::Environment>,
     jobs: Sender<(usize, Job)>,
     queue: Arc<Mutex<Receiver<(usize, Job)>>>,
-    send: Sender<(usize, env::Result<Answer>)>,
-    answers: Receiver<(usize, env::Result<Answer>)>,
+    send: Sender<(usize, News)>,
+    news: Receiver<(usize, News)>,
 }
 
 impl Workers {
     fn start(environment: &Arc<dyn env::Environment>, threads: usize) -> Self {
         let (jobs, queue) = channel();
-        let (send, answers) = channel();
+        let (send, news) = channel();
         let workers =
-            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, answers };
+            Self { environment: Arc::clone(environment), jobs, queue: Arc::new(Mutex::new(queue)), send, news };
         (0..threads.max(1)).for_each(|_| workers.add());
         workers
     }
@@ -105,7 +116,9 @@ impl Workers {
             loop {
                 let job = queue.lock().expect("no holder panics").recv();
                 let Ok((row, job)) = job else { return };
-                if send.send((row, work(&*environment, job))).is_err() {
+                let since = Instant::now();
+                let tell = |news| send.send((row, news)).is_ok();
+                if !tell(News::Begun(since)) || !tell(News::Done(work(&*environment, job), since.elapsed())) {
                     return;
                 }
             }
@@ -131,8 +144,10 @@ struct Playing {
     opening: Option<String>,
     /// The episode, while nobody is asked.
     session: Option<Box<dyn env::Episode>>,
-    /// Until when an answer is waited for, and what it will answer.
-    waiting: Option<(Instant, env::Turn)>,
+    /// The turn whose answer is waited for, and since when a thread works at it.
+    waiting: Option<(env::Turn, Option<Instant>)>,
+    /// How long its answers have taken.
+    waited: Duration,
     ids: Vec<u32>,
     sampled_logprobs: Vec<f32>,
     logprobs: Vec<f32>,
@@ -217,8 +232,7 @@ struct Game<'g> {
 impl Game<'_> {
     /// Has a thread work for an episode, whose answer will be about `said`.
     fn ask(&mut self, row: usize, said: env::Turn, job: Job) {
-        let patience = Duration::from_secs_f64(self.episodes.limits.answer_s);
-        self.rows[row].waiting = Some((Instant::now() + patience, said));
+        self.rows[row].waiting = Some((said, None));
         self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
     }
 
@@ -226,22 +240,34 @@ impl Game<'_> {
         self.rows.iter().any(|playing| playing.waiting.is_some())
     }
 
+    /// Whether the answer takes longer than it may.
+    fn is_late(&self, playing: &Playing) -> bool {
+        let limit = Duration::from_secs_f64(self.episodes.limits.answer_s);
+        matches!(playing.waiting, Some((_, Some(since))) if since.elapsed() > limit)
+    }
+
     /// The next answer that comes within `patience`, and the turn that it is about. An episode whose answer is late has failed.
     fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
-        let (row, answer) = match self.workers.answers.recv_timeout(patience) {
-            Ok(answered) => answered,
-            Err(_) => {
-                let now = Instant::now();
-                let is_late = |playing: &Playing| playing.waiting.as_ref().is_some_and(|(until, _)| *until < now);
-                let Some(row) = self.rows.iter().position(is_late) else { return Ok(None) };
-                let message = format!("no answer within {} s", self.episodes.limits.answer_s);
-                let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
-                self.workers.add();
-                (row, Err(late))
+        let (row, answer, took) = loop {
+            match self.workers.news.recv_timeout(patience) {
+                Ok((row, News::Done(answer, took))) => break (row, answer, took),
+                Ok((row, News::Begun(at))) => {
+                    if let Some((_, since)) = &mut self.rows[row].waiting {
+                        *since = Some(at);
+                    }
+                }
+                Err(_) => {
+                    let Some(row) = self.rows.iter().position(|playing| self.is_late(playing)) else { return Ok(None) };
+                    let message = format!("no answer within {} s", self.episodes.limits.answer_s);
+                    let late = env::Error::episode(message).with_hint("`episode.timeout_s` sets the limit");
+                    self.workers.add();
+                    break (row, Err(late), Duration::ZERO);
+                }
             }
         };
         // Of an episode that was given up, the answer comes too late.
-        let Some((_, said)) = self.rows[row].waiting.take() else { return Ok(None) };
+        let Some((said, _)) = self.rows[row].waiting.take() else { return Ok(None) };
+        self.rows[row].waited += took;
         match answer {
             Ok(answer) => Ok(Some((row, said, answer))),
             Err(env::Error::Interrupted) => Err(Error::Interrupted),
@@ -403,9 +429,11 @@ impl Game<'_> {
         }
         let is_done = observation.is_done || observation.replies.is_empty();
         let (turns, most) = (self.rows[row].turns.len(), self.sampler.params.max_new_tokens);
+        let is_late = |limit: f64| self.rows[row].waited > Duration::from_secs_f64(limit);
         let end = match is_done {
             true => EpisodeEnd::Done,
             false if turns >= self.episodes.limits.turns => EpisodeEnd::Turns,
+            false if self.episodes.limits.episode_s.is_some_and(is_late) => EpisodeEnd::Time,
             false => {
                 let (prompt, stop) = (&prompts[row / self.sampler.group_size], self.rows[row].stop);
                 let stop = stop.expect("a turn was answered");
@@ -446,7 +474,12 @@ impl Game<'_> {
     fn rollouts(self, prompts: Vec<Prompt>) -> Result<Rollouts> {
         let Sampler { tokenizer, group_size, masking, .. } = *self.sampler;
         let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
-        let of_row = |(i, playing): (usize, Playing)| {
+        let group = |i: usize| &prompts[i / group_size];
+        let held = self.rows.iter().enumerate();
+        let held = held.map(|(i, row)| Held { prompt: group(i), ids: &row.ids, turns: &row.turns });
+        let held: Vec<Held<'_>> = held.collect();
+        let retokenized = self.episodes.dialogue.retokenized(&held)?;
+        let of_row = |((i, playing), retokenized): ((usize, Playing), Retokenized)| {
             let prompt = i / group_size;
             let supports = match masking {
                 Some(_) if all_drawn(&playing.supports) => Vec::new(),
@@ -464,11 +497,12 @@ impl Game<'_> {
                     opening: playing.opening,
                     end: playing.end.expect("the episode is over"),
                     reward: playing.reward,
+                    retokenized,
                 }),
                 stop: playing.stop.expect("a turn was drawn"),
             })
         };
-        let rollouts = self.rows.into_iter().enumerate().map(of_row).collect::<Result<_>>()?;
+        let rollouts = self.rows.into_iter().enumerate().zip(retokenized).map(of_row).collect::<Result<_>>()?;
         Ok(Rollouts { prompts, rollouts, group_size, tokenizer: Some(tokenizer.clone()) })
     }
 }

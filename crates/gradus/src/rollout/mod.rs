@@ -89,6 +89,8 @@ pub struct Episode {
     pub end: EpisodeEnd,
     /// The environment's reward of the whole episode, beside those of its turns.
     pub reward: Option<f64>,
+    /// How its ids compare with those of the whole conversation.
+    pub retokenized: Retokenized,
 }
 
 /// Why an episode ended.
@@ -100,20 +102,36 @@ pub enum EpisodeEnd {
     Turns,
     /// The completion had no room for the next answer, or the last turn did not end within it.
     Tokens,
+    /// Its answers together took longer than they may.
+    Time,
     /// The environment failed. The episode has no reward, and nothing is learned from it.
     Failed(String),
 }
 
 impl EpisodeEnd {
-    /// The name used in logs: `done`, `turns`, `tokens` or `failed`.
+    /// The name used in logs: `done`, `turns`, `tokens`, `time` or `failed`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Turns => "turns",
             Self::Tokens => "tokens",
+            Self::Time => "time",
             Self::Failed(_) => "failed",
         }
     }
+}
+
+/// How ids that were appended compare with those of the conversation when all of it is rendered and tokenized anew at every turn, as a
+/// server does that is asked for chat completions. Counts turns of the policy that were answered; the names are TRL's. Training always
+/// uses the ids as they were appended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retokenized {
+    /// The ids are the same.
+    pub clean: usize,
+    /// They differ from within the turn or its answer on. The next turn is compared with the new ids.
+    pub realigned: usize,
+    /// They differ before the turn: the chat template or the tokenizer changes the past.
+    pub forked: usize,
 }
 
 impl Rollout {

@@ -12,7 +12,7 @@ use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
-pub use episode::EpisodeConfig;
+pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
 

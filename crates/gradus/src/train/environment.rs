@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_environments as env;
-use gradus_environments::{Recorded, Replay, ToolConfig};
+use gradus_environments::{Function, Recorded, Replay};
 
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Diagnostic, Error, Result};
+use crate::plugin::Plugin;
 use crate::rollout::Dialogue;
 use crate::rollout::episodes::{Episodes, Limits};
-use crate::settings::EpisodeConfig;
+use crate::settings::{EpisodeConfig, ToolConfig};
 
 /// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
 /// the environment is not deterministic.
@@ -21,11 +22,14 @@ use crate::settings::EpisodeConfig;
 pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
     let config = plan.config();
     let environment: Arc<dyn env::Environment> = match &config.environment {
-        Some(environment) => environment.build().map_err(|error| refused("environment", error))?,
+        Some(environment) => environment.build(|plugin| plugin.make()?(), |error| refused("environment", error))?,
         None if config.tools.is_empty() => return Ok(None),
-        None => Arc::new(ToolConfig::toolbox(&config.tools).map_err(|error| refused("tools", error))?),
+        None => {
+            let make = |plugin: &Plugin<dyn Function>| plugin.make()?();
+            Arc::new(ToolConfig::toolbox(&config.tools, make, |error| refused("tools", error))?)
+        }
     };
-    let EpisodeConfig { max_turns, timeout_s, at_once, tool_calls, .. } = config.episode;
+    let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
     let environment = match environment.is_deterministic() || recorded.is_empty() {
         true => environment,
         false => Arc::new(Replay::new(environment, recorded)),
@@ -42,7 +46,7 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         dialogue.check_tools()?;
         dialogue.read_calls = Some(Box::new(move |text: &str| format.read(text)));
     }
-    let limits = Limits { turns: max_turns, answer_s: timeout_s, at_once };
+    let limits = Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once };
     Ok(Some(Episodes { environment, dialogue, limits }))
 }
 

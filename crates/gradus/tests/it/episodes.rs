@@ -15,7 +15,9 @@ use gradus::progress::Unwatched;
 use gradus::reward::{EnvironmentReward, apply};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::episodes::{Episodes, Limits, Scene};
-use gradus::rollout::{Dialogue, EpisodeEnd, LocalEngine, Policy, Prompt, Rollout, RolloutSource, Rollouts, Sampler};
+use gradus::rollout::{
+    Dialogue, EpisodeEnd, LocalEngine, Policy, Prompt, Retokenized, Rollout, RolloutSource, Rollouts, Sampler,
+};
 use gradus::text::{ChatTemplate, Tokenizer};
 use gradus_environments as env;
 
@@ -77,6 +79,7 @@ fn at_once(_: usize, _: usize) -> Duration {
     Duration::ZERO
 }
 
+#[derive(Clone)]
 struct Bench {
     tokenizer: Tokenizer,
     model: CausalLm,
@@ -209,6 +212,43 @@ fn an_answer_is_what_the_template_writes_and_nothing_is_tokenized_again() {
 }
 
 #[test]
+fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_changes_the_past() {
+    let bench = Bench::new();
+    let counts = |episodes: &Episodes, prompts: &[Prompt]| {
+        let bench = Bench { prompts: prompts.to_vec(), ..bench.clone() };
+        let mut sum = Retokenized::default();
+        for rollout in &bench.sample(episodes, 200).expect("sampled").rollouts {
+            let found = rollout.episode.as_ref().expect("an episode").retokenized;
+            let answered = rollout.turns.iter().filter(|turn| turn.answered > 0).count();
+            assert_eq!(found.clean + found.realigned + found.forked, answered, "every answered turn is compared");
+            sum.clean += found.clean;
+            sum.realigned += found.realigned;
+            sum.forked += found.forked;
+        }
+        sum
+    };
+    let episodes = |template: Option<ChatTemplate>| {
+        let mut episodes = bench.episodes(Echo { turns: 3, delay: at_once }, 16);
+        episodes.dialogue.template = template;
+        episodes
+    };
+    let text = |source: &str| Some(ChatTemplate::from_source(source, "a.jinja", &bench.tokenizer).expect("a template"));
+    // What a random model draws is not always what the tokenizer makes of its text. The template keeps the past.
+    let kept = std::fs::read_to_string(directory().join("chat_template.jinja")).expect("a fixture");
+    let found = counts(&episodes(text(&kept)), &bench.prompts);
+    assert!(found.clean > 0 && found.realigned > 0 && found.forked == 0, "{found:?}");
+    // One that marks the first message of longer conversations changes the prompt with the second answer.
+    let mark = "message['role'] + ('!' if loop.first and messages | length > 3 else '')";
+    let changed = kept.replace("message['role'] +", &format!("{mark} +"));
+    let found = counts(&episodes(text(&changed)), &bench.prompts);
+    assert!(found.forked > 6, "{found:?}");
+    // Texts without messages follow each other as they are.
+    let plain: Vec<Prompt> = bench.prompts.iter().map(|prompt| Prompt { messages: None, ..prompt.clone() }).collect();
+    let found = counts(&episodes(None), &plain);
+    assert!(found.clean + found.realigned > 6 && found.forked == 0, "{found:?}");
+}
+
+#[test]
 fn how_long_answers_take_changes_nothing() {
     let bench = Bench::new();
     let fast = bench.sample(&bench.episodes(Echo { turns: 3, delay: at_once }, 16), 120).expect("sampled");
@@ -325,6 +365,20 @@ fn an_answer_that_does_not_come_holds_nobody_up_and_a_failure_is_no_reward() {
     let scores = apply(&mut EnvironmentReward, &rollouts).expect("scored");
     for (i, score) in scores.iter().enumerate() {
         assert_eq!(score.total(), failure(i).is_none().then_some(1.0), "episode {i}");
+    }
+}
+
+#[test]
+fn an_episode_ends_when_its_answers_took_longer_than_they_may_together() {
+    let bench = Bench::new();
+    let mut episodes = bench.episodes(Echo { turns: 9, delay: |_, _| Duration::from_millis(2) }, 16);
+    episodes.limits.episode_s = Some(0.001);
+    for rollout in bench.sample(&episodes, 200).expect("sampled").rollouts {
+        let episode = rollout.episode.as_ref().expect("an episode");
+        match &episode.end {
+            EpisodeEnd::Time => assert_eq!((rollout.turns.len(), episode.reward), (1, Some(1.0)), "it has its reward"),
+            other => assert_eq!(*other, EpisodeEnd::Tokens),
+        }
     }
 }
 

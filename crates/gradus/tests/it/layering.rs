@@ -55,6 +55,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "math",
             "metric",
             "model",
+            "plugin",
             "run",
             "task",
             "gradus_environments",

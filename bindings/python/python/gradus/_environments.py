@@ -1,0 +1,221 @@
+"""Python functions and classes where the configuration has tools and environments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from gradus._callables import _accepted, _number
+
+_SIMPLE: dict[Any, dict[str, Any]] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+}
+
+#: Methods of an environment that are no tools.
+_OWN = ("reset", "get_reward", "step")
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    """The JSON schema of a type, as ``transformers.utils.get_json_schema`` has it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _SIMPLE:
+        return dict(_SIMPLE[hint])
+    if origin in (typing.Union, types.UnionType):
+        kinds = [_type(argument) for argument in arguments if argument is not type(None)]
+        if len(kinds) == 1:
+            found = kinds[0]
+        elif all(isinstance(kind.get("type"), str) for kind in kinds):
+            found = {"type": sorted(kind["type"] for kind in kinds)}
+        else:
+            found = {"anyOf": kinds}
+        return {**found, "nullable": True} if type(None) in arguments else found
+    if origin is Literal:
+        names = sorted({_SIMPLE[type(value)]["type"] for value in arguments if value is not None})
+        found = {"type": names[0] if len(names) == 1 else names, "enum": [value for value in arguments if value is not None]}
+        return {**found, "nullable": True} if None in arguments else found
+    if hint is list or origin is list:
+        return {"type": "array", "items": _type(arguments[0])} if arguments else {"type": "array"}
+    if hint is tuple or origin is tuple:
+        return {"type": "array", "prefixItems": [_type(argument) for argument in arguments]} if arguments else {"type": "array"}
+    if origin is dict and len(arguments) == 2:
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
+    return {"type": "object"}
+
+
+def _documentation(text: str) -> tuple[str, dict[str, str]]:
+    """The description, and what ``Args:`` says of each argument (Google's style)."""
+    text = inspect.cleandoc(text)
+    parts = re.split(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):[ \t]*$", text, flags=re.MULTILINE)
+    arguments: dict[str, str] = {}
+    for heading, body in zip(parts[1::2], parts[2::2]):
+        if heading not in ("Args", "Arguments"):
+            continue
+        last = ""
+        lines = body.strip("\n").splitlines()
+        margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+        for line in lines:
+            found = re.match(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)", line[margin:])
+            if found is not None:
+                last = found[1]
+                arguments[last] = found[2].strip()
+            elif last and line.strip():
+                arguments[last] = f"{arguments[last]} {line.strip()}".strip()
+    return parts[0].strip(), arguments
+
+
+def _run(answer: Any) -> Any:
+    """The answer; where it is a coroutine, what comes of it."""
+    if inspect.iscoroutine(answer):
+        import asyncio
+
+        return asyncio.run(answer)
+    return answer
+
+
+class Tool:
+    """A function that the policy may call, with the JSON schema of its arguments from its type hints and its docstring.
+
+    What the function raises is the tool's answer, and so is ``str`` of what it returns, as in TRL.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        self.function = function
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
+        #: Whether equal arguments always have equal results; where not, resumed runs read recorded results.
+        self.deterministic = bool(getattr(function, "deterministic", False))
+        description, documented = _documentation(inspect.getdoc(function) or "")
+        self.description = description
+        try:
+            hints = typing.get_type_hints(function)
+        except Exception as error:
+            raise TypeError(f"the type hints of the tool `{self.name}` cannot be read: {error}") from None
+        properties: dict[str, Any] = {}
+        required: list[str] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(f"the tool `{self.name}` takes `{parameter}`, but the policy must be shown each argument by name")
+            if parameter.name not in hints:
+                raise TypeError(
+                    f"the argument `{parameter.name}` of the tool `{self.name}` has no type hint\n"
+                    "hint: write `def tool(query: str) -> str`: the policy is shown the types"
+                )
+            properties[parameter.name] = _type(hints[parameter.name])
+            if parameter.name in documented:
+                properties[parameter.name]["description"] = documented[parameter.name]
+            if parameter.default is parameter.empty:
+                required.append(parameter.name)
+        self.parameters: dict[str, Any] = {"type": "object", "properties": properties}
+        if required:
+            self.parameters["required"] = required
+
+    def __call__(self, arguments: dict[str, Any]) -> str:
+        return str(_run(self.function(**arguments)))
+
+
+def _tools_of(environment: Any) -> list[Tool]:
+    """The public methods of an environment, but for those that are its own."""
+    found = []
+    for name in dir(environment):
+        if name.startswith("_") or name in _OWN:
+            continue
+        if not isinstance(inspect.getattr_static(environment, name), (types.FunctionType, types.MethodType)):
+            continue
+        found.append(Tool(getattr(environment, name), name))
+    return found
+
+
+class Episode:
+    """An episode: the environment that was made for it."""
+
+    def __init__(self, name: str, environment: Any, arguments: Mapping[str, Any]) -> None:
+        self.name = name
+        self.environment = environment
+        #: Whether it answers whole turns; else it answers calls of its tools.
+        self.steps = callable(getattr(environment, "step", None))
+        self.opening: str | None = None
+        self.tools: list[Tool] = []
+        try:
+            reset = getattr(environment, "reset", None)
+            if reset is not None:
+                opening = _run(reset(**_accepted(reset, arguments)))
+                if opening is not None and not isinstance(opening, str):
+                    raise TypeError(f"`reset` returned a `{type(opening).__name__}`, but a text or None is needed")
+                self.opening = opening
+            if not self.steps:
+                self.tools = _tools_of(environment)
+        except Exception as error:
+            error.add_note(f"raised by the environment as it began the episode of {name}")
+            raise
+
+    def step(self, turn: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a turn, as programs give it: ``replies``, ``reward``, ``done``, ``metrics``."""
+        try:
+            answer = _run(self.environment.step(**_accepted(self.environment.step, turn)))
+        except Exception as error:
+            error.add_note(f"raised by the environment in the episode of {self.name}")
+            raise
+        if answer is None or isinstance(answer, (str, list)):
+            return {"replies": answer}
+        if isinstance(answer, Mapping):
+            return dict(answer)
+        raise TypeError(
+            f"`step` returned a `{type(answer).__name__}`, but a text, a list of messages, a dict with `replies`, `reward`, `done` and "
+            "`metrics`, or None is needed"
+        )
+
+    def finish(self) -> float | None:
+        """The reward of the whole episode; None where there is none."""
+        get_reward = getattr(self.environment, "get_reward", None)
+        if get_reward is None:
+            return None
+        try:
+            reward = _run(get_reward())
+            return None if reward is None else _number(reward, "what `get_reward` returned")
+        except Exception as error:
+            error.add_note(f"raised by the environment in the episode of {self.name}")
+            raise
+
+
+class Environment:
+    """What makes an environment for each episode: a class or a function without arguments, or a dict of these.
+
+    Of a dict the column ``environment`` of the row says which.
+    """
+
+    def __init__(self, factory: Callable[[], Any] | Mapping[str, Callable[[], Any]]) -> None:
+        self.factories: dict[str | None, Callable[[], Any]] = {}
+        if isinstance(factory, Mapping):
+            self.factories.update({str(name): one for name, one in factory.items()})
+        else:
+            self.factories[None] = factory
+        if not self.factories or not all(callable(one) for one in self.factories.values()):
+            raise TypeError("an environment is a class, a function that makes one, or a dict of these")
+        self.deterministic = all(bool(getattr(one, "deterministic", False)) for one in self.factories.values())
+        self.tools: list[Tool] = []
+        for one in self.factories.values():
+            example = one()
+            for tool in [] if callable(getattr(example, "step", None)) else _tools_of(example):
+                same = [known for known in self.tools if known.name == tool.name]
+                if same and same[0].parameters != tool.parameters:
+                    raise TypeError(f"two environments have a tool `{tool.name}` with different arguments")
+                if not same:
+                    self.tools.append(tool)
+
+    def begin(self, name: str, seed: int, row: dict[str, Any]) -> Episode:
+        """Make the environment of an episode, and begin it."""
+        chosen = None if None in self.factories else row.get("environment")
+        factory = self.factories.get(chosen)
+        if factory is None:
+            known = ", ".join(f"`{one}`" for one in self.factories)
+            raise ValueError(f"the column `environment` of {name} is `{chosen}`, but there are {known}")
+        return Episode(name, factory(), {**row, "seed": seed})
+

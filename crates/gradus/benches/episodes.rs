@@ -1,0 +1,148 @@
+//! What turns cost: 64 episodes of four turns beside completions of one turn with the same tokens, on a model of GPT-2's size.
+//!
+//! `cargo bench --workspace --bench episodes`. The environment answers at once, so the difference is that of the engine (a row leaves
+//! it at the end of a turn and goes on behind the answer), of the chat template, and of the threads. Of the completions of one turn,
+//! each has as many drawn tokens as the episode beside it, and the tokens of its answers stand in its prompt.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use gradus::data::Message;
+use gradus::generate::{Engine, NoStopRule, Request, SamplingParams};
+use gradus::model::{CausalLm, ModelDir};
+use gradus::progress::Unwatched;
+use gradus::rng::{Purpose, Seed, Stream};
+use gradus::rollout::episodes::{Episodes, Limits, Scene};
+use gradus::rollout::{Dialogue, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
+use gradus_environments as env;
+use serde_json::{Map, Value, json};
+
+const EPISODES: usize = 64;
+const TURNS: usize = 4;
+/// Tokens of an episode at most.
+const TOKENS: usize = 400;
+/// The marks of the template's turns and of texts.
+const STOP_IDS: [u32; 2] = [4, 2];
+/// Runs of which the fastest counts.
+const RUNS: usize = 5;
+
+/// Answers at once, in so many turns, and always the same.
+struct Answers;
+
+impl env::Environment for Answers {
+    fn tools(&self) -> &[env::Tool] {
+        &[]
+    }
+
+    fn begin(&self, _: &env::Start) -> env::Result<env::Begun> {
+        Ok(env::Begun { episode: Box::new(Episode(0)), opening: None })
+    }
+
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+}
+
+struct Episode(usize);
+
+impl env::Episode for Episode {
+    fn step(&mut self, _: &env::Turn) -> env::Result<env::Observation> {
+        self.0 += 1;
+        let replies = vec![env::Reply::User { content: "the kettle is warm, what is next?".into() }];
+        Ok(env::Observation { replies, is_done: self.0 == TURNS, ..env::Observation::default() })
+    }
+}
+
+fn model(tokenizer: &Tokenizer) -> CausalLm {
+    let config = json!({
+        "model_type": "qwen3", "vocab_size": tokenizer.vocab_size(), "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64, "intermediate_size": 2048,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": true
+    });
+    let Value::Object(config) = config else { unreachable!("an object") };
+    let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+    CausalLm::random(&ModelDir::unsaved(config), &mut stream, &Device::flex())
+        .expect("a configuration that is understood")
+}
+
+fn stream(i: usize) -> Stream {
+    Seed(7).stream(Purpose::Rollout, 0, i as u64)
+}
+
+fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = run();
+    (start.elapsed(), result)
+}
+
+fn main() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
+    let tokenizer = Tokenizer::from_dir(&directory).expect("a fixture");
+    let template = ChatTemplate::from_dir(&directory, &tokenizer).expect("a fixture").expect("a template");
+    let model = model(&tokenizer);
+    let prompt = |row: usize| {
+        let messages = vec![Message::new("user", format!("say {row} things about tea and cups"))];
+        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let text = template.render(&messages, &options).expect("rendered").text;
+        let ids = tokenizer.encode(&text, false).expect("encoded");
+        Prompt { row, text, ids, apart: false, messages: Some(messages), columns: Map::new() }
+    };
+    let prompts: Vec<Prompt> = (0..EPISODES).map(prompt).collect();
+    let dialogue = Dialogue {
+        tokenizer: tokenizer.clone(),
+        template: Some(template.clone()),
+        tools: Vec::new(),
+        stop_ids: STOP_IDS.to_vec(),
+        read_calls: None,
+    };
+    let episodes = Episodes { environment: Arc::new(Answers), dialogue, limits: Limits::default() };
+    let stop = ["e".to_owned()];
+    let sampler = Sampler {
+        tokenizer: &tokenizer,
+        group_size: 1,
+        params: SamplingParams { max_new_tokens: TOKENS, stop_ids: STOP_IDS.to_vec(), ..SamplingParams::default() },
+        beams: None,
+        stop: &stop,
+        masking: None,
+        episodes: Some(Scene { episodes: &episodes, when: "step 1" }),
+        progress: &Unwatched,
+    };
+    let play = || {
+        let policy = Policy { model: model.clone(), version: 0 };
+        LocalEngine::default().sample(policy, prompts.clone(), &sampler, &stream).expect("sampled")
+    };
+    let (_, rollouts) = timed(play);
+    let count = |of: fn(&gradus::rollout::Turn) -> usize| -> usize {
+        rollouts.rollouts.iter().flat_map(|rollout| &rollout.turns).map(of).sum()
+    };
+    let (drawn, answered) = (count(|turn| turn.drawn), count(|turn| turn.answered));
+    let turns: usize = rollouts.rollouts.iter().map(|rollout| rollout.turns.len()).sum();
+    println!("{EPISODES} episodes, {turns} turns, {drawn} tokens drawn, {answered} tokens of answers");
+    let (mut several, mut one) = (Duration::MAX, Duration::MAX);
+    for _ in 0..RUNS {
+        several = several.min(timed(play).0);
+        one = one.min(timed(|| one_turn(&model, &rollouts)).0);
+    }
+    let ratio = several.as_secs_f64() / one.as_secs_f64();
+    println!("{TURNS} turns {:.3} s, one turn {:.3} s: {ratio:.3}", several.as_secs_f64(), one.as_secs_f64());
+}
+
+/// Draws as many tokens for each rollout as it has, in one turn, behind its prompt and its answers.
+fn one_turn(model: &CausalLm, rollouts: &Rollouts) {
+    let mut engine = Engine::new(model, rollouts.len(), TOKENS);
+    for (i, rollout) in rollouts.rollouts.iter().enumerate() {
+        let read = rollout.completion_ids.iter().zip(rollout.mask()).filter(|(_, drawn)| !drawn).map(|(id, _)| *id);
+        let prompt = rollouts.prompt(i).ids.iter().copied().chain(read).collect();
+        let params = SamplingParams { max_new_tokens: rollout.counted(), ..SamplingParams::default() };
+        let request = Request { prompt, params: Arc::new(params), streams: vec![stream(i)], is_kept: false };
+        engine.submit(request).expect("it fits");
+    }
+    while engine.is_busy() {
+        engine.step(&mut NoStopRule);
+    }
+}
