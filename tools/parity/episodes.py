@@ -3,8 +3,8 @@
 What the policy writes is a script, so that nothing is sampled; tools, masks, appended answers, truncation, rewards,
 advantages, losses and updates are TRL's. Run after `trajectories.py`, whose start model is used. Each run has a folder:
   chat_template.jinja  how conversations and calls are written
-  run.json             hyper-parameters, steps, a summary of the final weights; of the first generation what the policy writes turn by
-                       turn, and of each rollout the calls, the advantage, and log-probabilities before and after the first update
+  run.json             hyper-parameters, steps, a summary of the final weights; of each rollout of the first generation the calls,
+                       the advantage, and log-probabilities before and after the first update
   rows.jsonl           the prompts, in the order they are used
   rollouts.jsonl       for each generation the prompts, turns (ids that the policy wrote, ids that it read) and rewards
 """
@@ -223,6 +223,12 @@ class Scripted(GRPOTrainer):
             last["old_per_token_logps"] = self.of_policy(output["old_per_token_logps"], last["mask"])
         return output
 
+    def _calculate_rewards(self, *given, **more):
+        found = super()._calculate_rewards(*given, **more)
+        assert found.shape == (BATCH, 1)
+        self.seen[-1]["rewards"] = found[:, 0].tolist()
+        return found
+
     def of_policy(self, logps, mask):
         """Of each rollout the log-probabilities of the tokens that its policy wrote."""
         return [[x for x, counts in zip(row.tolist(), bits) if counts] for row, bits in zip(logps.detach(), mask)]
@@ -297,9 +303,7 @@ def run(root, name):
         for i in range(BATCH):
             turns = turns_of(seen["completion_ids"][i], seen["mask"][i])
             assert sum((turn["drawn"] + turn["answered"] for turn in turns), []) == seen["completion_ids"][i]
-            answers.append({"generation": g, "prompt_ids": seen["prompt_ids"][i], "turns": turns})
-            if "reward_funcs" in spec["with"]:
-                answers[-1]["reward"] = recorded[g][i]
+            answers.append({"generation": g, "prompt_ids": seen["prompt_ids"][i], "turns": turns, "reward": seen["rewards"][i]})
     replay.write_rows(out / "rollouts.jsonl", answers)
     first = trainer.seen[0]
     longest = max(len(seen["prompt_ids"][i] + seen["completion_ids"][i]) for seen in trainer.seen for i in range(BATCH))
@@ -311,7 +315,6 @@ def run(root, name):
         "largest_difference_by_rounding": drift,
         "steps": steps,
         "first": {
-            "scripts": scripts[0],
             "calls": [calls_of(messages) for messages in first["completions"]],
             "advantages": first["advantages"],
             "old_logprobs": first.get("old_per_token_logps"),

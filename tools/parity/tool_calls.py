@@ -12,7 +12,7 @@ tool_calls` then compares with them.
 """
 
 import argparse
-import json
+import copy
 import pathlib
 import types
 
@@ -214,11 +214,14 @@ def suffix(tok, source, tool_messages):
 
 def case_of(tok, source, form, mark, name, messages, trained=None):
     """`trained` is the template that TRL puts in the place of one that changes earlier turns."""
-    tok.eos_token = mark
+    ending = copy.deepcopy(tok)
+    ending.eos_token = mark
     case = {"template": name, "plain": render(tok, source, messages, False)}
     if messages[-1]["role"] == "tool":
         case["with_generation_prompt"] = render(tok, source, messages, True)
     if "text" not in case["plain"]:
+        answers = [message for message in messages if message["role"] == "tool"]
+        case["suffix"] = suffix(ending, trained or source, answers) if answers else None
         return case
     if messages is CONVERSATIONS["hard"]:
         case["ids"] = tok(case["plain"]["text"], add_special_tokens=False)["input_ids"]
@@ -235,7 +238,7 @@ def case_of(tok, source, form, mark, name, messages, trained=None):
             if later["role"] != "tool":
                 break
             answers.append(later)
-        behind = suffix(tok, trained or source, answers) if answers else []
+        behind = suffix(ending, trained or source, answers) if answers else []
         if behind is None:
             through = render(tok, source, messages[: i + 1 + len(answers)], True).get("text", "")
             begins = len(before) + len(text) + len(mark)
@@ -247,13 +250,12 @@ def case_of(tok, source, form, mark, name, messages, trained=None):
 
 def write(out, sources, more):
     tok = AutoTokenizer.from_pretrained(FIXTURES / "rows/tokenizer")
-    tok.add_special_tokens({"extra_special_tokens": [*tok.extra_special_tokens, *MARKS]} if hasattr(tok, "extra_special_tokens") else {"additional_special_tokens": MARKS})
+    tok.add_special_tokens({"extra_special_tokens": [*tok.extra_special_tokens, *MARKS]})
     tok.chat_template = None
     tok.save_pretrained(out / "tokenizer")
     cases = []
     for name, (source, form, mark, trained) in sources.items():
         for key, messages in CONVERSATIONS.items():
-            tok = AutoTokenizer.from_pretrained(out / "tokenizer")
             cases.append({"conversation": key, **case_of(tok, source, form, mark, name, messages, trained)})
     forms = {name: {"form": form, "mark": mark} for name, (_, form, mark, _) in sources.items()}
     write_json(out / "cases.json", {"meta": meta(SEED, "tokenizers", "jinja2", "trl"), "tools": TOOLS, "templates": forms, **more,

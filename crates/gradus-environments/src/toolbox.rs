@@ -125,7 +125,9 @@ fn read_as(text: &str, wanted: &str) -> Option<Value> {
     let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
     let whole = || text.parse::<i64>().ok().map(Value::from);
     match wanted {
-        "integer" => whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64))),
+        "integer" => {
+            whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64)))
+        }
         "number" => whole().or_else(|| number().map(Value::from)),
         "boolean" => match text.to_lowercase().as_str() {
             "true" | "1" => Some(true.into()),

@@ -39,9 +39,8 @@ impl Dialogue {
         let template = self.template()?;
         let mentioned = || CallFormat::of_template(template.source());
         let hint = "say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)";
-        let silent = || {
-            Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint)
-        };
+        let silent =
+            || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
         let call = env::Call { id: Some("000000000".into()), name: self.first_tool(), arguments: Ok(arguments) };
         let conversation = [question(), said_with(&[called(&call)])];
@@ -58,7 +57,10 @@ impl Dialogue {
         if !turn.contains(&call.name) {
             return mentioned().ok_or_else(silent);
         }
-        let message = format!("the chat template writes calls of tools in a form that is not read here: `{}`", excerpt(turn.trim(), QUOTED));
+        let message = format!(
+            "the chat template writes calls of tools in a form that is not read here: `{}`",
+            excerpt(turn.trim(), QUOTED)
+        );
         Err(Error::model(template.path(), message).with_hint(hint))
     }
 
@@ -188,7 +190,8 @@ impl Dialogue {
         for (asked, replies) in exchanges(turn, replies) {
             let conversation = [question(), asked];
             let answered: Vec<Value> = conversation.iter().cloned().chain(replies).collect();
-            let rendered = template.render_all(&[(&conversation[..], alone.clone()), (&answered[..], going_on.clone())]);
+            let rendered =
+                template.render_all(&[(&conversation[..], alone.clone()), (&answered[..], going_on.clone())]);
             match rendered.into_iter().collect::<Result<Vec<_>>>() {
                 Ok(rendered) => {
                     let (before, after) = (&rendered[0].text, &rendered[1].text);
@@ -220,7 +223,10 @@ impl Dialogue {
     /// The last mark of `text` that ends a turn, and where it ends.
     fn last_mark(&self, text: &str) -> Option<(String, usize)> {
         let marks = self.stop_ids.iter().filter_map(|&id| self.tokenizer.token(id));
-        marks.filter_map(|mark| text.rfind(&mark).map(|at| (at + mark.len(), mark))).max().map(|(end, mark)| (mark, end))
+        marks
+            .filter_map(|mark| text.rfind(&mark).map(|at| (at + mark.len(), mark)))
+            .max()
+            .map(|(end, mark)| (mark, end))
     }
 
     /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
@@ -379,7 +385,8 @@ fn said_with(calls: &[Value]) -> Value {
 /// A call as templates read it.
 fn called(call: &env::Call) -> Value {
     let arguments = call.arguments.as_ref().ok();
-    let mut value = json!({ "type": "function", "function": { "name": call.name, "arguments": arguments.unwrap_or(&Map::new()) } });
+    let mut value =
+        json!({ "type": "function", "function": { "name": call.name, "arguments": arguments.unwrap_or(&Map::new()) } });
     if let Some(id) = &call.id {
         value["id"] = json!(id);
     }
