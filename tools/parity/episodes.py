@@ -233,10 +233,14 @@ class Scripted(GRPOTrainer):
         """Of each rollout the log-probabilities of the tokens that its policy wrote."""
         return [[x for x, counts in zip(row.tolist(), bits) if counts] for row, bits in zip(logps.detach(), mask)]
 
-    def _get_per_token_logps_and_entropies(self, *given, **more):
-        logps, *rest = found = super()._get_per_token_logps_and_entropies(*given, **more)
+    def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, *given, **more):
+        logps, *rest = found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *given, **more)
         if logps.requires_grad:
-            self.seen[-1].setdefault("updates", []).append(self.of_policy(logps, self.seen[-1]["mask"]))
+            # TRL shuffles the rollouts of a generation. Those that it leaves out read nothing: their values mean nothing.
+            last = self.seen[-1]
+            rows = [[token for token in ids if token != self._tokenizer.pad_token_id] for ids in input_ids.tolist()]
+            at = [rows.index(prompt + ids) for prompt, ids in zip(last["prompt_ids"], last["completion_ids"])]
+            last.setdefault("updates", []).append(self.of_policy(logps[at], last["mask"]))
         return found
 
 

@@ -184,9 +184,11 @@ TEXTS = {
 }
 
 
-def render(tok, source, messages, prompt, **more):
+def render(tok, source, messages, prompt):
+    # Where SmolLM3 reads its tools.
+    shown = {"xml_tools": TOOLS} if "xml_tools" in source else {}
     try:
-        return {"text": tok.apply_chat_template(messages, tools=TOOLS, chat_template=source, tokenize=False, add_generation_prompt=prompt, **more)}
+        return {"text": tok.apply_chat_template(messages, tools=TOOLS, chat_template=source, tokenize=False, add_generation_prompt=prompt, **shown)}
     except Exception as error:  # the template's own exceptions, and whatever Jinja refuses
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -196,7 +198,8 @@ def reading(form, text, mark):
     if form not in READERS:
         return None
     try:
-        read = parse_response(text + mark, READERS[form], prefix="")
+        # Other families close turns with other marks.
+        read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="")
     except Exception as error:
         return {"error": type(error).__name__}
     found = [call["function"] for call in read.get("tool_calls") or []]
@@ -267,7 +270,7 @@ def write(out, sources, more):
 REAL = [("qwen2_5_vl", None), ("qwen3_5", None), ("qwen3_6", None), ("qwen3_8", None), ("Qwen3.5", None), ("Qwen3-Coder", None), ("qwen2_5", QWEN),
         ("qwen3", QWEN), ("Qwen-Qw", QWEN), ("NousResearch-Hermes", QWEN), ("Bielik", QWEN), ("MiMo", QWEN), ("llama3_1", HEADERS),
         ("llama3_2", HEADERS), ("meta-llama-Llama-3", HEADERS), ("mistralai-", LIST), ("Mistral-", LIST), ("unsloth-mistral", LIST),
-        ("ibm-granite-granite-4", ("hermes", "<|end_of_text|>")), ("Reka", ("hermes", "<sep>"))]
+        ("ibm-granite-granite-4.", ("hermes", "<|end_of_text|>")), ("Reka", ("hermes", "<sep>"))]
 # The templates that TRL trains with in the place of others.
 TRAINED = {"qwen3": "qwen3_training", "Qwen-Qwen3-0.6B": "qwen3_training"}
 

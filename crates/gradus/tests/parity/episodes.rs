@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use burn::module::Module;
 use gradus::algorithm::grpo::{Grpo, GrpoConfig};
 use gradus::algorithm::{Actor, Algorithm, Experience, Update, actor};
 use gradus::batches::MicroBatch;
@@ -20,7 +21,7 @@ use gradus::progress::Unwatched;
 use gradus::reward::{EnvironmentReward, apply};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::episodes::{Episodes, Limits, Scene};
-use gradus::rollout::{Dialogue, EpisodeEnd, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, Turn};
+use gradus::rollout::{Dialogue, EpisodeEnd, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, StopReason, Turn};
 use gradus::settings::{Settings, TrainConfig};
 use gradus::stats::Stats;
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -356,7 +357,12 @@ impl Run {
             temperature,
             MicroBatch { rows: None, tokens: 100_000 },
         );
+        let leaves_out = self.given("mask_truncated_completions") == true;
         for (i, rollout) in rollouts.rollouts.iter().enumerate() {
+            // TRL hides the tokens of completions that it leaves out from the model.
+            if leaves_out && rollout.stop == StopReason::Length {
+                continue;
+            }
             for expected in own.iter().filter(|logprobs| logprobs.is_array()) {
                 let expected = flat(&expected[i]);
                 let at = format!("{}, rollout {i}", self.name);

@@ -113,7 +113,7 @@ impl Cases {
         let has_ids = form == CallFormat::Mistral && text(&turn["text"]).contains("call0abcd");
         let told: Vec<Call> = list(&messages[i]["tool_calls"]).iter().map(|call| called(call, has_ids)).collect();
         // Some templates leave calls out.
-        let is_told = told.iter().all(|call| text(&turn["text"]).contains(&call.name));
+        let is_told = text(&turn["text"]).contains('{');
         if is_told && calls != told {
             wrong.push(format!("{calls:?} instead of {told:?}"));
         }

@@ -294,7 +294,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
     };
     let logprobs = actor::logprobs(policy, &rollouts, temperature, settings.passes);
     for (rollout, logprobs) in rollouts.rollouts.iter_mut().zip(logprobs) {
-        rollout.logprobs = logprobs;
+        rollout.replace_logprobs(&logprobs);
     }
     rollouts
 }
