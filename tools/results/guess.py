@@ -20,7 +20,7 @@ import time
 import plot as pictures
 
 HIGH, GUESSES, GAMES, SEEDS = 7, 3, 6000, [1, 2, 3]
-STEPS, EVERY, HELD_OUT = 200, 10, 500
+STEPS, EVERY, HELD_OUT = 300, 25, 500
 PROMPT = f"A number from 1 to {HIGH}.\n"
 # The environment writes its answers as lines, as the games do.
 GAME = f'{{ guess: {{ low: 1, high: {HIGH}, guesses: {GUESSES}, explain: false, after: "\\n" }} }}'
@@ -72,7 +72,7 @@ def run(binary, out):
         started = time.monotonic()
         gradus(binary, "grpo", "--model", out / "sft/model", "--data", out / "prompts.jsonl", "--eval-data", out / "held_out.jsonl",
                "--environment", GAME, "--output-dir", out / f"grpo-{seed}", "--seed", seed, "--max-steps", STEPS, "--batch-size", 32,
-               "--group-size", 8, "--learning-rate", 1e-4, "--kl-coefficient", 0, "--max-new-tokens", 40, "--stop", "\n",
+               "--group-size", 8, "--learning-rate", 3e-4, "--kl-coefficient", 0, "--max-new-tokens", 40, "--stop", "\n",
                "--temperature", 1, "--eval-steps", EVERY, "--max-eval-rows", HELD_OUT)
         print(f"seed {seed}: {time.monotonic() - started:.0f} s", flush=True)
 

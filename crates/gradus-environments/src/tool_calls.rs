@@ -37,12 +37,21 @@ impl CallFormat {
     /// All formats.
     pub const ALL: [Self; 3] = [Self::Hermes, Self::Llama3, Self::Mistral];
 
-    /// The format that a chat template teaches; none where it says nothing of calls.
+    /// The format that the text of a chat template mentions; none where it mentions none. Several families use the same marks for
+    /// other forms, so [`that_reads`](Self::that_reads) what the template writes is the surer way.
     pub fn of_template(source: &str) -> Option<Self> {
         let marks = [(OPEN, Self::Hermes), (TOOL_CALLS, Self::Mistral), (PYTHON_TAG, Self::Llama3)];
         let found = marks.into_iter().find(|(mark, _)| source.contains(mark)).map(|(_, format)| format);
         // Llama 3.2 writes calls without the tag, and its template shows the form.
         found.or_else(|| source.contains("\"parameters\":").then_some(Self::Llama3))
+    }
+
+    /// The format in which a turn is exactly this call; none where the turn has another form.
+    pub fn that_reads(turn: &str, call: &Call) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| match &format.read(turn).1[..] {
+            [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
+            _ => false,
+        })
     }
 
     /// The text outside of the calls, without white space around it, and the calls in order. `text` is decoded with special tokens

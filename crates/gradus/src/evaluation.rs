@@ -280,10 +280,13 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
 
 /// What environments did, as means over episodes: `environment/turns`, `environment/answered_tokens` (tokens that the policy only
 /// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `time_ended`, `failed`), and the sums of the
-/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). Calls of tools have TRL's names: `tools/call_frequency` (calls an episode) and `tools/failure_frequency` (failures a
-/// call).
+/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). Calls
+/// of tools have TRL's names: `tools/call_frequency` (calls an episode, those without a call among them) and
+/// `tools/failure_frequency` (failures a call; nothing without calls).
 fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     let share = |is_so: bool| f64::from(u8::from(is_so));
+    let (mut calls, mut failures, mut offers_tools) = (0.0, 0.0, false);
+    let mut episodes = 0.0;
     for rollout in &rollouts.rollouts {
         let Some(episode) = &rollout.episode else { continue };
         let answered: usize = rollout.turns.iter().map(|turn| turn.answered).sum();
@@ -305,14 +308,17 @@ fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
         for (name, value) in rollout.exchanges().flat_map(|exchange| &exchange.observation.metrics) {
             *sums.entry(name).or_default() += value;
         }
-        let calls = sums.remove("tools/calls");
-        let failed = sums.remove("tools/failures");
-        if let Some(calls) = calls {
-            stats.mean("tools/call_frequency", calls, 1.0);
-            stats.mean("tools/failure_frequency", failed.unwrap_or(0.0), calls);
-        }
+        let of_episode = sums.remove("tools/calls");
+        offers_tools |= of_episode.is_some();
+        calls += of_episode.unwrap_or(0.0);
+        failures += sums.remove("tools/failures").unwrap_or(0.0);
+        episodes += 1.0;
         for (name, sum) in sums {
             stats.mean(&format!("environment/{name}"), sum, 1.0);
         }
+    }
+    if offers_tools {
+        stats.mean("tools/call_frequency", calls, episodes);
+        stats.mean("tools/failure_frequency", failures, calls);
     }
 }

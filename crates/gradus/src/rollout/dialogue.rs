@@ -4,11 +4,12 @@
 //! a conversation of one question, as TRL finds them.
 
 use gradus_environments as env;
+use gradus_environments::CallFormat;
 use serde_json::{Map, Value, json};
 
 use super::{Exchange, Prompt, Retokenized, StopReason, Turn};
 use crate::data::Message;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, excerpt};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 
 /// Reads the calls of tools in a turn: the text outside of them, and the calls.
@@ -29,6 +30,85 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
+    /// The form in which the template writes calls of tools: the one that reads what the template writes. Where it leaves calls out,
+    /// the form that its text mentions.
+    ///
+    /// # Errors
+    /// When there is no template, or its form is none of those that are read.
+    pub fn call_format(&self) -> Result<CallFormat> {
+        let template = self.template()?;
+        let mentioned = || CallFormat::of_template(template.source());
+        let hint = "say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)";
+        let silent =
+            || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
+        let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
+        let call = env::Call { id: Some("000000000".into()), name: self.first_tool(), arguments: Ok(arguments) };
+        let conversation = [question(), said_with(&[called(&call)])];
+        let [whole, head] = self.bare_options();
+        let mut rendered = template.render_all(&[(&conversation[..1], head), (&conversation[..], whole)]).into_iter();
+        let mut next = || rendered.next().expect("two conversations");
+        let (Ok(before), Ok(whole)) = (next(), next()) else { return mentioned().ok_or_else(silent) };
+        let behind_question = || whole.text.rsplit_once(QUESTION).map(|(_, behind)| behind);
+        let turn = whole.text.strip_prefix(&before.text).or_else(behind_question).unwrap_or(&whole.text);
+        let turn = self.last_mark(turn).map_or(turn, |(mark, at)| &turn[..at - mark.len()]);
+        if let Some(format) = CallFormat::that_reads(turn, &call) {
+            return Ok(format);
+        }
+        if !turn.contains(&call.name) {
+            return mentioned().ok_or_else(silent);
+        }
+        let message = format!(
+            "the chat template writes calls of tools in a form that is not read here: `{}`",
+            excerpt(turn.trim(), QUOTED)
+        );
+        Err(Error::model(template.path(), message).with_hint(hint))
+    }
+
+    /// Checks that the template shows the tools, and what they answer.
+    ///
+    /// # Errors
+    /// When there is no template, it leaves one of them out, or it refuses such a conversation.
+    pub fn check_tools(&self) -> Result<()> {
+        let template = self.template()?;
+        let left_out = |what: &str| {
+            Error::model(template.path(), format!("the chat template does not show the model {what}"))
+                .with_hint("use a template that has a place for tools: `--chat-template qwen`")
+        };
+        let [_, head] = self.bare_options();
+        let shown = template.render(&[question()], &head)?.text;
+        let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+        if let Some(name) = names.into_iter().find(|name| !shown.contains(name)) {
+            return Err(left_out(&format!("the tool `{name}`")));
+        }
+        let call = env::Call { id: None, name: self.first_tool(), arguments: Ok(Map::new()) };
+        let reply = env::Reply::Tool { name: call.name.clone(), id: None, content: "water".into() };
+        let turn = env::Turn { calls: vec![call], ..env::Turn::default() };
+        let (_, answer) = self.answered(template, self.bare_options(), (&turn, &[reply]), StopReason::StopId)?;
+        if answer.contains("water") { Ok(()) } else { Err(left_out("what a tool answers")) }
+    }
+
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.template.as_ref().ok_or_else(|| {
+            let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+            let names = names.collect::<Vec<_>>().join(", ");
+            Error::input(format!("the model has no chat template, which would show it the tools ({names})"))
+                .with_hint("give one with `--chat-template NAME`")
+        })
+    }
+
+    fn first_tool(&self) -> String {
+        self.tools.first().and_then(|tool| tool["function"]["name"].as_str()).unwrap_or("tool").to_owned()
+    }
+
+    /// How conversations of no row are rendered: without the head of the next turn, and with it.
+    fn bare_options(&self) -> [RenderOptions<'_>; 2] {
+        [false, true].map(|add_generation_prompt| RenderOptions {
+            tools: Some(&self.tools),
+            add_generation_prompt,
+            ..RenderOptions::default()
+        })
+    }
+
     /// What the policy wrote with `ids`.
     ///
     /// # Errors
@@ -82,7 +162,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// When the template refuses the answer, or does not write it behind the turn.
-    pub(super) fn answer(
+    pub fn answer(
         &self,
         prompt: &Prompt,
         turn: &env::Turn,
@@ -93,28 +173,60 @@ impl Dialogue {
             let text: String = replies.iter().map(env::Reply::content).collect();
             return self.behind(&turn.text, &text);
         };
-        let conversation: Vec<Value> = [json!({ "role": "user", "content": "question" }), asked(turn, replies)].into();
-        let answered: Vec<Value> = conversation.iter().cloned().chain(replies.iter().map(message)).collect();
-        let requests = [(&conversation[..], self.options(prompt, false)), (&answered[..], self.options(prompt, true))];
-        let mut rendered = template.render_all(&requests).into_iter();
-        let mut next = || rendered.next().expect("two conversations");
-        let (before, after) = (next()?.text, next()?.text);
-        // Templates write more behind the mark that ends a turn (a new line): the turn that was drawn ends with the mark.
-        let marks = self.stop_ids.iter().filter_map(|&id| self.tokenizer.token(id));
-        let end = marks
-            .filter_map(|mark| Some(before.rfind(&mark)?..before.rfind(&mark)? + mark.len()))
-            .max_by_key(|m| m.end);
-        let cut = match (end, stop) {
-            (Some(mark), StopReason::StopId) => mark.end,
-            (Some(mark), _) => mark.start,
-            (None, _) => before.len(),
-        };
-        if !after.starts_with(&before[..cut]) {
-            let message = "the chat template writes a turn otherwise when an answer follows, so the answer cannot be told from it";
-            return Err(Error::model(template.path(), message)
-                .with_hint("use a template that never changes what stands before: `--chat-template NAME`"));
+        let options = [false, true].map(|add_generation_prompt| self.options(prompt, add_generation_prompt));
+        let (before, answer) = self.answered(template, options, (turn, replies), stop)?;
+        self.behind(&before, &answer)
+    }
+
+    /// A conversation up to the end of a turn, and what the template writes behind it: the replies and the head of the next turn.
+    fn answered(
+        &self,
+        template: &ChatTemplate,
+        [alone, going_on]: [RenderOptions<'_>; 2],
+        (turn, replies): (&env::Turn, &[env::Reply]),
+        stop: StopReason,
+    ) -> Result<(String, String)> {
+        let mut refused = None;
+        for (asked, replies) in exchanges(turn, replies) {
+            let conversation = [question(), asked];
+            let answered: Vec<Value> = conversation.iter().cloned().chain(replies).collect();
+            let rendered =
+                template.render_all(&[(&conversation[..], alone.clone()), (&answered[..], going_on.clone())]);
+            match rendered.into_iter().collect::<Result<Vec<_>>>() {
+                Ok(rendered) => {
+                    let (before, after) = (&rendered[0].text, &rendered[1].text);
+                    let end = self.end_of_turn(before, after, stop).ok_or_else(|| {
+                        let message = "the chat template writes a turn otherwise when an answer follows, so the answer cannot be told from it";
+                        Error::model(template.path(), message)
+                            .with_hint("use a template that never changes what stands before: `--chat-template NAME`")
+                    })?;
+                    return Ok((after[..end].to_owned(), after[end..].to_owned()));
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
         }
-        self.behind(&before[..cut], &after[cut..])
+        Err(refused.expect("there is always an exchange"))
+    }
+
+    /// Where the turn at the end of `before` ends in `after`, which goes on behind it. Templates write more behind the mark that
+    /// ends a turn (a new line), but the turn that was drawn ends with the mark. Without the mark, the turn ends before it.
+    ///
+    /// Templates that show thoughts in the last turn alone (Qwen3) write the turn otherwise in `after`. It still ends with as many
+    /// marks behind it.
+    fn end_of_turn(&self, before: &str, after: &str, stop: StopReason) -> Option<usize> {
+        let Some((mark, _)) = self.last_mark(before) else { return after.starts_with(before).then_some(before.len()) };
+        let nth = before.matches(&mark).count();
+        let (at, _) = after.match_indices(&mark).nth(nth - 1)?;
+        Some(if stop == StopReason::StopId { at + mark.len() } else { at })
+    }
+
+    /// The last mark of `text` that ends a turn, and where it ends.
+    fn last_mark(&self, text: &str) -> Option<(String, usize)> {
+        let marks = self.stop_ids.iter().filter_map(|&id| self.tokenizer.token(id));
+        marks
+            .filter_map(|mark| text.rfind(&mark).map(|at| (at + mark.len(), mark)))
+            .max()
+            .map(|(end, mark)| (mark, end))
     }
 
     /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
@@ -180,8 +292,9 @@ impl Dialogue {
 
     /// How conversations that begin with `prompt` are rendered.
     fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
+        let of_row = prompt.columns.get("tools").and_then(Value::as_array);
         RenderOptions {
-            tools: Some(&self.tools),
+            tools: Some(of_row.unwrap_or(&self.tools)),
             add_generation_prompt,
             variables: variables(prompt),
             ..RenderOptions::default()
@@ -240,15 +353,8 @@ impl Held<'_> {
 
 /// A turn of the policy as a message. Calls that could not be read stand in its text.
 fn turn_message(turn: &env::Turn) -> Value {
-    let call = |call: &env::Call| {
-        let arguments = call.arguments.as_ref().ok()?;
-        let mut value = json!({ "type": "function", "function": { "name": call.name, "arguments": arguments } });
-        if let Some(id) = &call.id {
-            value["id"] = json!(id);
-        }
-        Some(value)
-    };
-    match turn.calls.iter().map(call).collect::<Option<Vec<Value>>>() {
+    let readable = |call: &env::Call| call.arguments.is_ok().then(|| called(call));
+    match turn.calls.iter().map(readable).collect::<Option<Vec<Value>>>() {
         Some(calls) if !calls.is_empty() => {
             json!({ "role": "assistant", "content": turn.content, "tool_calls": calls })
         }
@@ -261,20 +367,51 @@ fn variables(prompt: &Prompt) -> Option<&Map<String, Value>> {
     prompt.columns.get("chat_template_kwargs").and_then(Value::as_object)
 }
 
-/// A turn of the assistant that `replies` answer. Templates read the names of the tools from it.
-fn asked(turn: &env::Turn, replies: &[env::Reply]) -> Value {
+const QUESTION: &str = "question";
+
+/// The most characters of a turn that a message quotes.
+const QUOTED: usize = 120;
+
+/// What turns are answers to while the template is asked how it writes them.
+fn question() -> Value {
+    json!({ "role": "user", "content": QUESTION })
+}
+
+/// A turn of the assistant with calls.
+fn said_with(calls: &[Value]) -> Value {
+    json!({ "role": "assistant", "content": "", "tool_calls": calls })
+}
+
+/// A call as templates read it.
+fn called(call: &env::Call) -> Value {
+    let arguments = call.arguments.as_ref().ok();
+    let mut value =
+        json!({ "type": "function", "function": { "name": call.name, "arguments": arguments.unwrap_or(&Map::new()) } });
+    if let Some(id) = &call.id {
+        value["id"] = json!(id);
+    }
+    value
+}
+
+/// A turn of the assistant and the `replies` to it as messages: first as they are, then in other ways that templates accept.
+///
+/// Templates read names of tools and ids of calls from the turn; arguments are left out, as in TRL. Some templates refuse several
+/// calls in a turn (Llama 3). Some need ids of nine letters or digits (Mistral), and a policy can write others or none.
+fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>)> {
+    let own: Vec<Value> = replies.iter().map(message).collect();
     let are_of_tools = replies.iter().any(|reply| matches!(reply, env::Reply::Tool { .. }));
     if !are_of_tools || turn.calls.is_empty() {
-        return json!({ "role": "assistant", "content": "answer" });
+        return vec![(json!({ "role": "assistant", "content": "answer" }), own)];
     }
-    let call = |call: &env::Call| {
-        let mut value = json!({ "type": "function", "function": { "name": call.name, "arguments": {} } });
-        if let Some(id) = &call.id {
-            value["id"] = json!(id);
-        }
-        value
-    };
-    json!({ "role": "assistant", "content": "", "tool_calls": turn.calls.iter().map(call).collect::<Vec<_>>() })
+    let bare = |call: &env::Call| called(&env::Call { arguments: Ok(Map::new()), ..call.clone() });
+    let mut calls: Vec<Value> = turn.calls.iter().map(bare).collect();
+    let mut ways = vec![(said_with(&calls), own.clone()), (said_with(&calls[..1]), own.clone())];
+    let mut numbered = own;
+    let of_tools = numbered.iter_mut().filter(|reply| reply["role"] == "tool");
+    of_tools.enumerate().for_each(|(i, reply)| reply["tool_call_id"] = json!(format!("{i:09}")));
+    calls.iter_mut().enumerate().for_each(|(i, call)| call["id"] = json!(format!("{i:09}")));
+    ways.extend([(said_with(&calls), numbered.clone()), (said_with(&calls[..1]), numbered)]);
+    ways
 }
 
 /// A reply as a message of the conversation.

@@ -437,7 +437,17 @@ impl Game<'_> {
             false => {
                 let (prompt, stop) = (&prompts[row / self.sampler.group_size], self.rows[row].stop);
                 let stop = stop.expect("a turn was answered");
-                let ids = self.episodes.dialogue.answer(prompt, &said, stop, &observation.replies)?;
+                let ids = match self.episodes.dialogue.answer(prompt, &said, stop, &observation.replies) {
+                    Ok(ids) => ids,
+                    Err(Error::Interrupted) => return Err(Error::Interrupted),
+                    Err(error) => {
+                        // An answer that cannot be shown to the policy is the environment's failure.
+                        let hint = error.hint().map(str::to_owned);
+                        let refused = env::Error::Episode { message: error.to_string(), hint };
+                        self.rows[row].fail(&refused);
+                        return Ok(());
+                    }
+                };
                 let used = self.rows[row].ids.len() + ids.len();
                 if used < most {
                     let mut stream = (self.stream)(row);

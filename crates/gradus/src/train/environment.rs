@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_environments as env;
-use gradus_environments::{CallFormat, Combined, Recorded, Replay, ToolSource};
+use gradus_environments::{Combined, Recorded, Replay, ToolSource};
 
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Diagnostic, Error, Result};
 use crate::plugin::Plugin;
 use crate::rollout::Dialogue;
-use crate::rollout::episodes::{Episodes, Limits, ReadCalls};
+use crate::rollout::episodes::{Episodes, Limits};
 use crate::settings::{EpisodeConfig, ToolConfig};
 
 /// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
@@ -36,34 +36,22 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         }
     };
     let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
-    let template = start.model.template.clone();
-    let read_calls: Option<Box<ReadCalls>> = match environment.tools() {
-        [] => None,
-        tools => {
-            let Some(template) = &template else {
-                let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-                let message =
-                    format!("the model has no chat template, which would show it the tools ({})", names.join(", "));
-                return Err(Error::input(message).with_hint("give one with `--chat-template NAME`"));
-            };
-            let format = tool_calls.or_else(|| CallFormat::of_template(template.source())).ok_or_else(|| {
-                Error::input("the chat template does not show how the model writes calls of tools")
-                    .with_hint("say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)")
-            })?;
-            Some(Box::new(move |text: &str| format.read(text)))
-        }
-    };
     let environment = match environment.is_deterministic() || recorded.is_empty() {
         true => environment,
         false => Arc::new(Replay::new(environment, recorded)),
     };
-    let dialogue = Dialogue {
+    let mut dialogue = Dialogue {
         tokenizer: start.model.tokenizer.clone(),
-        template,
+        template: start.model.template.clone(),
         tools: environment.tools().iter().map(env::Tool::to_template).collect(),
         stop_ids: start.model.stop_ids(),
-        read_calls,
+        read_calls: None,
     };
+    if !dialogue.tools.is_empty() {
+        let format = tool_calls.map_or_else(|| dialogue.call_format(), Ok)?;
+        dialogue.check_tools()?;
+        dialogue.read_calls = Some(Box::new(move |text: &str| format.read(text)));
+    }
     let limits = Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once };
     Ok(Some(Episodes { environment, dialogue, limits }))
 }

@@ -10,6 +10,7 @@ mod classify;
 #[path = "../device/mod.rs"]
 mod device;
 mod encoders;
+mod episodes;
 mod fixture;
 mod head;
 mod losses_of_pairs;
@@ -22,6 +23,7 @@ mod seq2seq;
 #[path = "../support/mod.rs"]
 mod support;
 mod tensors;
+mod tool_calls;
 mod trackers;
 mod trainer;
 mod trajectories;

@@ -27,7 +27,7 @@ use gradus::math::conjugate::dot;
 use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use gradus::objective::OfflineMethod;
 use gradus::progress::Unwatched;
-use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
+use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason, Turn};
 use gradus::run::read_metrics;
 use gradus::settings::Settings;
 use gradus::settings::TrainConfig;
@@ -274,10 +274,17 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         columns: serde_json::Map::new(),
     };
     let rollout = |(i, row): (usize, &Value)| {
-        let completion_ids = ids(&row["completion_ids"]);
-        // Id 2 ends a text.
-        let stop = if completion_ids.last() == Some(&2) { StopReason::StopId } else { StopReason::Length };
-        Rollout::one_turn(i / group_size, "", completion_ids, stop)
+        let parts: Vec<[Vec<u32>; 2]> = match row["turns"].as_array() {
+            Some(turns) => turns.iter().map(|turn| [ids(&turn["drawn"]), ids(&turn["answered"])]).collect(),
+            None => vec![[ids(&row["completion_ids"]), Vec::new()]],
+        };
+        let completion_ids: Vec<u32> = parts.iter().flatten().flatten().copied().collect();
+        // Id 2 ends a text, and id 4 a turn.
+        let stop = if matches!(completion_ids.last(), Some(2 | 4)) { StopReason::StopId } else { StopReason::Length };
+        let turn =
+            |[drawn, answered]: &[Vec<u32>; 2]| Turn { answered: answered.len(), ..Turn::unanswered(drawn.len()) };
+        let turns = parts.iter().map(turn).collect();
+        Rollout { turns, ..Rollout::one_turn(i / group_size, "", completion_ids, stop) }
     };
     let mut rollouts = Rollouts {
         prompts: rows.iter().step_by(group_size).map(prompt).collect(),
@@ -287,19 +294,19 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
     };
     let logprobs = actor::logprobs(policy, &rollouts, temperature, settings.passes);
     for (rollout, logprobs) in rollouts.rollouts.iter_mut().zip(logprobs) {
-        rollout.logprobs = logprobs;
+        rollout.replace_logprobs(&logprobs);
     }
     rollouts
 }
 
 /// One reward per completion, on its last token.
-fn rewards(rows: &[Value], key: &str) -> Vec<Option<Vec<f32>>> {
-    let reward = |row: &Value| {
-        let mut rewards_t = vec![0.0; row["completion_ids"].as_array().unwrap().len()];
+fn rewards(rows: &[Value], rollouts: &Rollouts, key: &str) -> Vec<Option<Vec<f32>>> {
+    let reward = |(row, rollout): (&Value, &Rollout)| {
+        let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
         *rewards_t.last_mut().unwrap() = row[key].as_f64().unwrap() as f32;
         Some(rewards_t)
     };
-    rows.iter().map(reward).collect()
+    rows.iter().zip(&rollouts.rollouts).map(reward).collect()
 }
 
 fn settings(steps: usize, learning_rate: f64, max_grad_norm: f64) -> Settings {
@@ -379,7 +386,8 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
             let rows: Vec<Value> = recorded.iter().filter(|row| row["generation"] == generation).cloned().collect();
             let rollouts = rollouts(&rows, &learner.frozen().policy, 4, temperature, &settings);
             let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
-            let experience = Experience { rollouts, rewards: rewards(&rows, "reward"), reference: Some(reference) };
+            let rewards = rewards(&rows, &rollouts, "reward");
+            let experience = Experience { rollouts, rewards, reference: Some(reference) };
             let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
             known = Some((experience, advantages));
         }
@@ -422,6 +430,13 @@ fn weights_and_gates_in_place_of_the_clip() {
     for run in ["grpo_cispo", "grpo_sapo", "grpo_vespo"] {
         grpo(run);
     }
+}
+
+/// Episodes of several turns: what tools and environments answered carries no loss.
+#[test]
+fn group_relative_policy_optimisation_over_several_turns() {
+    grpo("grpo_tools");
+    grpo("grpo_environment");
 }
 
 #[test]
@@ -473,7 +488,8 @@ fn ppo(run: &str) {
         let rows: Vec<Value> = recorded.iter().filter(|row| row["iteration"] == iteration).cloned().collect();
         let rollouts = rollouts(&rows, &learner.frozen().policy, 1, temperature, &settings);
         let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
-        let experience = Experience { rollouts, rewards: rewards(&rows, "score"), reference: Some(reference) };
+        let rewards = rewards(&rows, &rollouts, "score");
+        let experience = Experience { rollouts, rewards, reference: Some(reference) };
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
         if let Some(expected) = fixture["iterations"].get(iteration) {
             let metrics = expected["metrics"].as_object().unwrap();
@@ -628,7 +644,8 @@ fn recorded_with(run: &str, keys: &Value) {
         }
         let of = if algorithm.has_raw_kl() { actor::raw_logprobs } else { actor::logprobs };
         let reference = of(&reference, &rollouts, temperature, settings.passes);
-        let experience = Experience { rollouts, rewards: rewards(&rows, "score"), reference: Some(reference) };
+        let rewards = rewards(&rows, &rollouts, "score");
+        let experience = Experience { rollouts, rewards, reference: Some(reference) };
         let coefficient = algorithm.kl_coefficient().unwrap();
         near("kl_coef", coefficient, expected["metrics"]["kl_coef"].as_f64().unwrap());
         let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
@@ -732,7 +749,8 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let mut numbers = fixture["advantages"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32);
     let advantages =
         rollouts.rollouts.iter().map(|rollout| numbers.by_ref().take(rollout.counted()).collect()).collect();
-    let experience = Experience { rollouts, rewards: rewards(rows, "score"), reference: None };
+    let rewards = rewards(rows, &rollouts, "score");
+    let experience = Experience { rollouts, rewards, reference: None };
     let chosen: Vec<usize> = (0..rows.len()).collect();
     let advantages = Advantages { advantages, ..Advantages::default() };
     let batch = MiniBatch {

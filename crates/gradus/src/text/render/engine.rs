@@ -98,6 +98,10 @@ impl Engine {
             context.insert(name.clone(), Value::from(token.as_str()));
         }
         context.insert("messages".into(), messages);
+        if let Some(tools) = &settings.tools {
+            // SmolLM3 reads the tools that are called as JSON under this name.
+            context.insert("xml_tools".into(), Value::Array(tools.clone()));
+        }
         context.insert("tools".into(), settings.tools.map_or(Value::Null, Value::Array));
         context.insert("documents".into(), Value::Null);
         context.insert("add_generation_prompt".into(), Value::Bool(settings.add_generation_prompt));

@@ -1,0 +1,234 @@
+//! Calls of tools in chat templates, beside transformers and TRL: what templates write, what is read in it, and what is appended as
+//! an answer (`tools/parity/tool_calls.py`).
+
+use std::path::{Path, PathBuf};
+
+use gradus::rollout::{Dialogue, Prompt, StopReason};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
+use gradus_environments::{Call, CallFormat, Reply, Turn};
+use serde_json::{Map, Value, json};
+
+use crate::fixture::{flat, folder, list, read, text};
+
+/// The templates of a folder beside what transformers and TRL made of them.
+struct Cases {
+    folder: PathBuf,
+    fixture: Value,
+    tokenizer: Tokenizer,
+}
+
+impl Cases {
+    fn open(folder: &Path) -> Self {
+        let file = folder.join("cases.json");
+        let bytes = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let tokenizer = Tokenizer::from_dir(&folder.join("tokenizer")).expect("a tokenizer");
+        Self { folder: folder.to_owned(), fixture: serde_json::from_slice(&bytes).expect("JSON"), tokenizer }
+    }
+
+    fn path(&self, template: &str) -> PathBuf {
+        match self.fixture["elsewhere"][template].as_str() {
+            Some(path) => Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path),
+            None => self.folder.join(format!("{template}.jinja")),
+        }
+    }
+
+    fn dialogue(&self, name: &str) -> Dialogue {
+        let mark = text(&self.fixture["templates"][name]["mark"]);
+        let mark_ids = self.tokenizer.encode(mark, false).expect("ids");
+        Dialogue {
+            tokenizer: self.tokenizer.clone(),
+            template: Some(ChatTemplate::from_file(&self.path(name), &self.tokenizer).expect("a template")),
+            tools: list(&self.fixture["tools"]).to_vec(),
+            // A mark that is several tokens ends no turn.
+            stop_ids: if mark_ids.len() == 1 { mark_ids } else { vec![2] },
+            read_calls: None,
+        }
+    }
+
+    fn form(&self, name: &str) -> Option<CallFormat> {
+        serde_json::from_value(self.fixture["templates"][name]["form"].clone()).expect("a form")
+    }
+
+    /// What differs from the other implementations.
+    fn differences(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let (mut name, mut dialogue) = ("", None);
+        for case in list(&self.fixture["cases"]) {
+            if name != text(&case["template"]) {
+                name = text(&case["template"]);
+                dialogue = Some(self.dialogue(name));
+                let found = dialogue.as_ref().expect("just made").call_format();
+                if found.as_ref().ok() != self.form(name).as_ref() {
+                    wrong.push(format!("{name}: {found:?} instead of {:?}", self.form(name)));
+                }
+                if let (Some(_), Err(error)) = (self.form(name), dialogue.as_ref().expect("just made").check_tools()) {
+                    wrong.push(format!("{name}: {error}"));
+                }
+            }
+            let at = format!("{name} / {}", text(&case["conversation"]));
+            let messages = list(&self.fixture["conversations"][text(&case["conversation"])]);
+            let dialogue = dialogue.as_ref().expect("just made");
+            for (key, add_generation_prompt) in [("plain", false), ("with_generation_prompt", true)] {
+                let Some(expected) = case.get(key) else { continue };
+                let tools = Some(dialogue.tools.as_slice());
+                let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
+                let template = dialogue.template.as_ref().expect("a template");
+                match (template.render(messages, &options), expected["text"].as_str()) {
+                    (Ok(found), Some(wanted)) if found.text == wanted => {}
+                    (Err(_), None) => {}
+                    (found, wanted) => wrong.push(format!("{at}, {key}:\n  {found:?}\n  {wanted:?}")),
+                }
+            }
+            if let Some(expected) = case.get("ids") {
+                let found = self.tokenizer.encode(text(&case["plain"]["text"]), false).expect("ids");
+                if found != ids(expected) {
+                    wrong.push(format!("{at}: ids {found:?}"));
+                }
+            }
+            let Some(form) = self.form(name) else { continue };
+            for turn in case["turns"].as_array().into_iter().flatten() {
+                let at = format!("{at}, turn {}", turn["message"]);
+                wrong.extend(
+                    self.turn((dialogue, form), turn, messages).into_iter().map(|what| format!("{at}: {what}")),
+                );
+            }
+            // A turn with more calls than the template writes: TRL shows it the first.
+            if let Some(expected) = case.get("suffix").filter(|suffix| suffix.is_array()) {
+                let calls = list(&messages[1]["tool_calls"]).iter().map(|call| called(call, false)).collect();
+                let answers: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").collect();
+                let found = answered(dialogue, calls, &answers, false);
+                if found.as_ref().ok() != Some(&ids(expected)) {
+                    wrong.push(format!("{at}: {found:?} instead of {expected}"));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// What a turn with calls is read as, and what is put behind it.
+    fn turn(&self, (dialogue, form): (&Dialogue, CallFormat), turn: &Value, messages: &[Value]) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let i = turn["message"].as_u64().expect("a number") as usize;
+        let (content, calls) = form.read(text(&turn["text"]));
+        let has_ids = form == CallFormat::Mistral && text(&turn["text"]).contains("call0abcd");
+        let told: Vec<Call> = list(&messages[i]["tool_calls"]).iter().map(|call| called(call, has_ids)).collect();
+        // Some templates leave calls out.
+        let is_told = text(&turn["text"]).contains('{');
+        if is_told && calls != told {
+            wrong.push(format!("{calls:?} instead of {told:?}"));
+        }
+        if let Some(read) = turn["read"].as_object().filter(|read| !read.contains_key("error")) {
+            let without_thought = content.rsplit("</think>").next().expect("a part").trim();
+            if without_thought != text(&read["content"]) {
+                wrong.push(format!("{content:?} instead of {}", read["content"]));
+            }
+            wrong.extend(compare(&calls, list(&read["calls"])));
+        }
+        let answers: Vec<&Value> =
+            messages[i + 1..].iter().take(turn["answers"].as_u64().expect("a number") as usize).collect();
+        if !answers.is_empty() && turn["suffix"].is_array() {
+            let found = answered(dialogue, told.clone(), &answers, has_ids);
+            if found.as_ref().ok() != Some(&ids(&turn["suffix"])) {
+                let says = |ids: &[u32]| self.tokenizer.decode(ids, false).expect("decoded");
+                let found = found.map(|ids| says(&ids));
+                wrong.push(format!("answered {found:?} instead of {:?}", says(&ids(&turn["suffix"]))));
+            }
+            // A policy can leave the ids of its calls out, or write others.
+            let nameless = told.into_iter().map(|call| Call { id: None, ..call }).collect();
+            match answered(dialogue, nameless, &answers, false) {
+                Ok(found) => {
+                    let said = self.tokenizer.decode(&found, false).expect("decoded");
+                    let shown = |answer: &&Value| {
+                        text(&answer["content"]).split(['"', '\n', '\\']).all(|part| said.contains(part))
+                    };
+                    if !answers.iter().all(|answer| shown(answer) || !text(&answer["content"]).is_ascii()) {
+                        wrong.push(format!("without ids, the answer is {said:?}"));
+                    }
+                }
+                Err(error) => wrong.push(format!("without ids: {error}")),
+            }
+        }
+        wrong
+    }
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    flat(value).into_iter().map(|id| id as u32).collect()
+}
+
+fn called(call: &Value, has_id: bool) -> Call {
+    let function = &call["function"];
+    Call {
+        id: call["id"].as_str().filter(|_| has_id).map(str::to_owned),
+        name: text(&function["name"]).to_owned(),
+        arguments: Ok(function["arguments"].as_object().cloned().expect("an object")),
+    }
+}
+
+fn answered(dialogue: &Dialogue, calls: Vec<Call>, answers: &[&Value], has_ids: bool) -> gradus::Result<Vec<u32>> {
+    let reply = |answer: &&Value| Reply::Tool {
+        name: text(&answer["name"]).to_owned(),
+        id: answer["tool_call_id"].as_str().filter(|_| has_ids).map(str::to_owned),
+        content: text(&answer["content"]).to_owned(),
+    };
+    let replies: Vec<Reply> = answers.iter().map(reply).collect();
+    let prompt = Prompt {
+        row: 0,
+        text: String::new(),
+        ids: Vec::new(),
+        apart: false,
+        messages: Some(Vec::new()),
+        columns: Map::new(),
+    };
+    dialogue.answer(&prompt, &Turn { calls, ..Turn::default() }, StopReason::StopId, &replies)
+}
+
+/// Calls beside those that transformers reads.
+fn compare(found: &[Call], expected: &[Value]) -> Option<String> {
+    let plain = |call: &Call| json!([call.name, call.arguments.clone().ok()]);
+    let found: Vec<Value> = found.iter().map(plain).collect();
+    // TRL takes missing arguments for none.
+    let arguments = |call: &Value| call.get("arguments").filter(|given| !given.is_null()).cloned().unwrap_or(json!({}));
+    let expected: Vec<Value> = expected.iter().map(|call| json!([call["name"], arguments(call)])).collect();
+    (found != expected).then(|| format!("read {found:?}, but transformers {expected:?}"))
+}
+
+#[test]
+fn templates_write_calls_and_answers_as_in_transformers_and_trl() {
+    let cases = Cases::open(&folder().join("tool_calls"));
+    let wrong = cases.differences();
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn real_templates_write_calls_and_answers_as_in_transformers_and_trl() {
+    let Some(folder) = std::env::var_os("GRADUS_CHAT_TEMPLATES") else {
+        return crate::support::skipped("chat-templates", "GRADUS_CHAT_TEMPLATES names no folder");
+    };
+    let wrong = Cases::open(Path::new(&folder)).differences();
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Where transformers reads calls, they are the same. Where it fails, TRL takes the turn for a text without calls; here the policy is
+/// told what is wrong with its call.
+#[test]
+fn turns_are_read_as_in_transformers() {
+    let fixture = read("tool_calls/texts.json");
+    for (form, key) in [(CallFormat::Hermes, "hermes"), (CallFormat::Llama3, "llama3")] {
+        for case in list(&fixture[key]) {
+            let (said, expected) = (text(&case["text"]), &case["read"]);
+            let (content, calls) = form.read(said);
+            let is_sound = |call: &Value| call["name"].is_string();
+            if expected.get("error").is_none() && list(&expected["calls"]).iter().all(is_sound) {
+                assert_eq!(compare(&calls, list(&expected["calls"])), None, "{said}");
+                let without_thought = content.rsplit("</think>").next().expect("a part").trim();
+                assert_eq!(without_thought, text(&expected["content"]), "{said}");
+            } else if said.starts_with("<tool_call>{\"name\"") && said.ends_with("}}") {
+                // The mark that closes the call is missing: the call itself is whole.
+                assert!(calls.len() == 1 && calls[0].arguments.is_ok(), "{said}: {calls:?}");
+            } else {
+                assert!(!calls.is_empty() && calls.iter().all(|call| call.arguments.is_err()), "{said}: {calls:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+"""Calls of tools in chat templates: what templates write, what transformers reads in it, and what TRL appends as an answer.
+
+  <family>.jinja  templates of our own, in the manner of the families; two more lie elsewhere in the repository
+  tokenizer/      the tokenizer of rows/ with the marks of all families
+  cases.json      for each template and conversation: text, some ids, each turn with calls as it is written and read, and the ids that
+                  TRL's GRPO trainer puts behind it (where the template wants ids of calls, which TRL does not give: those of the text)
+  texts.json      what transformers reads in turns as models write them, good and bad
+
+`--real FOLDER --out OTHER` does the same with the templates that TRL's package ships and with those of FOLDER (files `*.jinja`), and
+writes them and `cases.json` to OTHER, outside of the repository. `GRADUS_CHAT_TEMPLATES=OTHER cargo test -p gradus --test parity
+tool_calls` then compares with them.
+"""
+
+import argparse
+import copy
+import pathlib
+import types
+
+from common import FIXTURES, meta, write_json
+
+import trl.chat_template_utils as templates
+from transformers import AutoTokenizer
+from transformers.utils.chat_parsing import parse_response
+from trl import GRPOTrainer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SEED = 0
+MARKS = ["<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>", "[INST]", "[/INST]",
+         "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[CALL_ID]", "[ARGS]",
+         "[TOOL_CONTENT]"]
+
+LLAMA = r"""{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.tool_calls %}
+        {%- if message.tool_calls | length > 1 %}{{- raise_exception('one call a turn, please') }}{%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "' + call.name + '", "parameters": ' }}
+        {{- call.arguments | tojson }}{{- '}<|eot_id|>' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|start_header_id|>ipython<|end_header_id|>\n\n' }}{{- message.content | tojson }}{{- '<|eot_id|>' }}
+    {%- else %}
+        {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}
+        {%- if tools and loop.first %}
+            {%- for tool in tools %}{{- tool | tojson(indent=4) }}{{- '\n\n' }}{%- endfor %}
+        {%- endif %}
+        {{- message.content | trim }}{{- '<|eot_id|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}
+"""
+
+MISTRAL_HEAD = r"""{%- macro wanted(id) %}
+    {%- if id is not defined or id is not string or id | length != 9 %}{{- raise_exception('ids of calls have nine characters') }}{%- endif %}
+    {{- id }}
+{%- endmacro %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {%- if tools and loop.first %}{{- '[AVAILABLE_TOOLS]' }}{{- tools | tojson }}{{- '[/AVAILABLE_TOOLS]' }}{%- endif %}
+        {{- '[INST]' + message.content + '[/INST]' }}
+"""
+MISTRAL_LIST = MISTRAL_HEAD + r"""    {%- elif message.tool_calls %}
+        {{- '[TOOL_CALLS][' }}
+        {%- for call in message.tool_calls %}
+            {{- '{"name": "' + call.function.name + '", "arguments": ' }}{{- call.function.arguments | tojson }}
+            {{- ', "id": "' + wanted(call.id) + '"}' }}{%- if not loop.last %}{{- ', ' }}{%- endif %}
+        {%- endfor %}
+        {{- ']' + eos_token }}
+    {%- elif message.role == 'tool' %}
+        {{- '[TOOL_RESULTS]{"content": ' }}{{- message.content | tojson }}{{- ', "call_id": "' + wanted(message.tool_call_id) + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- message.content + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+MISTRAL_NAMES = MISTRAL_HEAD + r"""    {%- elif message.tool_calls %}
+        {{- message.content }}
+        {%- for call in message.tool_calls %}
+            {{- '[TOOL_CALLS]' + call.function.name + '[CALL_ID]' + wanted(call.id) + '[ARGS]' }}{{- call.function.arguments | tojson }}
+        {%- endfor %}
+        {{- eos_token }}
+    {%- elif message.role == 'tool' %}
+        {{- '[TOOL_RESULTS]' + wanted(message.tool_call_id) + '[TOOL_CONTENT]' + message.content + '[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- message.content + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+# A family that leaves calls out and reads the tools under another name.
+SMOL = r"""{{- '<|im_start|>system\n' }}
+{%- if xml_tools %}
+    {%- for tool in xml_tools %}{{- tool | string }}{{- '\n' }}{%- endfor %}
+    {{- '<tool_call>{"name": …, "arguments": …}</tool_call>' }}
+{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- for message in messages %}
+    {{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+"""
+OURS = {"llama": LLAMA, "mistral_list": MISTRAL_LIST, "mistral_names": MISTRAL_NAMES, "smol": SMOL}
+# Templates that are in the repository already.
+ELSEWHERE = {"qwen": "crates/gradus/src/text/templates/qwen.jinja",
+             "thinking": "crates/gradus/tests/fixtures/parity/chat_templates/thinking.jinja"}
+QWEN, HEADERS, LIST = ("hermes", "<|im_end|>"), ("llama3", "<|eot_id|>"), ("mistral", "<eos>")
+FORMS = {"qwen": QWEN, "thinking": QWEN, "smol": QWEN, "llama": HEADERS, "mistral_list": LIST, "mistral_names": LIST}
+# Where transformers has a reader of calls.
+READERS = {"hermes": templates.qwen3_template, "llama3": templates.llama3_template}
+
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds <a> & 'b', é", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}},
+    {"type": "function", "function": {"name": "look_up", "description": "Looks up", "parameters": {"type": "object", "properties": {
+        "query": {"type": "string"}, "options": {"type": "object"}}}}}]
+
+
+def say(*pairs):
+    return [{"role": role, "content": text} for role, text in pairs]
+
+
+def calls(*given, text=""):
+    made = [{"type": "function", "id": f"call{i}abcd", "function": {"name": name, "arguments": arguments}} for i, (name, arguments) in enumerate(given)]
+    return {"role": "assistant", "content": text, "tool_calls": made}
+
+
+def answer(name, content, i=0):
+    return {"role": "tool", "name": name, "content": content, "tool_call_id": f"call{i}abcd"}
+
+
+HARD = {"query": "a \"quoted\" \\ word,\n\ttab, 漢字 🙂 é \u2028 </tool> {braces} [TOOL] 'single' <b>&amp;</b>", "options": {
+    "nested": {"list": [1, -2.5, 1e-07, 12345678901234, True, False, None, "x", [], {}]}, "": "empty key", "é": "ß"}}
+CONVERSATIONS = {
+    "one": [*say(("user", "1 + 2?")), calls(("add", {"a": 1, "b": 2})), answer("add", "3"), *say(("assistant", "It is 3."))],
+    "with_text": [*say(("user", "1 + 2?")), calls(("add", {"a": 1, "b": 2}), text="Let me add."), answer("add", "3")],
+    "several": [*say(("user", "Both?")), calls(("add", {"a": 1, "b": 2}), ("look_up", {"query": "x"})), answer("add", "3"),
+                answer("look_up", "nothing", 1), *say(("assistant", "3, and nothing."))],
+    "twice": [*say(("user", "And?")), calls(("add", {"a": 1, "b": 2})), answer("add", "3"), calls(("add", {"a": 3, "b": 4})),
+              answer("add", "7"), *say(("assistant", "7."), ("user", "Thanks."), ("assistant", "Sure."))],
+    "hard": [*say(("user", "Hard?")), calls(("look_up", HARD)), answer("look_up", "{\"found\": [\"é\", 1]}\nand <more> \"text\"")],
+    "nothing": [*say(("user", "Now?")), calls(("look_up", {})), answer("look_up", "")],
+    "no_call": say(("user", "Tea?"), ("assistant", "Yes.")),
+}
+
+# Turns as models write them.
+TEXTS = {
+    "hermes": [
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+        '<tool_call>{"name":"add","arguments":{"a":1,"b":2}}</tool_call>',
+        'First this.\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>\n<tool_call>\n{"name": "look_up", "arguments": {"query": "x"}}\n</tool_call>',
+        '<tool_call>\n{"arguments": {"a": 1}, "name": "add"}\n</tool_call>',
+        '<tool_call>\n{"name": "add"}\n</tool_call>',
+        '<tool_call>\n{"name": "add", "arguments": null}\n</tool_call>',
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "a": 2}}\n</tool_call>',
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1.0, "b": -0.0, "c": 1E5, "d": 123456789012345678}}\n</tool_call>',
+        '<tool_call>\n{"name": "look_up", "arguments": {"query": "\\u00e9\\ud83d\\ude42\\n\\"\\\\"}}\n</tool_call>',
+        '<tool_call>\n{"name": "look_up", "arguments": {"query": "a < b > c </b>"}}\n</tool_call> and more text',
+        '<tool_call>\n{"name": "add", "arguments": {"a": "1", "b": 2}}\n</tool_call>',
+        '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}',
+        '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}</tool_call>',
+        "<tool_call>{'name': 'add', 'arguments': {}}</tool_call>",
+        '<tool_call>add(1, 2)</tool_call>',
+        '<tool_call></tool_call>',
+        '<tool_call>\n{"name": 3, "arguments": {}}\n</tool_call>',
+        '<tool_call>\n[1]\n</tool_call>',
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1,}}\n</tool_call>',
+        '<think>\nadd them: <tool_call>{"name": "no"}</tool_call>\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+        '<think>\nshort\n</think>\n\nIt is 3.',
+        'No call: {"name": "add", "arguments": {}}',
+        'It is 3.',
+        '',
+    ],
+    "llama3": [
+        '{"name": "add", "parameters": {"a": 1, "b": 2}}',
+        '{"name":"add","parameters":{"a":1,"b":2}}',
+        '{"name": "look_up", "parameters": {"query": "\\u00e9 {\\"x\\": 1}", "options": {"a": [1, {"b": null}]}}}',
+        '{"name": "look_up", "parameters": {}}',
+        '{"name": "add", "parameters": {"a": "1", "b": "2"}}',
+        '{"name": "add", "parameters": {"a": 1, "b": 2}',
+        '{"name": "add", "parameters": {"a": 1 "b": 2}}',
+        'The set {1, 2} has two elements.',
+        '{1, 2} is a set.',
+        'It is 3.',
+        '',
+    ],
+}
+
+
+def render(tok, source, messages, prompt):
+    # Where SmolLM3 reads its tools.
+    shown = {"xml_tools": TOOLS} if "xml_tools" in source else {}
+    try:
+        return {"text": tok.apply_chat_template(messages, tools=TOOLS, chat_template=source, tokenize=False, add_generation_prompt=prompt, **shown)}
+    except Exception as error:  # the template's own exceptions, and whatever Jinja refuses
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def reading(form, text, mark):
+    """What transformers reads in a turn: content and calls; or its error. None where it has no reader."""
+    if form not in READERS:
+        return None
+    try:
+        # Other families close turns with other marks.
+        read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="")
+    except Exception as error:
+        return {"error": type(error).__name__}
+    found = [call["function"] for call in read.get("tool_calls") or []]
+    return {"content": read.get("content") or "", "calls": found}
+
+
+def suffix(tok, source, tool_messages):
+    """The ids that TRL puts behind a turn with calls."""
+    stand_in = types.SimpleNamespace(_is_vlm=False, processing_class=tok, chat_template=source, chat_template_kwargs={}, _tokenizer=tok)
+    try:
+        return GRPOTrainer._get_tool_suffix_ids(stand_in, tool_messages)
+    except Exception as error:
+        return None  # the template wants ids, which TRL does not give
+
+
+def case_of(tok, source, form, mark, name, messages, trained=None):
+    """`trained` is the template that TRL puts in the place of one that changes earlier turns."""
+    ending = copy.deepcopy(tok)
+    ending.eos_token = mark
+    case = {"template": name, "plain": render(tok, source, messages, False)}
+    if messages[-1]["role"] == "tool":
+        case["with_generation_prompt"] = render(tok, source, messages, True)
+    if "text" not in case["plain"]:
+        answers = [message for message in messages if message["role"] == "tool"]
+        case["suffix"] = suffix(ending, trained or source, answers) if answers else None
+        return case
+    if messages is CONVERSATIONS["hard"]:
+        case["ids"] = tok(case["plain"]["text"], add_special_tokens=False)["input_ids"]
+    turns = []
+    for i, message in enumerate(messages):
+        if not message.get("tool_calls"):
+            continue
+        before, whole = render(tok, source, messages[:i], True)["text"], render(tok, source, messages[: i + 1], False)["text"]
+        if not whole.startswith(before) or mark not in whole[len(before):]:
+            continue
+        text = whole[len(before): whole.rindex(mark)]
+        answers = []
+        for later in messages[i + 1:]:
+            if later["role"] != "tool":
+                break
+            answers.append(later)
+        behind = suffix(ending, trained or source, answers) if answers else []
+        if behind is None:
+            through = render(tok, source, messages[: i + 1 + len(answers)], True).get("text", "")
+            begins = len(before) + len(text) + len(mark)
+            behind = tok(through[begins:], add_special_tokens=False)["input_ids"] if through.startswith(whole[:begins]) else None
+        turns.append({"message": i, "text": text, "read": reading(form, text, mark), "answers": len(answers), "suffix": behind})
+    case["turns"] = turns
+    return case
+
+
+def write(out, sources, more):
+    tok = AutoTokenizer.from_pretrained(FIXTURES / "rows/tokenizer")
+    tok.add_special_tokens({"extra_special_tokens": [*tok.extra_special_tokens, *MARKS]})
+    tok.chat_template = None
+    tok.save_pretrained(out / "tokenizer")
+    cases = []
+    for name, (source, form, mark, trained) in sources.items():
+        for key, messages in CONVERSATIONS.items():
+            cases.append({"conversation": key, **case_of(tok, source, form, mark, name, messages, trained)})
+    forms = {name: {"form": form, "mark": mark} for name, (_, form, mark, _) in sources.items()}
+    write_json(out / "cases.json", {"meta": meta(SEED, "tokenizers", "jinja2", "trl"), "tools": TOOLS, "templates": forms, **more,
+                                    "conversations": CONVERSATIONS, "cases": cases})
+    print(len(cases), "cases of", len(sources), "templates")
+
+
+# Which form real templates have, by the beginning of their names. All others have none that is read here.
+REAL = [("qwen2_5_vl", None), ("qwen3_5", None), ("qwen3_6", None), ("qwen3_8", None), ("Qwen3.5", None), ("Qwen3-Coder", None), ("qwen2_5", QWEN),
+        ("qwen3", QWEN), ("Qwen-Qw", QWEN), ("NousResearch-Hermes", QWEN), ("Bielik", QWEN), ("MiMo", QWEN), ("llama3_1", HEADERS),
+        ("llama3_2", HEADERS), ("meta-llama-Llama-3", HEADERS), ("mistralai-", LIST), ("Mistral-", LIST), ("unsloth-mistral", LIST),
+        ("ibm-granite-granite-4.", ("hermes", "<|end_of_text|>")), ("Reka", ("hermes", "<sep>"))]
+# The templates that TRL trains with in the place of others.
+TRAINED = {"qwen3": "qwen3_training", "Qwen-Qwen3-0.6B": "qwen3_training"}
+
+
+def real(folder, out):
+    shipped = pathlib.Path(templates.__file__).parent / "chat_templates"
+    files = sorted([*shipped.glob("*.jinja"), *pathlib.Path(folder).glob("*.jinja")])
+    sources = {}
+    for path in files:
+        form, mark = next((form for name, form in REAL if path.stem.startswith(name)), None) or (None, "<|im_end|>")
+        trained = shipped / f"{TRAINED[path.stem]}.jinja" if path.stem in TRAINED else None
+        sources[path.stem] = (path.read_text(encoding="utf-8"), form, mark, trained and trained.read_text(encoding="utf-8"))
+        (out / path.name).write_text(sources[path.stem][0], encoding="utf-8")
+    write(out, sources, {})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--real", type=pathlib.Path, help="a folder of chat templates, beside those of TRL")
+    parser.add_argument("--out", type=pathlib.Path, default=FIXTURES / "tool_calls", help="folder to write (default: the committed one)")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.real:
+        return real(given.real, given.out)
+    sources = {}
+    for name, (form, mark) in FORMS.items():
+        if name in OURS:
+            (given.out / f"{name}.jinja").write_text(OURS[name], encoding="utf-8")
+        source = OURS.get(name) or (ROOT / ELSEWHERE[name]).read_text(encoding="utf-8")
+        trained = (ROOT / ELSEWHERE["qwen"]).read_text(encoding="utf-8") if name == "thinking" else None
+        sources[name] = (source, form, mark, trained)
+    write(given.out, sources, {"elsewhere": ELSEWHERE})
+    texts = {form: [{"text": text, "read": reading(form, text, FORMS["qwen" if form == "hermes" else "llama"][1])} for text in list_]
+             for form, list_ in TEXTS.items()}
+    write_json(given.out / "texts.json", {"meta": meta(SEED, "trl"), **texts})
+
+
+main()
