@@ -52,6 +52,7 @@ mod tests {
         let of = |rewards: [Option<f64>; 2], whole| Rollout {
             turns: vec![turn(2, 1, rewards[0]), turn(1, 0, rewards[1])],
             episode: Some(Episode {
+                name: String::new(),
                 opening: None,
                 end: EpisodeEnd::Done,
                 reward: whole,

@@ -5,6 +5,7 @@
 //! nothing is computed twice. Results do not depend on how long answers take: each turn draws from a random stream of its own,
 //! and a row's logits do not depend on its company.
 
+use std::collections::HashMap;
 use std::iter::repeat_n;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -284,6 +285,8 @@ impl Game<'_> {
     /// Begins all episodes; gives the prompts with what their episodes add to them.
     fn begin(&mut self, mut prompts: Vec<Prompt>, when: &str) -> Result<Vec<Prompt>> {
         let group = self.sampler.group_size;
+        // A step that crosses an epoch may draw a prompt twice: names stay unique.
+        let mut times: HashMap<usize, usize> = HashMap::new();
         for (p, prompt) in prompts.iter().enumerate() {
             // Completions of a prompt are compared with each other: their episodes begin alike.
             let mut stream = (self.stream)(p * group);
@@ -291,8 +294,11 @@ impl Game<'_> {
             let seed = stream.next_u64();
             let mut row = prompt.columns.clone();
             row.entry("prompt").or_insert_with(|| prompt.text.clone().into());
+            let time = times.entry(prompt.row).or_default();
+            let again = if *time == 0 { String::new() } else { format!(", time {}", *time + 1) };
+            *time += 1;
             for g in 0..group {
-                let name = format!("{when}, prompt {}, completion {}", prompt.row + 1, g + 1);
+                let name = format!("{when}, prompt {}, completion {}{again}", prompt.row + 1, g + 1);
                 self.rows[p * group + g].name.clone_from(&name);
                 let start = env::Start { name, seed, row: row.clone() };
                 self.ask(p * group + g, env::Turn::default(), Job::Begin(start));
@@ -494,6 +500,7 @@ impl Game<'_> {
                 supports,
                 turns: playing.turns,
                 episode: Some(Episode {
+                    name: playing.name,
                     opening: playing.opening,
                     end: playing.end.expect("the episode is over"),
                     reward: playing.reward,

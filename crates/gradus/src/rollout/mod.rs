@@ -83,6 +83,8 @@ impl Turn {
 /// What became of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Episode {
+    /// Names it within the run: `step 12, prompt 5, completion 3`.
+    pub name: String,
     /// What the environment added to the prompt.
     pub opening: Option<String>,
     /// Why it ended.

@@ -176,14 +176,8 @@ pub fn recorded(run: &RunDir, checkpoint: Option<&Checkpoint>) -> Result<HashMap
         let query = Query { table, first_step: Some(checkpoint.run_state.step), ..Query::default() };
         for record in database.query(&query)? {
             let Some(episode) = record.episode.filter(|episode| episode.failure.is_none()) else { continue };
-            let when = match table {
-                Table::Train => format!("step {}", record.step),
-                Table::Eval => format!("eval at step {}", record.step),
-                Table::Test => format!("test at step {}", record.step),
-            };
-            let name = format!("{when}, prompt {}, completion {}", record.prompt_index + 1, record.rollout_index + 1);
             let turns = episode.turns.into_iter().map(|turn| (turn.text, turn.observation)).collect();
-            found.insert(name, Recorded { opening: episode.opening, turns, reward: episode.reward });
+            found.insert(episode.name, Recorded { opening: episode.opening, turns, reward: episode.reward });
         }
     }
     Ok(found)
@@ -195,6 +189,7 @@ fn of_episode(rollout: &Rollout, episode: &Episode) -> EpisodeRecord {
         Some(TurnRecord { text: said.text.clone(), observation: observation.clone(), is_read: turn.answered > 0 })
     };
     EpisodeRecord {
+        name: episode.name.clone(),
         opening: episode.opening.clone(),
         turns: rollout.turns.iter().filter_map(of_turn).collect(),
         end: episode.end.name().to_owned(),

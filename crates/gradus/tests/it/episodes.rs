@@ -1,5 +1,6 @@
 //! Episodes of several turns: what is sampled, what carries loss, and what happens when an environment is slow or fails.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -255,6 +256,17 @@ fn how_long_answers_take_changes_nothing() {
     let delay = |turn: usize, length: usize| Duration::from_millis(((turn * 7 + length * 13) % 40) as u64);
     let slow = bench.sample(&bench.episodes(Echo { turns: 3, delay }, 16), 120).expect("sampled");
     assert_eq!(fast.rollouts, slow.rollouts);
+}
+
+#[test]
+fn a_prompt_that_is_drawn_twice_has_episodes_with_names_of_their_own() {
+    let mut bench = Bench::new();
+    bench.prompts.push(bench.prompts[0].clone());
+    let rollouts = bench.sample(&bench.episodes(Echo { turns: 2, delay: at_once }, 16), 100).expect("sampled");
+    let names: BTreeSet<_> =
+        rollouts.rollouts.iter().map(|rollout| &rollout.episode.as_ref().expect("one").name).collect();
+    assert_eq!(names.len(), 16);
+    assert!(names.contains(&"step 1, prompt 1, completion 4, time 2".to_owned()), "{names:?}");
 }
 
 #[test]

@@ -92,12 +92,15 @@ pub struct Record {
 /// An episode: the turns of the policy, and what the environment answered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeRecord {
+    /// Names it within the run: `step 12, prompt 5, completion 3`.
+    #[serde(default)]
+    pub name: String,
     /// What the environment added to the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opening: Option<String>,
     /// The turns, in order.
     pub turns: Vec<TurnRecord>,
-    /// Why it ended: `done`, `turns`, `tokens`, or `failed`.
+    /// Why it ended: `done`, `turns`, `tokens`, `time`, or `failed`.
     pub end: String,
     /// What went wrong, where it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -48,7 +48,14 @@ fn episode() -> EpisodeRecord {
         TurnRecord { text: text.into(), observation, is_read: !is_done }
     };
     let turns = vec![turn("3 + 4?", false), turn("It is 7.", true)];
-    EpisodeRecord { opening: Some("Calculate.".into()), turns, end: "done".into(), failure: None, reward: Some(1.0) }
+    EpisodeRecord {
+        name: "step 1, prompt 1, completion 4".into(),
+        opening: Some("Calculate.".into()),
+        turns,
+        end: "done".into(),
+        failure: None,
+        reward: Some(1.0),
+    }
 }
 
 /// A part on two tokens, the second of which has no text.
