@@ -41,9 +41,10 @@ impl App {
     /// # Errors
     /// When the file cannot be read.
     pub fn asker(&self, session: &Session) -> Result<Asker> {
+        let person = self.store.projects().who(session)?;
         match self.guard.is_loopback {
-            true => Ok(Asker::everyone()),
-            false => Ok(Asker::of(session, self.store.projects().who(session)?.as_ref())),
+            true => Ok(Asker::everyone(person.as_ref())),
+            false => Ok(Asker::of(session, person.as_ref())),
         }
     }
 

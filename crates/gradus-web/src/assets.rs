@@ -16,6 +16,7 @@ const JS: &str = "text/javascript; charset=utf-8";
 const FILES: &[(&str, &str, &str)] = &[
     ("/assets/style.css", CSS, include_str!("assets/style.css")),
     ("/assets/page.js", JS, include_str!("assets/page.js")),
+    ("/assets/saving.js", JS, include_str!("assets/saving.js")),
     ("/assets/annotate.js", JS, include_str!("assets/annotate.js")),
     ("/assets/curves.js", JS, include_str!("assets/curves.js")),
     ("/assets/run.js", JS, include_str!("assets/run.js")),

@@ -5,7 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
-use crate::page::bare;
+use crate::page::failed;
 
 /// Why something was not done.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl From<gradus::Error> for Failed {
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
         let Self(status, why) = self;
-        let page = bare(status, &why);
+        let page = failed(status, &why);
         match status {
             StatusCode::SERVICE_UNAVAILABLE => (status, [(header::RETRY_AFTER, AGAIN)], page).into_response(),
             _ => (status, page).into_response(),

@@ -1,47 +1,155 @@
-//! The first page: what there is, and how to use it from elsewhere.
+//! The first page: three ways in, what is running, the newest runs, and the models.
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::response::Html as Body;
+use axum::response::IntoResponse;
+use gradus::runs::{Entry, Status};
 
 use crate::app::App;
+use crate::failed::Done;
 use crate::html;
 use crate::html::Html;
 use crate::models::{Found, Kind};
 use crate::page::{Page, Place};
+use crate::runs::{address, apart, badge, figure};
+use crate::store::projects::{Project, State as Stands};
 use crate::store::sessions::Session;
+use crate::training::offer_demo;
+
+/// Runs that are shown.
+const RUNS: usize = 5;
 
 /// Shows it.
-pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Body<String> {
+pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let of = Arc::clone(&app);
-    let found = tokio::task::spawn_blocking(move || of.models.list()).await.unwrap_or_default();
-    let row = |found: &Found| {
-        let kind = match found.kind {
-            Kind::Language => "language model",
-            Kind::Reward => "reward model",
-            Kind::Classifier => "judges answers",
-            Kind::Parts => "judges segments of answers",
-        };
-        html!["<tr><td>" (found.name) "</td><td>" (kind) "</td></tr>\n"]
-    };
-    let models = match found.is_empty() {
-        true => html![
-            "<p>There is no model in this folder yet: one that is trained here, or put here, appears by itself.</p>\n"
-        ],
-        false => html![
-            "<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">Model</th><th scope=\"col\">Kind</th></tr></thead>\n<tbody>\n"
-            (found.iter().map(row).collect::<Vec<_>>())
-            "</tbody>\n</table></div>\n"
-        ],
-    };
+    let (found, mut entries) = apart(move || (of.models.list(), of.runs.entries(&of.folder))).await?;
+    entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
+    let projects = app.store.projects();
+    let mut open = Vec::new();
+    for project in projects.list()? {
+        let all = projects.annotations(project.id)?;
+        let done = all.iter().filter(|said| said.state == Stands::Done).count();
+        open.push((project, done));
+    }
     let example =
         found.iter().find(|found| found.kind == Kind::Language).map(|found| example(app.guard.port, &found.name));
     let body = html![
-        "<p class=\"lead\">" (app.folder.to_string_lossy().as_ref()) "</p>\n<h2>Models</h2>\n" (models) (example)
+        "<p class=\"lead\">Folder <code>" (app.folder.to_string_lossy().as_ref()) "</code></p>\n"
+        (ways(&app, &found, &open)) (running(&entries)) (recent(&app, &session, &entries)) (models(&found)) (example)
     ];
-    Page { title: "Overview", place: Place::Home, scripts: &[], styles: &[], body }.framed(&session)
+    Ok(Page { title: "Overview", place: Place::Home, scripts: &[], styles: &[], body }.framed(&session).into_response())
+}
+
+/// The three ways in.
+fn ways(app: &App, found: &[Found], projects: &[(Project, usize)]) -> Html {
+    let languages = found.iter().filter(|found| found.kind == Kind::Language).count();
+    let chat = match languages {
+        0 => html!["<p class=\"soft small\">There is no language model in this folder yet.</p>\n"],
+        1 => html!["<p class=\"soft small\">1 model answers.</p>\n"],
+        many => html!["<p class=\"soft small\">" (many) " models answer.</p>\n"],
+    };
+    let done: usize = projects.iter().map(|(_, done)| done).sum();
+    let annotate = match projects.len() {
+        0 => html!["<p class=\"soft small\">There is no project yet.</p>\n"],
+        1 => html!["<p class=\"soft small\">1 project, " (done) " annotations.</p>\n"],
+        many => html!["<p class=\"soft small\">" (many) " projects, " (done) " annotations.</p>\n"],
+    };
+    let (train, to) = match app.training.is_allowed() {
+        true => (html!["<p class=\"soft small\">Start a run from a form.</p>\n"], "/runs/new"),
+        false => (
+            html![
+                "<p class=\"soft small\">See runs here. Start them with <code>gradus train</code>, or start the server with <code>--allow-training</code>.</p>\n"
+            ],
+            "/runs",
+        ),
+    };
+    let card = |to: &'static str, title: &'static str, words: &'static str, note: Html| {
+        html![
+            "<section class=\"card\"><h2><a href=\"" (to) "\">" (title) "</a></h2>\n<p>" (words) "</p>\n" (note) "</section>\n"
+        ]
+    };
+    html![
+        "<div class=\"cards\">\n"
+        (card("/chat", "Chat", "Talk to a model, or compare two models and vote.", chat))
+        (card("/annotate", "Collect feedback", "People mark, correct, compare and rate answers.", annotate))
+        (card(to, "Train", "Train a model from feedback, rewards or demonstrations.", train)) "</div>\n"
+    ]
+}
+
+/// Runs that are running now, with how far they are.
+fn running(entries: &[Entry]) -> Html {
+    let running: Vec<&Entry> = entries.iter().filter(|entry| entry.state == Status::Running).collect();
+    if running.is_empty() {
+        return Html::new();
+    }
+    let row = |entry: &&Entry| {
+        let progress = entry.steps.map(|steps| {
+            html!["<progress max=\"" (steps) "\" value=\"" (entry.step) "\" aria-label=\"Steps of " (entry.name) "\"></progress>"]
+        });
+        let steps = entry.steps.map(|steps| html![" of "(steps)]);
+        html![
+            "<li><a href=\"" (address("show", &entry.name)) "\">" (entry.name) "</a> <span class=\"soft small\">step " (entry.step) (steps)
+            "</span> " (progress) "</li>\n"
+        ]
+    };
+    html!["<h2>Running now</h2>\n<ul class=\"list\">\n" (running.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
+}
+
+/// The newest runs.
+fn recent(app: &App, session: &Session, entries: &[Entry]) -> Html {
+    if entries.is_empty() {
+        return html!["<h2>Runs</h2>\n"(offer_demo(app, session))];
+    }
+    let row = |entry: &Entry| {
+        html![
+            "<tr><td><a href=\"" (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (badge(entry))
+            "</td><td>" (figure(entry)) "</td></tr>\n"
+        ]
+    };
+    let more = (entries.len() > RUNS).then(|| html!["<p><a href=\"/runs\">All " (entries.len()) " runs</a></p>\n"]);
+    html![
+        "<h2>Newest runs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Newest runs\"><table>\n<thead><tr><th scope=\"col\">Run</th>"
+        "<th scope=\"col\">Method</th><th scope=\"col\">State</th><th scope=\"col\">Key figure</th></tr></thead>\n<tbody>\n"
+        (entries.iter().take(RUNS).map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n" (more)
+    ]
+}
+
+/// The models; what lies within a run or model is folded into its row.
+fn models(found: &[Found]) -> Html {
+    if found.is_empty() {
+        return html![
+            "<h2>Models</h2>\n<div class=\"empty\"><p><strong>There is no model in this folder yet.</strong></p>\n"
+            "<p>Train one, or put a model of Hugging Face’s format here. It appears by itself. "
+            "<code>gradus serve --model NAME</code> also serves models from elsewhere.</p></div>\n"
+        ];
+    }
+    let within = |found: &Found, other: &Found| {
+        found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let kind = |found: &Found| match found.kind {
+        Kind::Language => "language model",
+        Kind::Reward => "reward model",
+        Kind::Classifier => "classifier",
+        Kind::Parts => "rewards for parts of answers",
+    };
+    let tops = found.iter().filter(|one| !found.iter().any(|other| within(one, other)));
+    let row = |top: &Found| {
+        let below: Vec<&Found> = found.iter().filter(|one| within(one, top)).collect();
+        let names = below.iter().map(|one| {
+            let rest = one.name.strip_prefix(&format!("{}/", top.name)).unwrap_or(&one.name);
+            html!["<li><code>" (rest) "</code></li>\n"]
+        });
+        let folded = (!below.is_empty()).then(|| {
+            html!["<details><summary>" (below.len()) " more inside</summary>\n<ul>\n" (names.collect::<Vec<_>>()) "</ul></details>"]
+        });
+        html!["<tr><td>" (top.name) (folded) "</td><td><span class=\"badge\">" (kind(top)) "</span></td></tr>\n"]
+    };
+    html![
+        "<h2>Models</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">Model</th><th scope=\"col\">Kind</th></tr></thead>\n<tbody>\n"
+        (tops.map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
+    ]
 }
 
 /// How a program asks a model.
@@ -49,8 +157,8 @@ fn example(port: u16, model: &str) -> Html {
     let body = serde_json::json!({ "model": model, "messages": [{ "role": "user", "content": "Hello" }] });
     let quoted = body.to_string().replace('\'', "'\\''");
     html![
-        "<h2>For programs</h2>\n<p>The same port speaks OpenAI's protocol, below <code>/v1</code>:</p>\n"
+        "<details><summary>Use a model from a program</summary>\n<p>This port also answers OpenAI’s protocol, below <code>/v1</code>:</p>\n"
         "<pre tabindex=\"0\">curl http://127.0.0.1:" (u32::from(port)) "/v1/chat/completions -H 'Content-Type: application/json' -d '"
-        (quoted) "'</pre>\n"
+        (quoted) "'</pre>\n</details>\n"
     ]
 }

@@ -34,12 +34,12 @@ mod worth;
 
 pub use annotate::export::Form;
 pub use annotate::foreign::Tool;
-pub use annotate::stats::{Agreement, Number, Stats, Strength, Work};
+pub use annotate::stats::{Agreement, Claim, Number, Share, Stats, Strength, Versus, Work};
 pub use annotate::terminal::{
     Answering, NewProject, Overview, export_project, import_project, invite, new_project, project_overview,
-    project_stats, projects, remove_project,
+    project_stats, projects, release_tasks, remove_project,
 };
 pub use models::Computing;
 pub use server::{Address, Options, serve};
-pub use store::projects::Role;
+pub use store::projects::{LEASE_MINUTES, Role};
 pub use training::{Comparison, Going, Job, Trainer};

@@ -23,6 +23,9 @@ use crate::judge::Judge;
 /// Models may lie in folders (`runs/demo/ppo/checkpoints/step-000100`), but not deeper than this.
 const DEPTH_MAX: usize = 6;
 
+/// Where a run saves its critic.
+const CRITIC: &str = "critic";
+
 /// What the reward of a run is called, behind the run's name.
 const ITS_REWARD: &str = " (its reward)";
 
@@ -268,8 +271,10 @@ fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found
         let Some(own) = path.file_name().and_then(|own| own.to_str()).filter(|own| !own.starts_with('.')) else {
             continue;
         };
+        // The critic of a run has the form of a reward model, but says what the run expects of its own policy.
+        let is_critic = own == CRITIC && is_run(at);
         // A link may lead out of the folder.
-        if path.is_dir() && !path.is_symlink() {
+        if path.is_dir() && !path.is_symlink() && !is_critic {
             let name = if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
             walk(&path, &name, depth + 1, seen, found);
         }

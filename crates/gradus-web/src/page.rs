@@ -42,10 +42,6 @@ impl Page<'_> {
             styles.iter().map(|address| html!["<link rel=\"stylesheet\" href=\"" (address) "\">\n"]).collect();
         let scripts: Vec<Html> =
             scripts.iter().map(|name| html!["<script src=\"/assets/" (name) "\" defer></script>\n"]).collect();
-        let link = |to: Place, path: &str, name: &str| match to == place {
-            true => html!["<a href=\"" (path) "\" aria-current=\"page\">" (name) "</a>"],
-            false => html!["<a href=\"" (path) "\">" (name) "</a>"],
-        };
         let page = html![
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -53,30 +49,51 @@ impl Page<'_> {
             "<meta name=\"csrf\" content=\"" (session.csrf) "\">\n<title>" (title) " · gradus</title>\n"
             "<link rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/assets/style.css\">\n"
             (styles) (scripts)
-            "</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n"
-            "<nav aria-label=\"Places\"><a class=\"name\" href=\"/\">gradus</a>"
-            (link(Place::Home, "/", "Overview")) (link(Place::Chat, "/chat", "Chat"))
-            (link(Place::Annotate, "/annotate", "Annotate")) (link(Place::Runs, "/runs", "Runs"))
-            "</nav>\n</header>\n<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
+            "</head>\n<body>\n" (head(Some(place))) "<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
         ];
         Body(page.into_string())
     }
 }
 
-/// A page for who was not let in: it has no session.
+/// The head of every page, with the places that there are.
+fn head(place: Option<Place>) -> Html {
+    let link = |to: Place, path: &str, name: &str| match Some(to) == place {
+        true => html!["<a href=\"" (path) "\" aria-current=\"page\">" (name) "</a>"],
+        false => html!["<a href=\"" (path) "\">" (name) "</a>"],
+    };
+    html![
+        "<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n"
+        "<nav aria-label=\"Places\"><a class=\"name\" href=\"/\">gradus</a>"
+        (link(Place::Home, "/", "Overview")) (link(Place::Chat, "/chat", "Chat"))
+        (link(Place::Annotate, "/annotate", "Annotate")) (link(Place::Runs, "/runs", "Runs"))
+        "</nav>\n</header>\n"
+    ]
+}
+
+/// A page that says why something was not done.
+pub fn failed(status: StatusCode, why: &str) -> Body<String> {
+    error(status, why, head(None), html!["<p class=\"soft\"><a href=\"/\">Overview</a></p>\n"])
+}
+
+/// The same for a request that was not let in: it has no session, and the places are closed to it.
 pub fn bare(status: StatusCode, why: &str) -> Body<String> {
+    error(status, why, Html::new(), Html::new())
+}
+
+fn error(status: StatusCode, why: &str, head: Html, after: Html) -> Body<String> {
     let page = html![
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta name=\"color-scheme\" content=\"light dark\">\n"
         "<title>" (status.as_str()) " · gradus</title>\n<link rel=\"icon\" href=\"data:,\">\n"
-        "<link rel=\"stylesheet\" href=\"/assets/style.css\">\n</head>\n<body>\n<main>\n<h1>"
+        "<link rel=\"stylesheet\" href=\"/assets/style.css\">\n</head>\n<body>\n" (head) "<main id=\"main\">\n<h1>"
         (status.canonical_reason().unwrap_or("Not possible")) "</h1>\n<p>" (why)
-        "</p>\n</main>\n</body>\n</html>\n"
+        "</p>\n" (after) "</main>\n</body>\n</html>\n"
     ];
     Body(page.into_string())
 }
 
 /// There is nothing at this address.
 pub async fn missing() -> (StatusCode, Body<String>) {
-    (StatusCode::NOT_FOUND, bare(StatusCode::NOT_FOUND, "There is no page at this address."))
+    (StatusCode::NOT_FOUND, failed(StatusCode::NOT_FOUND, "There is no page at this address."))
 }

@@ -8,8 +8,8 @@ use gradus::device::DeviceChoice;
 use gradus::files::output::{OutputFile, Outputs};
 use gradus::inference::model_of;
 use gradus_web::{
-    Answering, Form, NewProject, Number, Overview, Role, Stats, Tool, export_project, import_project, invite,
-    new_project, project_overview, project_stats, projects, remove_project,
+    Answering, Form, LEASE_MINUTES, NewProject, Number, Overview, Role, Share, Stats, Tool, export_project,
+    import_project, invite, new_project, project_overview, project_stats, projects, release_tasks, remove_project,
 };
 use serde_json::{Value, json};
 
@@ -39,6 +39,8 @@ enum Verb {
     Export(ExportArgs),
     /// List the projects of the folder
     List,
+    /// Give tasks that people have open to others; what was marked so far is kept
+    Release(ReleaseArgs),
     /// Remove a project with everything that people said in it
     Rm(RmArgs),
     /// Show who did how much, how far people agree, and which models they prefer
@@ -60,6 +62,9 @@ struct NewArgs {
     /// How many people look at each task, blind to each other
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     annotators: u16,
+    /// Give a task to others when the person who opened it does nothing with it for so many minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = LEASE_MINUTES, value_parser = clap::value_parser!(u32).range(1..=525_600))]
+    lease: u32,
     /// Take at most this many rows
     #[arg(long, value_name = "N")]
     max_tasks: Option<usize>,
@@ -147,6 +152,18 @@ struct ExportArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct ReleaseArgs {
+    /// The project's name
+    name: String,
+    /// Release this task only; tasks are counted from 1
+    #[arg(long, value_name = "N")]
+    task: Option<usize>,
+    /// Release the tasks of this person only
+    #[arg(long, value_name = "NAME")]
+    person: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
 struct RmArgs {
     /// The project's name
     name: String,
@@ -198,7 +215,18 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
     match args.verb {
         Verb::New(args) => {
             let NewArgs {
-                name, data, labels, annotators, max_tasks, model, order, reward_model, progress, device, ..
+                name,
+                data,
+                labels,
+                annotators,
+                lease,
+                max_tasks,
+                model,
+                order,
+                reward_model,
+                progress,
+                device,
+                ..
             } = *args;
             let progress = progress.map(|path| told(&path, args.overwrite)).transpose()?;
             fetch_data(&data, out)?;
@@ -218,6 +246,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
                 data,
                 labels,
                 annotators: annotators.into(),
+                lease_minutes: lease,
                 max_tasks,
                 sampled,
                 uncertain_to,
@@ -272,6 +301,14 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
                 }
             })
         }
+        Verb::Release(ReleaseArgs { name, task, person }) => {
+            let released = release_tasks(folder, &name, task, person.as_deref())?;
+            out.result(&json!({ "project": name, "released": released }), || match released {
+                0 => format!("no open task of `{name}` fits"),
+                1 => "released 1 task".to_owned(),
+                _ => format!("released {released} tasks"),
+            })
+        }
         Verb::Rm(RmArgs { name, yes }) => {
             let found = project_overview(folder, &name)?;
             let (tasks, done) = (found.tasks, found.done);
@@ -301,6 +338,8 @@ fn number(number: &Number) -> String {
 
 fn shown(stats: &Stats) -> String {
     let mut text = format!("{} of {} tasks have all their annotations\n", stats.complete, stats.tasks);
+    let open = stats.claims.iter().filter(|claim| claim.holds).count();
+    let _ = writeln!(text, "{} annotations submitted, {open} in progress", stats.submitted);
     for work in &stats.people {
         let (median, fast) = (number(&work.median_seconds), work.fast);
         let known = match &work.right {
@@ -324,12 +363,24 @@ fn shown(stats: &Stats) -> String {
     if let Some(f1) = &stats.span_f1 {
         let _ = writeln!(text, "characters marked alike, F1: {}", number(f1));
     }
+    let percent = |share: &Share| {
+        let (low, high) = share.interval;
+        format!("{:.0} % ({:.0}–{:.0})", 100.0 * share.value, 100.0 * low, 100.0 * high)
+    };
+    for of in &stats.comparisons {
+        let [win, tie, loss] = [&of.win, &of.tie, &of.loss].map(percent);
+        let _ = writeln!(
+            text,
+            "{} against {}, {} votes: wins {win}, ties {tie}, losses {loss}",
+            of.one, of.other, of.votes
+        );
+    }
     for model in &stats.models {
         let (low, high) = model.interval;
         let _ = writeln!(text, "{}: {:.3} ({low:.3} to {high:.3})", model.model, model.log_strength);
     }
     if let Some(why) = stats.models_undefined {
-        let _ = writeln!(text, "no strengths of models: {why}");
+        let _ = writeln!(text, "no ranking of models (Bradley–Terry): {why}");
     }
     text
 }

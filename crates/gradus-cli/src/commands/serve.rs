@@ -97,6 +97,9 @@ impl Trainer for Itself {
                 }
                 command.arg("--progress").arg(progress);
             }
+            Job::Demo { output } => {
+                command.arg("demo").arg("--output-dir").arg(output);
+            }
         }
         command.arg("--quiet");
         process::stands_alone(&mut command);

@@ -37,6 +37,27 @@ pairs.jsonl:1
 }
 
 #[test]
+fn a_conversation_is_shown_turn_by_turn() {
+    let rows = concat!(
+        r#"{"messages": [{"role": "user", "content": "How hot?"}, {"role": "assistant", "content": "", "tool_calls": "#,
+        r#"[{"type": "function", "function": {"name": "search", "arguments": {"for": "tea"}}}]}, "#,
+        r#"{"role": "tool", "name": "search", "content": "90 °C"}, {"role": "assistant", "content": "90 °C."}]}"#,
+        "\n"
+    );
+    let test = CliTest::with("talk.jsonl", rows);
+    let shown = test.succeeds(&["data", "show", "talk.jsonl"]);
+    let turns = "\ntalk.jsonl:1\n  user        How hot?\n  assistant   → search({\"for\":\"tea\"})\n  tool search 90 °C\n  \
+                 assistant   90 °C.\n";
+    assert!(shown.ends_with(turns), "{shown}");
+    let row = r#"{"prompt": [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Now?"}], "chosen": [{"role": "assistant", "content": "No."}], "rejected": [{"role": "assistant", "content": "Yes."}]}"#;
+    test.write("pairs.jsonl", &format!("{row}\n"));
+    let shown = test.succeeds(&["data", "show", "pairs.jsonl"]);
+    let turns = "  prompt      \n  user        Tea?\n  assistant   Yes.\n  user        Now?\n  chosen      \n  assistant   No.\n  \
+                 rejected    \n  assistant   Yes.\n";
+    assert!(shown.ends_with(turns), "{shown}");
+}
+
+#[test]
 fn check_lists_findings_and_fails() {
     let test = CliTest::with("pairs.jsonl", PAIRS);
     let run = test.run(&["data", "check", "pairs.jsonl"]);

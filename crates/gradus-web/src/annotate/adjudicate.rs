@@ -1,6 +1,7 @@
 //! Where people disagree, a reviewer decides: tasks that two or more have handed in, those first on which they differ most. What a
 //! reviewer hands in is the task's answer in every export.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -11,12 +12,12 @@ use gradus::Result;
 
 use super::answer::{Answer, pairs};
 use super::labels::LabelSet;
+use super::shown::{Shown, stable_hash};
 use super::task::Task;
-use super::{Kept, asked, judged, page, project, who};
+use super::{Kept, asked, framed, judged, page, project, saved, who};
 use crate::agreement::{Span, span_f1};
 use crate::app::App;
 use crate::failed::{Done, Failed, read};
-use crate::page::{Page, Place};
 use crate::store::Store;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
@@ -102,7 +103,7 @@ pub async fn next(
     let project = project(&app, &name)?;
     match queue(&app.store, &project)?.first() {
         Some((number, _)) => Ok(Redirect::to(&page::path(&project, &format!("adjudicate/{number}"))).into_response()),
-        None => Ok(page::nothing_left(&session, &project).into_response()),
+        None => Ok(page::all_decided(&session, &project).into_response()),
     }
 }
 
@@ -112,7 +113,7 @@ fn said(app: &App, project: &Project, number: usize) -> std::result::Result<(Tas
     let done: Vec<Annotation> =
         all.into_iter().filter(|said| said.task == number && said.state == State::Done).collect();
     let task = app.store.projects().task(project.id, number)?.filter(|_| done.len() > 1);
-    Ok((task.ok_or_else(|| Failed::missing("No two people have handed this task in."))?, done))
+    Ok((task.ok_or_else(|| Failed::missing("Fewer than two people have submitted this task."))?, done))
 }
 
 /// A task with what people said of it.
@@ -126,13 +127,21 @@ pub async fn show(
     let (task, said) = said(&app, &project, number)?;
     let left = queue(&app.store, &project)?.len();
     let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
-    let body = page::decision(&project, number, &task, &said, verdict.as_ref(), left);
-    let (styles, scripts) = (page::path(&project, "colours.css"), ["page.js", "annotate.js"]);
-    let page = Page { title: "Decide", place: Place::Annotate, scripts: &scripts, styles: &[&styles], body };
-    Ok(page.framed(&session).into_response())
+    let body =
+        page::decision(&project, number, (&task, &shown(&project, number, &task)), &said, verdict.as_ref(), left);
+    Ok(framed(&session, &project, body).into_response())
 }
 
-/// What the script of the page needs: the decision as far as it has come, which begins with what the first person said.
+/// The letters that all reviewers see of a task. They say nothing of the models, and are not those of any annotator.
+fn shown(project: &Project, number: usize, task: &Task) -> Shown {
+    let seed = stable_hash(|hasher| {
+        hasher.write_i64(project.id);
+        hasher.write_u64(number as u64);
+    });
+    Shown::shuffled(task.answers.len(), seed)
+}
+
+/// What the script of the page needs: the decision so far, which begins empty, and what people said.
 pub async fn state(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -142,11 +151,11 @@ pub async fn state(
     let project = project(&app, &name)?;
     let (task, said) = said(&app, &project, number)?;
     let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
-    let answer = verdict.map_or_else(|| said[0].answer.clone(), |verdict| verdict.answer);
-    Ok(asked(&project, &person, number, &task, &answer))
+    let (answer, revision) = verdict.map_or_else(Default::default, |verdict| (verdict.answer, verdict.revision));
+    Ok(asked(&project, &person, &task, (&answer, revision, &shown(&project, number, &task)), &said))
 }
 
-/// Keeps a decision.
+/// Stores a decision.
 pub async fn keep(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -155,14 +164,17 @@ pub async fn keep(
 ) -> Done {
     let person = reviewer(&app, &session)?;
     let project = project(&app, &name)?;
-    let Kept { answer, state, .. } = read(&body)?;
+    let kept: Kept = read(&body)?;
     let (task, _) = said(&app, &project, number)?;
-    let judged = judged(&project, &task, &answer, state)?;
-    if state == State::Skipped {
-        return Err(Failed::request("A task that waits for a decision is not skipped: leave it."));
+    let shown = shown(&project, number, &task);
+    let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
+    if kept.state == State::Skipped {
+        return Err(Failed::request(
+            "A task that waits for a decision cannot be skipped. Leave it to another reviewer.",
+        ));
     }
-    app.store.projects().decide(project.id, number, person.id, &answer, state)?;
-    Ok(judged)
+    let stored = app.store.projects().decide(project.id, number, person.id, &kept.as_save()?)?;
+    saved((&project, &task, &shown), &kept.answer, judged, stored)
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use gradus::data::feedback::contradict;
 use serde::{Deserialize, Serialize};
 
 use super::labels::{Asks, LabelSet, Type};
+use super::shown::Shown;
 use super::task::Task;
+use super::words::whole_words;
 
 /// The most bytes of a text that people write, and spans of an answer.
 const TEXT_BYTES: usize = 1 << 16;
@@ -116,32 +118,9 @@ pub fn pair_name((one, other): (usize, usize)) -> String {
     format!("{}v{}", one + 1, other + 1)
 }
 
-/// Trims a selection of spaces and widens it to whole words; none where nothing is left.
-pub fn whole_words(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
-    let chars: Vec<char> = text.chars().collect();
-    let (mut start, mut end) = (start.min(chars.len()), end.min(chars.len()));
-    let is_space = |at: usize| chars[at].is_whitespace();
-    while start < end && is_space(start) {
-        start += 1;
-    }
-    while start < end && is_space(end - 1) {
-        end -= 1;
-    }
-    if start >= end {
-        return None;
-    }
-    while start > 0 && !is_space(start - 1) {
-        start -= 1;
-    }
-    while end < chars.len() && !is_space(end) {
-        end += 1;
-    }
-    Some((start, end))
-}
-
 impl Answer {
-    /// What is wrong or still to do, in words, in the order of the page; nothing where it can be handed in.
-    pub fn problems(&self, set: &LabelSet, task: &Task) -> Vec<String> {
+    /// What is wrong or still to do, in the order of the page; nothing where it can be submitted. Answers have the letters of `shown`.
+    pub fn problems(&self, set: &LabelSet, task: &Task, shown: &Shown) -> Vec<String> {
         let mut problems = self.broken(set, task);
         let prediction = task.answers.first().map_or("", String::as_str);
         if !(set.spans.is_empty() && set.missing.is_empty()) {
@@ -150,40 +129,44 @@ impl Answer {
                 problems.push("“No error” is chosen, but something is marked or missing.".into());
             }
             if !self.no_error && marked == 0 {
-                problems.push("Mark at least one error or what is missing, or choose “No error”.".into());
+                problems.push("Mark an error, add what is missing, or choose “No error”.".into());
             }
         }
         if set.correction {
             let correction = self.correction.as_deref().unwrap_or(prediction);
             let is_changed = correction.trim() != prediction.trim();
             if self.no_error && is_changed {
-                problems.push("“No error” is chosen, but the correction is another text: reset it.".into());
+                problems.push("“No error” is chosen, but the correction differs from the answer: reset it.".into());
             }
             if !self.no_error && !is_changed {
-                problems.push("Correct the answer: the correction is still the same text.".into());
+                problems.push("Correct the answer: the correction is still the same as the answer.".into());
             }
             if correction.trim().is_empty() && !self.no_passage_helps {
-                problems.push("The correction is blank: say that no passage helps, or write one.".into());
+                problems.push("The correction is empty: write one, or choose “No passage helps”.".into());
             }
         }
         if set.comparison {
-            let left = pairs(task.answers.len()).into_iter().filter(|pair| !self.ranks.contains_key(&pair_name(*pair)));
-            let left: Vec<String> = left.map(pair_name).collect();
+            let list = |pairs: Vec<(usize, usize)>| {
+                let mut names: Vec<String> = pairs.into_iter().map(|pair| shown.pair(pair)).collect();
+                names.sort();
+                names.join(", ")
+            };
+            let all = || pairs(task.answers.len()).into_iter();
+            let left: Vec<(usize, usize)> = all().filter(|pair| !self.ranks.contains_key(&pair_name(*pair))).collect();
             if !left.is_empty() {
-                problems.push(format!("Compare {}.", left.join(", ")));
+                problems.push(format!("Compare {}.", list(left)));
             }
             let weak = |pair: &(usize, usize)| {
                 let name = pair_name(*pair);
                 let prefers = self.ranks.get(&name).is_some_and(|rank| rank.prefers());
                 !set.strengths.is_empty() && prefers && !self.strengths.contains_key(&name)
             };
-            let weak: Vec<String> = pairs(task.answers.len()).into_iter().filter(weak).map(pair_name).collect();
+            let weak: Vec<(usize, usize)> = all().filter(weak).collect();
             if !weak.is_empty() {
-                problems.push(format!("Say how much better the preferred answer is: {}.", weak.join(", ")));
+                problems.push(format!("Say how much better the preferred answer is: {}.", list(weak)));
             }
             for (a, b, c) in self.conflicting(task.answers.len()) {
-                let (a, b, c) = (a + 1, b + 1, c + 1);
-                problems.push(format!("{a}v{b}, {b}v{c} and {a}v{c} cannot all hold."));
+                problems.push(format!("These choices contradict each other: {}.", list(vec![(a, b), (b, c), (a, c)])));
             }
         }
         for question in &set.questions {
@@ -199,7 +182,7 @@ impl Answer {
         let all = pairs(task.answers.len()).len();
         let is_tied =
             set.comparison && self.ranks.len() == all && all > 0 && self.ranks.values().all(|rank| *rank == Rank::Tie);
-        is_tied.then(|| "All pairs are ties: is there really no difference?".to_owned()).into_iter().collect()
+        is_tied.then(|| "All pairs are ties. Is there really no difference?".to_owned()).into_iter().collect()
     }
 
     /// The triples of answers, from 0, whose ranks cannot all hold.
@@ -233,7 +216,8 @@ impl Answer {
                 continue;
             };
             if whole_words(prediction, span.start, span.end) != Some((span.start, span.end)) {
-                problems.push(format!("{}: characters {} to {} are no whole words.", kind.label, span.start, span.end));
+                problems
+                    .push(format!("{}: characters {} to {} are not whole words.", kind.label, span.start, span.end));
                 continue;
             }
             if taken.iter().any(|(start, end)| span.start < *end && *start < span.end) {
@@ -313,24 +297,16 @@ mod tests {
         }
     }
 
+    fn plain(task: &Task) -> Shown {
+        Shown::as_given(task.answers.len())
+    }
+
     fn fine() -> LabelSet {
         LabelSet::open("fine-grained").expect("a label set")
     }
 
     fn span(kind: &str, start: usize, end: usize) -> Marked {
         Marked { kind: kind.into(), start, end, ..Marked::default() }
-    }
-
-    #[test]
-    fn a_selection_becomes_whole_words() {
-        let text = "  the tea  is warm";
-        assert_eq!(whole_words(text, 3, 7), Some((2, 9)));
-        assert_eq!(whole_words(text, 0, 2), None);
-        assert_eq!(whole_words(text, 5, 6), None);
-        assert_eq!(whole_words(text, 5, 7), Some((6, 9)), "spaces are trimmed before it widens");
-        assert_eq!(whole_words(text, 0, 400), Some((2, 18)));
-        assert_eq!(whole_words("größer 世界", 2, 8), Some((0, 9)));
-        assert_eq!(whole_words("", 0, 3), None);
     }
 
     #[test]
@@ -353,8 +329,8 @@ mod tests {
         let set = LabelSet::open("comparison-strength").expect("a label set");
         let task = Task { answers: vec!["a".into(), "b".into()], ..task() };
         let ranked = |rank| Answer { ranks: [("1v2".to_owned(), rank)].into(), ..Answer::default() };
-        let problems = |answer: &Answer| answer.problems(&set, &task);
-        assert_eq!(problems(&ranked(Rank::First)), ["Say how much better the preferred answer is: 1v2."]);
+        let problems = |answer: &Answer| answer.problems(&set, &task, &plain(&task));
+        assert_eq!(problems(&ranked(Rank::First)), ["Say how much better the preferred answer is: A and B."]);
         assert!(problems(&ranked(Rank::Tie)).is_empty() && problems(&ranked(Rank::Bad)).is_empty());
         let with = |strength: &str| Answer {
             strengths: [("1v2".to_owned(), strength.to_owned())].into(),
@@ -369,7 +345,7 @@ mod tests {
     #[test]
     fn no_error_means_nothing_is_marked_and_nothing_changed() {
         let (set, task) = (fine(), task());
-        let problems = |answer: &Answer| answer.problems(&set, &task);
+        let problems = |answer: &Answer| answer.problems(&set, &task, &plain(&task));
         assert_eq!(problems(&Answer::default()).len(), 2, "something must be marked, and the correction another text");
         let none = Answer { no_error: true, ..Answer::default() };
         assert!(problems(&none).is_empty());
@@ -380,7 +356,7 @@ mod tests {
         let whole = Answer { no_error: false, correction: Some("tea".into()), ..marked };
         assert!(problems(&whole).is_empty());
         let blank = Answer { correction: Some(" ".into()), ..whole };
-        assert!(problems(&blank)[0].contains("blank"));
+        assert!(problems(&blank)[0].contains("empty"));
         assert!(problems(&Answer { no_passage_helps: true, ..blank }).is_empty());
     }
 
@@ -389,8 +365,8 @@ mod tests {
         let (set, task) = (fine(), task());
         let broken = |spans: &[Marked]| Answer { spans: spans.to_vec(), ..Answer::default() }.broken(&set, &task);
         assert!(broken(&[span("Irrelevant", 0, 3), span("Incoherent", 4, 7)]).is_empty());
-        assert!(broken(&[span("Irrelevant", 0, 2)])[0].contains("no whole words"));
-        assert!(broken(&[span("Irrelevant", 0, 400)])[0].contains("no whole words"));
+        assert!(broken(&[span("Irrelevant", 0, 2)])[0].contains("not whole words"));
+        assert!(broken(&[span("Irrelevant", 0, 400)])[0].contains("not whole words"));
         assert!(broken(&[span("Irrelevant", 0, 7), span("Incoherent", 4, 10)])[0].contains("overlaps"));
         assert!(broken(&[span("Wrong", 0, 3)])[0].contains("no type"));
         let repeated = |text: &str| Marked { repeats: text.into(), ..span("Redundant", 16, 23) };
@@ -414,13 +390,26 @@ mod tests {
         let names: Vec<String> = pairs(4).into_iter().map(pair_name).collect();
         assert_eq!(names, ["1v2", "1v3", "1v4", "2v3", "2v4", "3v4"]);
         let mut answer = Answer::default();
-        assert_eq!(answer.problems(&set, &task), ["Compare 1v2, 1v3, 1v4, 2v3, 2v4, 3v4."]);
+        assert_eq!(
+            answer.problems(&set, &task, &plain(&task)),
+            ["Compare A and B, A and C, A and D, B and C, B and D, C and D."]
+        );
         answer.ranks = names.iter().map(|name| (name.clone(), Rank::Tie)).collect();
-        assert!(answer.problems(&set, &task).is_empty() && answer.warnings(&set, &task).len() == 1);
+        assert!(answer.problems(&set, &task, &plain(&task)).is_empty() && answer.warnings(&set, &task).len() == 1);
         answer.ranks.insert("1v2".into(), Rank::First);
-        assert!(answer.problems(&set, &task).is_empty(), "1v3 and 2v3 may be ties all the same");
+        assert!(answer.problems(&set, &task, &plain(&task)).is_empty(), "1v3 and 2v3 may be ties all the same");
         answer.ranks.insert("2v3".into(), Rank::First);
-        assert_eq!(answer.problems(&set, &task), ["1v2, 2v3 and 1v3 cannot all hold."]);
+        assert_eq!(
+            answer.problems(&set, &task, &plain(&task)),
+            ["These choices contradict each other: A and B, A and C, B and C."]
+        );
+        // In the letters of another order: B, C, A, D.
+        let shown = Shown { order: vec![1, 2, 0, 3], ..plain(&task) };
+        let said = answer.problems(&set, &task, &shown);
+        assert_eq!(said, ["These choices contradict each other: A and B, A and C, B and C."]);
+        answer.ranks.remove("1v4");
+        assert_eq!(answer.problems(&set, &task, &shown)[0], "Compare C and D.");
+        answer.ranks.insert("1v4".into(), Rank::Tie);
         answer.ranks.insert("9v9".into(), Rank::First);
         assert_eq!(answer.broken(&set, &task).len(), 1);
     }
@@ -429,9 +418,9 @@ mod tests {
     fn every_question_is_answered_on_its_scale() {
         let (set, task) = (LabelSet::open("likert-imdb").expect("a label set"), task());
         let mut answer = Answer::default();
-        assert_eq!(answer.problems(&set, &task).len(), 2);
+        assert_eq!(answer.problems(&set, &task, &plain(&task)).len(), 2);
         answer.questions = BTreeMap::from([("coherence".into(), 5), ("sentiment".into(), 1)]);
-        assert!(answer.problems(&set, &task).is_empty());
+        assert!(answer.problems(&set, &task, &plain(&task)).is_empty());
         answer.questions.insert("sentiment".into(), 6);
         assert_eq!(answer.broken(&set, &task), ["6 is no answer to sentiment."]);
     }

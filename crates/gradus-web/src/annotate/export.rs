@@ -164,7 +164,7 @@ fn object(value: Value) -> Map<String, Value> {
 fn raw(said: &Annotation, task: &Task, is_verdict: bool) -> Map<String, Value> {
     object(json!({
         "verdict": is_verdict, "expected": task.expected, "attention": task.attention, "task": said.task, "person": said.person, "state": said.state, "reason": said.reason, "seconds": said.seconds,
-        "question": task.question, "answers": task.answers, "models": task.models, "answer": said.answer,
+        "question": task.question, "answers": task.answers, "models": task.models, "answer": said.answer, "shown": said.shown,
     }))
 }
 
@@ -240,6 +240,7 @@ pub(super) fn feedback(answer: &Answer, labels: &LabelSet, task: &Task) -> Map<S
 #[cfg(test)]
 mod tests {
     use super::super::answer::{Marked, Missing};
+    use super::super::shown::Shown;
     use super::super::task::Passage;
     use super::*;
 
@@ -267,7 +268,11 @@ mod tests {
         };
         let mut labels = LabelSet::open("fine-grained").expect("a label set");
         labels.comparison = true;
-        assert!(answer.problems(&labels, &task).is_empty(), "{:?}", answer.problems(&labels, &task));
+        assert!(
+            answer.problems(&labels, &task, &Shown::as_given(2)).is_empty(),
+            "{:?}",
+            answer.problems(&labels, &task, &Shown::as_given(2))
+        );
         let expected = json!({
             "question": "Q?", "passages": [["T", "One."]], "gold": "G", "prediction 1": "a b a", "prediction 2": "c",
             "feedback": {

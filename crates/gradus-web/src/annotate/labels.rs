@@ -124,6 +124,12 @@ pub struct Question {
     pub from: u8,
     /// The most.
     pub to: u8,
+    /// What the least means.
+    #[serde(default)]
+    pub low: String,
+    /// What the most means.
+    #[serde(default)]
+    pub high: String,
 }
 
 impl LabelSet {
@@ -209,9 +215,74 @@ impl LabelSet {
     }
 }
 
+/// The papers of the two looks of the pages (`style.css`).
+const LIGHT: [f64; 3] = [255.0, 255.0, 255.0];
+const DARK: [f64; 3] = [23.0, 23.0, 22.0];
+
+/// The least contrast of a mark with the paper, of 1 to 21: that of parts of a page that carry meaning (WCAG 2.2, 1.4.11).
+const CONTRAST: f64 = 3.0;
+
+/// WCAG's relative luminance of a color in sRGB, 0 to 1.
+fn luminance(color: [f64; 3]) -> f64 {
+    let linear = |value: f64| {
+        let value = value / 255.0;
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2])
+}
+
+/// WCAG's contrast of two colors.
+fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
+    let (one, other) = (luminance(one), luminance(other));
+    (one.max(other) + 0.05) / (one.min(other) + 0.05)
+}
+
+/// The color, mixed with as little white or black as it takes to be seen on `paper`.
+fn seen_on(paper: [f64; 3], color: [f64; 3]) -> [f64; 3] {
+    let away = if luminance(paper) > 0.5 { 0.0 } else { 255.0 };
+    let mixed = |part: f64| color.map(|value| (value + part * (away - value)).round());
+    let parts = (0..=20).map(|part| mixed(f64::from(part) / 20.0));
+    parts.clone().find(|color| contrast(paper, *color) >= CONTRAST).unwrap_or_else(|| mixed(1.0))
+}
+
+/// The colors of a label set as a style sheet, for both looks.
+pub fn stylesheet(labels: &LabelSet) -> String {
+    let rgb = |text: &str| {
+        let part = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        [1, 3, 5].map(|at| f64::from(part(at).unwrap_or(128)))
+    };
+    let rules = |paper: [f64; 3]| -> String {
+        let types = labels.spans.iter().chain(&labels.missing).enumerate();
+        let rule = |(at, kind): (usize, &Type)| {
+            let [r, g, b] = seen_on(paper, rgb(&kind.colour));
+            format!(".kind-{at} {{ --kind: rgb({r} {g} {b}); }}\n")
+        };
+        types.map(rule).collect()
+    };
+    format!("{}@media (prefers-color-scheme: dark) {{\n{}}}\n", rules(LIGHT), rules(DARK))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_are_seen_on_both_papers() {
+        // Black on white has the most contrast there is: 21. #777777 on white is known to have 4.48.
+        assert!((contrast([0.0; 3], LIGHT) - 21.0).abs() < 1e-9);
+        assert!((contrast([119.0; 3], LIGHT) - 4.48).abs() < 5e-3);
+        for (color, paper) in
+            [([17.0; 3], DARK), ([0.0, 65.0, 194.0], DARK), ([255.0, 128.0, 204.0], LIGHT), ([255.0; 3], LIGHT)]
+        {
+            assert!(contrast(paper, color) < CONTRAST, "{color:?} needs help");
+            let seen = seen_on(paper, color);
+            assert!((CONTRAST..7.0).contains(&contrast(paper, seen)), "{color:?} became {seen:?}");
+        }
+        assert_eq!(seen_on(LIGHT, [19.0, 119.0, 82.0]), [19.0, 119.0, 82.0], "what is seen stays");
+        let css = stylesheet(&LabelSet::open("fine-grained").expect("a label set"));
+        assert_eq!(css.matches(".kind-").count(), 16, "{css}");
+        assert!(css.contains("dark) {\n.kind-0"), "{css}");
+    }
 
     #[test]
     fn those_that_come_along_are_read() {

@@ -1,7 +1,7 @@
-//! Annotation: people mark, correct, compare and judge answers; what they say becomes training rows.
+//! Annotation: people mark, correct, compare and rate answers. What they say becomes training rows.
 //!
-//! The rules are [`answer`]'s. A page sends everything after every change and shows what comes back: what is still to do, and
-//! that it is kept.
+//! The rules are in [`answer`]. A page sends the whole annotation after every change. The server answers with what is still to do and
+//! with the number of the stored revision. A page that has not seen the newest revision is refused, and shows both versions.
 
 pub mod adjudicate;
 pub mod answer;
@@ -9,12 +9,13 @@ pub mod export;
 pub mod foreign;
 pub mod labels;
 mod page;
+pub mod shown;
 pub mod stats;
 pub mod task;
 pub mod terminal;
 mod train;
+pub mod words;
 
-use std::hash::Hasher;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -26,9 +27,9 @@ use axum::{Extension, Form, Router};
 use gradus::files::output::OutputFile;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use siphasher::sip::SipHasher13;
 
-use self::answer::{Answer, pairs};
+use self::answer::Answer;
+use self::shown::Shown;
 use crate::app::App;
 use crate::connections::Place;
 use crate::failed::{Done, Failed, read};
@@ -36,8 +37,9 @@ use crate::guard::secret;
 use crate::page::{Page, Place as Where};
 use crate::passing::Passing;
 use crate::runs::apart;
-use crate::store::projects::{Person, Project, Role, State};
+use crate::store::projects::{Annotation, LEASE_MINUTES, Person, Project, Role, Save, Saved, State};
 use crate::store::sessions::Session;
+use crate::training::data_files;
 
 /// The longest time that one change can add, in seconds: whoever leaves the page open is not at work.
 const SECONDS_MAX: f64 = 300.0;
@@ -57,6 +59,9 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/annotate", get(list))
         .route("/annotate/enter", post(enter))
         .route("/annotate/leave", post(leave))
+        // No project is called so.
+        .route("/annotate/+new", post(make))
+        .route("/annotate/+invite", post(invite))
         .route("/annotate/{project}", get(next))
         .route("/annotate/{project}/colours.css", get(colours))
         .route("/annotate/{project}/results", get(results))
@@ -64,6 +69,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/annotate/{project}/adjudicate/{number}", get(adjudicate::show))
         .route("/annotate/{project}/adjudicate/{number}/state", get(adjudicate::state))
         .route("/annotate/{project}/adjudicate/{number}/keep", post(adjudicate::keep))
+        .route("/annotate/{project}/release", post(release))
         .route("/annotate/{project}/train", post(train::train))
         .route("/annotate/{project}/compare", post(train::compare))
         .route("/annotate/{project}/{form}", get(download))
@@ -78,7 +84,7 @@ fn project(app: &App, name: &str) -> Result<Project, Failed> {
 
 fn who(app: &App, session: &Session) -> Result<Person, Failed> {
     let found = app.store.projects().who(session)?;
-    found.ok_or_else(|| Failed::forbidden("Sign in first: the page Annotate has the form."))
+    found.ok_or_else(|| Failed::forbidden("Sign in first, on the page Annotate."))
 }
 
 async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> Done {
@@ -91,7 +97,88 @@ async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension
     }
     let mut made = app.training.projects();
     made.retain(|making| rows.iter().all(|(project, _)| project.name != making.name));
-    Ok(page::list(&session, person.as_ref(), &rows, &made).into_response())
+    let is_owner = person.as_ref().is_some_and(|person| person.role == Role::Owner);
+    let data = if is_owner { files(&app).await?.into_iter().map(|(name, _)| name).collect() } else { Vec::new() };
+    let making = is_owner.then_some(page::Making { data: &data });
+    Ok(page::list(&session, person.as_ref(), &rows, &made, making.as_ref()).into_response())
+}
+
+/// The data files of the folder, by their names below it.
+async fn files(app: &Arc<App>) -> Result<Vec<(String, std::path::PathBuf)>, Failed> {
+    let folder = app.folder.clone();
+    apart(move || data_files(&folder)).await
+}
+
+/// The owner who asks.
+fn owner(app: &App, session: &Session) -> Result<Person, Failed> {
+    let person = who(app, session)?;
+    match person.role {
+        Role::Owner => Ok(person),
+        Role::Annotator | Role::Reviewer => Err(Failed::forbidden("Only owners make projects and invite people.")),
+    }
+}
+
+#[derive(Deserialize)]
+struct NewProject {
+    name: String,
+    data: String,
+    labels: String,
+    annotators: String,
+}
+
+/// Makes a project of a data file of the folder.
+async fn make(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(NewProject { name, data, labels, annotators }): Form<NewProject>,
+) -> Done {
+    owner(&app, &session)?;
+    let annotators = annotators.trim().parse::<usize>().ok().filter(|count| (1..=100).contains(count));
+    let annotators = annotators.ok_or_else(|| Failed::request("People per task must be a number from 1 to 100."))?;
+    // Only what the form offers: no page names a path.
+    if !labels::BUILT_IN.iter().any(|(known, _)| *known == labels) {
+        return Err(Failed::request("There is no such label set."));
+    }
+    let path = files(&app).await?.into_iter().find(|(known, _)| *known == data).map(|(_, path)| path);
+    let path = path.ok_or_else(|| Failed::request("There is no such data file."))?;
+    let new = terminal::NewProject {
+        name: name.trim().to_owned(),
+        data: path.to_string_lossy().into_owned(),
+        labels,
+        annotators,
+        lease_minutes: LEASE_MINUTES,
+        max_tasks: None,
+        sampled: None,
+        uncertain_to: None,
+        device: gradus::device::DeviceChoice::cpu(),
+    };
+    let of = Arc::clone(&app);
+    apart(move || terminal::make_project(&of.folder, &of.store, &new, &mut |_, _| {})).await??;
+    Ok(Redirect::to("/annotate").into_response())
+}
+
+#[derive(Deserialize)]
+struct Invitation {
+    name: String,
+    role: String,
+}
+
+/// Makes a token for somebody.
+async fn invite(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Invitation { name, role }): Form<Invitation>,
+) -> Done {
+    let own = owner(&app, &session)?;
+    let (name, role) = (name.trim(), Role::of(&role).ok_or_else(|| Failed::request("There is no such role."))?);
+    if name.is_empty() {
+        return Err(Failed::request("A name is needed."));
+    }
+    if name == own.name {
+        return Err(Failed::request("A new token for yourself would sign you out. Use `gradus annotate invite`."));
+    }
+    let token = app.store.projects().invite(name, role)?;
+    Ok(page::invited(&session, name, role, &token).into_response())
 }
 
 #[derive(Deserialize)]
@@ -113,7 +200,7 @@ async fn enter(
         }
         None => {
             app.wrong_guess(place.as_deref()).await;
-            Err(Failed::forbidden("Name and token do not belong together."))
+            Err(Failed::forbidden("This name and this token do not belong together."))
         }
     }
 }
@@ -131,15 +218,15 @@ async fn next(
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     match app.store.projects().next(&project, person.id)? {
         Some(number) => Ok(Redirect::to(&page::task_path(&project, number)).into_response()),
-        None => Ok(page::nothing_left(&session, &project).into_response()),
+        None => {
+            let own = app.store.projects().own(project.id, person.id)?;
+            Ok(page::nothing_left(&session, &project, &own).into_response())
+        }
     }
 }
 
 async fn colours(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> Done {
-    let labels = project(&app, &name)?.labels;
-    let types = labels.spans.iter().chain(&labels.missing).enumerate();
-    // A colour was checked to be one when the label set was read.
-    let css: String = types.map(|(i, kind)| format!(".kind-{i} {{ --kind: {}; }}\n", kind.colour)).collect();
+    let css = labels::stylesheet(&project(&app, &name)?.labels);
     Ok(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], css).into_response())
 }
 
@@ -150,69 +237,95 @@ async fn show(
 ) -> Done {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     let projects = app.store.projects();
-    let Some(annotation) = projects.annotation(project.id, number, person.id)? else {
-        return Err(Failed::forbidden("This task is not yours: others are at it, or it does not exist."));
+    let Some(annotation) = projects.open(project.id, number, person.id)? else {
+        return Err(Failed::forbidden(
+            "This task is not yours. Other people have it, you left it for too long, or it does not exist.",
+        ));
     };
     let task = projects.task(project.id, number)?.ok_or_else(|| Failed::missing("There is no such task."))?;
-    let progress = projects.progress(project.id, person.id)?;
-    let body = page::task(&project, number, &task, annotation.state, progress);
-    let (styles, scripts) = (page::path(&project, "colours.css"), ["page.js", "annotate.js"]);
+    let own = projects.own(project.id, person.id)?;
+    let body = page::task(&project, number, &task, &annotation, &own);
+    Ok(framed(&session, &project, body).into_response())
+}
+
+/// The page of a task, with the script and the colors that all such pages have.
+fn framed(session: &Session, project: &Project, body: crate::html::Html) -> axum::response::Html<String> {
+    let (styles, scripts) = (page::path(project, "colours.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
         Page { title: &project.labels.name, place: Where::Annotate, scripts: &scripts, styles: &[&styles], body };
-    Ok(page.framed(&session).into_response())
+    page.framed(session)
 }
 
-/// SipHash-1-3 with the key 0. It decides on which side an answer stands and which number a person has in an export, so it must be the
-/// same in every build; the hasher of the standard library does not promise that.
-fn stable_hash(write: impl FnOnce(&mut SipHasher13)) -> u64 {
-    let mut hasher = SipHasher13::new();
-    write(&mut hasher);
-    hasher.finish()
+fn in_words(project: &Project, task: &task::Task, answer: &Answer, shown: &Shown) -> Value {
+    let problems = answer.problems(&project.labels, task, shown);
+    json!({ "problems": problems, "warnings": answer.warnings(&project.labels, task) })
 }
 
-/// Ends a text in a hash, so that `ab` and `c` differ from `a` and `bc`.
-const END: u8 = 0xff;
-
-/// Whether the pair is shown with its sides swapped: at random, and always the same for one person.
-fn is_swapped(person: &str, number: usize, pair: usize) -> bool {
-    let hash = stable_hash(|hasher| {
-        hasher.write(person.as_bytes());
-        hasher.write_u8(END);
-        hasher.write_u64(number as u64);
-        hasher.write_u64(pair as u64);
-    });
-    hash % 2 == 1
-}
-
-fn in_words(project: &Project, task: &task::Task, answer: &Answer) -> Value {
-    json!({ "problems": answer.problems(&project.labels, task), "warnings": answer.warnings(&project.labels, task) })
-}
-
-/// What is still to do, for the page. What no page sends, and what is handed in unfinished, is refused.
-fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State) -> Result<Response, Failed> {
+/// What is still to do, for the page. An annotation that no page sends is refused, and so is one that is submitted unfinished.
+fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State, shown: &Shown) -> Result<Value, Failed> {
     if let Some(problem) = answer.broken(&project.labels, task).first() {
         return Err(Failed::request(problem));
     }
-    let judged = in_words(project, task, answer);
+    let judged = in_words(project, task, answer, shown);
     if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
-        return Err(Failed::request("It is not finished: the page says what is to do."));
+        return Err(Failed::request("The task is not finished. The page lists what is still to do."));
     }
-    Ok(([(header::CONTENT_TYPE, "application/json")], judged.to_string()).into_response())
+    Ok(judged)
 }
 
-/// What a task asks of someone, for the page's script.
-fn asked(project: &Project, person: &Person, number: usize, task: &task::Task, answer: &Answer) -> Response {
-    let turned: Vec<bool> =
-        (0..pairs(task.answers.len()).len()).map(|pair| is_swapped(&person.name, number, pair)).collect();
-    let all = json!({
+fn json_of(value: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// The answer to a save: what is still to do and the stored revision; or, where another page has stored something else, both versions.
+fn saved((project, task, shown): (&Project, &task::Task, &Shown), mine: &Answer, judged: Value, saved: Saved) -> Done {
+    match saved {
+        Saved::Stored(revision) => {
+            let mut judged = judged;
+            judged["revision"] = json!(revision);
+            Ok(json_of(&judged))
+        }
+        Saved::Stale(stored) => {
+            let lines = |answer: &Answer| page::in_words(project, task, answer, shown);
+            let both = json!({
+                "answer": stored.answer, "state": stored.state, "revision": stored.revision,
+                "theirs": lines(&stored.answer), "mine": lines(mine),
+            });
+            Ok((StatusCode::CONFLICT, json_of(&both)).into_response())
+        }
+        Saved::Nowhere => Err(Failed::forbidden("This task is not yours any more.")),
+    }
+}
+
+/// What the script of a task's page needs.
+fn asked(
+    project: &Project,
+    person: &Person,
+    task: &task::Task,
+    (answer, revision, shown): (&Answer, u64, &Shown),
+    said: &[Annotation],
+) -> Response {
+    let passages =
+        task.passages.iter().map(|passage| json!({ "title": passage.title, "sentences": passage.sentences }));
+    let said = said.iter().map(|said| json!({ "person": said.person, "answer": said.answer }));
+    json_of(&json!({
         "labels": project.labels,
         "answers": task.answers,
-        "passages": task.passages.iter().map(|passage| passage.sentences.len()).collect::<Vec<_>>(),
-        "turned": turned,
+        "words": words::words(task.answers.first().map_or("", String::as_str)),
+        "passages": passages.collect::<Vec<_>>(),
+        "shown": shown,
         "answer": answer,
-        "judged": in_words(project, task, answer),
-    });
-    ([(header::CONTENT_TYPE, "application/json")], all.to_string()).into_response()
+        "revision": revision,
+        "person": person.name,
+        "said": said.collect::<Vec<_>>(),
+        "judged": in_words(project, task, answer, shown),
+    }))
+}
+
+/// What somebody was shown. An annotation that another tool made, and that nobody has opened here, has no order of its own.
+fn shown_of(annotation: &Annotation, task: &task::Task) -> Shown {
+    let shown = annotation.shown.clone().filter(|shown| shown.fits(task.answers.len()));
+    shown.unwrap_or_else(|| Shown::as_given(task.answers.len()))
 }
 
 async fn state(
@@ -224,7 +337,8 @@ async fn state(
     let projects = app.store.projects();
     let found = projects.annotation(project.id, number, person.id)?.zip(projects.task(project.id, number)?);
     let (annotation, task) = found.ok_or_else(|| Failed::missing("There is no such task of yours."))?;
-    Ok(asked(&project, &person, number, &task, &annotation.answer))
+    let shown = shown_of(&annotation, &task);
+    Ok(asked(&project, &person, &task, (&annotation.answer, annotation.revision, &shown), &[]))
 }
 
 #[derive(Deserialize)]
@@ -234,9 +348,29 @@ struct Kept {
     #[serde(default)]
     reason: String,
     seconds: f64,
+    /// The revision that the page has seen.
+    #[serde(default)]
+    revision: u64,
+    /// The page's own name; programs have none.
+    #[serde(default)]
+    page: String,
 }
 
-/// Keeps what someone says. What is not finished is kept too, but not handed in; what no page sends is not kept at all.
+/// The longest name of a page.
+const PAGE_NAME: usize = 64;
+
+impl Kept {
+    fn as_save(&self) -> Result<Save<'_>, Failed> {
+        if self.page.len() > PAGE_NAME {
+            return Err(Failed::request("The name of the page is too long."));
+        }
+        let seconds = if self.seconds.is_finite() { self.seconds.clamp(0.0, SECONDS_MAX) } else { 0.0 };
+        let Self { answer, state, reason, revision, page, .. } = self;
+        Ok(Save { answer, state: *state, reason: reason.trim(), seconds, revision: *revision, page })
+    }
+}
+
+/// Stores what someone says. An unfinished annotation is stored too, but cannot be submitted.
 async fn keep(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
@@ -244,18 +378,38 @@ async fn keep(
     body: Bytes,
 ) -> Done {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
-    let Kept { answer, state, reason, seconds } = read(&body)?;
+    let kept: Kept = read(&body)?;
     let projects = app.store.projects();
-    let task = projects.task(project.id, number)?.ok_or_else(|| Failed::missing("There is no such task."))?;
-    let judged = judged(&project, &task, &answer, state)?;
-    if state == State::Skipped && reason.trim().is_empty() {
-        return Err(Failed::request("Say why you skip it."));
+    let found = projects.annotation(project.id, number, person.id)?.zip(projects.task(project.id, number)?);
+    let (annotation, task) = found.ok_or_else(|| Failed::forbidden("This task is not yours."))?;
+    let shown = shown_of(&annotation, &task);
+    let judged = judged(&project, &task, &kept.answer, kept.state, &shown)?;
+    if kept.state == State::Skipped && kept.reason.trim().is_empty() {
+        return Err(Failed::request("Say why you skip the task."));
     }
-    let seconds = if seconds.is_finite() { seconds.clamp(0.0, SECONDS_MAX) } else { 0.0 };
-    match projects.keep(project.id, number, person.id, (&answer, state, reason.trim()), seconds)? {
-        true => Ok(judged),
-        false => Err(Failed::forbidden("This task is not yours.")),
+    let stored = projects.save(project.id, number, person.id, &kept.as_save()?)?;
+    saved((&project, &task, &shown), &kept.answer, judged, stored)
+}
+
+#[derive(Deserialize)]
+struct Release {
+    task: usize,
+    person: String,
+}
+
+/// Ends somebody's claim on a task that they have open.
+async fn release(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(name): Path<String>,
+    Form(Release { task, person }): Form<Release>,
+) -> Done {
+    let (project, owner) = (project(&app, &name)?, who(&app, &session)?);
+    if owner.role != Role::Owner {
+        return Err(Failed::forbidden("Only the owner of the project releases tasks."));
     }
+    app.store.projects().release(project.id, Some(task), Some(&person))?;
+    Ok(Redirect::to(&page::path(&project, "results")).into_response())
 }
 
 async fn results(
@@ -265,13 +419,14 @@ async fn results(
 ) -> Done {
     let (project, person) = (project(&app, &name)?, who(&app, &session)?);
     if person.role == Role::Annotator {
-        return Err(Failed::forbidden("What others said is for reviewers: annotators are blind to each other."));
+        return Err(Failed::forbidden("Only reviewers see the results: annotators are blind to each other."));
     }
     let stats = stats::stats(&app.store, &project)?;
     let waiting = adjudicate::queue(&app.store, &project)?.len();
-    let models = if person.role == Role::Owner { Some(train::models(&app).await) } else { None };
+    let is_owner = person.role == Role::Owner;
+    let models = if is_owner { Some(train::models(&app).await) } else { None };
     let train = models.map(|models| train::section(&app, &session, &project, &models));
-    Ok(page::results(&session, &project, &stats, waiting, train).into_response())
+    Ok(page::results(&session, &project, &stats, waiting, is_owner, train).into_response())
 }
 
 async fn download(
@@ -295,17 +450,4 @@ async fn download(
         std::fs::read(&passing.0).map_err(|error| gradus::Error::io(&passing.0, error))
     });
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], bytes.await??).into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The values of earlier versions, which projects with annotations depend on.
-    #[test]
-    fn sides_stay_where_they_were() {
-        let sides: String =
-            (0..32).map(|i| if is_swapped(["ada", "grace"][i % 2], i / 2, i % 3) { '1' } else { '0' }).collect();
-        assert_eq!(sides, "10110011111001011111011001100111");
-    }
 }

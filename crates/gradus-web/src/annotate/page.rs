@@ -2,17 +2,18 @@
 
 use axum::response::Html as Body;
 
-use super::answer::{Answer, Rank, pair_name, pairs};
+use super::answer::{Answer, Marked, Rank, pair_name, pairs};
 use super::export::Form;
-use super::labels::{Asked, LabelSet};
-use super::stats::{Number, Stats};
+use super::labels::{Asked, BUILT_IN, LabelSet};
+use super::shown::Shown;
+use super::stats::{Claim, Number, Share, Stats, Versus};
 use super::task::Task;
 use crate::html;
 use crate::html::Html;
 use crate::page::{Page, Place};
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
-use crate::training::{Making, Standing};
+use crate::training::{Making as Begun, Standing};
 
 /// The address of something of a project, whose name has no character that an address would escape.
 pub fn path(project: &Project, rest: &str) -> String {
@@ -28,129 +29,247 @@ fn page(session: &Session, title: &str, body: Html) -> Body<String> {
     Page { title, place: Place::Annotate, scripts: &[], styles: &[], body }.framed(session)
 }
 
-/// All projects, and who is signed in.
+/// A project in the list, and what one person did in it: submitted and skipped tasks.
+pub type Listed = (Project, Option<(usize, usize)>);
+
+/// What an owner can make here: the data files of the folder.
+pub struct Making<'a> {
+    /// Data files, by their names below the folder.
+    pub data: &'a [String],
+}
+
+/// All projects, and who is signed in. `begun` are projects whose answers models are writing.
 pub fn list(
     session: &Session,
     person: Option<&Person>,
-    projects: &[(Project, Option<(usize, usize)>)],
-    made: &[Making],
+    projects: &[Listed],
+    begun: &[Begun],
+    making: Option<&Making<'_>>,
 ) -> Body<String> {
     let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
     let who = match person {
         Some(person) => html![
-            "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p>You are " (person.name) ", " (person.role.name())
-            ".</p>\n<button type=\"submit\">Sign out</button></form>\n"
+            "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p class=\"soft\">Signed in as <strong>" (person.name) "</strong> <span class=\"badge\">"
+            (person.role.name()) "</span></p>\n<button type=\"submit\">Sign out</button></form>\n"
         ],
         None => html![
-            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields\">\n" (csrf)
+            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields card-form\">\n<h2>Sign in</h2>\n" (csrf)
             "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" autocomplete=\"username\" required></div>\n"
             "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required></div>\n"
             "<button type=\"submit\" class=\"main\">Sign in</button>\n"
-            "<p class=\"small soft\"><code>gradus annotate invite NAME</code> prints a token.</p>\n</form>\n"
+            "<p class=\"small soft\">The owner of the project gives you a token. On this machine, <code>gradus annotate invite NAME --role owner</code> prints one.</p>\n</form>\n"
         ],
     };
-    let row = |(project, progress): &(Project, Option<(usize, usize)>)| {
+    let body = html![
+        (who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (begun_list(begun)) (project_list(person, projects)) "</div>\n"
+        (making.map(|making| make(&csrf, making)))
+    ];
+    let going = begun.iter().any(|making| making.standing == Standing::Going);
+    let scripts = if going { &["making.js"][..] } else { &[] };
+    Page { title: "Annotate", place: Place::Annotate, scripts, styles: &[], body }.framed(session)
+}
+
+fn project_list(person: Option<&Person>, projects: &[Listed]) -> Html {
+    if projects.is_empty() {
+        return html![
+            "<div class=\"empty\"><p><strong>There is no project yet.</strong></p>\n<p>A project takes its tasks from a data file and asks people to mark, "
+            "correct, compare or rate answers.</p>\n<pre tabindex=\"0\">gradus annotate new NAME --data FILE --labels comparison</pre></div>\n"
+        ];
+    }
+    let sees_all = person.is_some_and(|person| person.role != Role::Annotator);
+    let row = |(project, progress): &Listed| {
         let name = match person {
             Some(_) => html!["<a href=\"/annotate/" (project.name) "\">" (project.name) "</a>"],
             None => html![(project.name)],
         };
-        let done = progress.map(|(done, skipped)| html![(done) " done, " (skipped) " skipped"]);
-        let of_all = match person.map(|person| person.role) {
-            Some(Role::Reviewer | Role::Owner) => html!["<a href=\"" (path(project, "results")) "\">Results</a>"],
-            _ => Html::new(),
-        };
+        let own = progress.map(|(done, skipped)| {
+            let skipped = (skipped > 0).then(|| html![", " (skipped) " skipped"]);
+            html![
+                "<progress max=\"" (project.tasks) "\" value=\"" (done) "\" aria-label=\"Your progress in " (project.name) "\"></progress> <span class=\"soft small\">"
+                (done) " submitted" (skipped) "</span>"
+            ]
+        });
+        let results = sees_all.then(|| html!["<a href=\"" (path(project, "results")) "\">Results</a>"]);
         html![
             "<tr><td>" (name) "</td><td>" (project.labels.name) "</td><td class=\"number\">" (project.tasks) "</td><td class=\"number\">"
-            (project.annotators) "</td><td>" (done) "</td><td>" (of_all) "</td></tr>\n"
+            (project.annotators) "</td><td>" (own) "</td><td>" (results) "</td></tr>\n"
         ]
     };
-    let projects = match projects.is_empty() {
-        true => html![
-            "<p>There is no project yet: <code>gradus annotate new NAME --data FILE --labels fine-grained</code> makes one.</p>\n"
-        ],
-        false => html![
-            "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Projects\"><table>\n<thead><tr><th scope=\"col\">Project</th><th scope=\"col\">Asks for</th>"
-            "<th scope=\"col\" class=\"number\">Tasks</th><th scope=\"col\" class=\"number\">People a task</th><th scope=\"col\">You</th>"
-            "<th scope=\"col\">All</th></tr></thead>\n<tbody>\n" (projects.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
-        ],
-    };
-    let row = |Making { name, standing, answers }: &Making| match (standing, answers) {
-        (Standing::Going, None) => html!["<li role=\"status\" data-going>" (name) ": models answer …</li>\n"],
+    html![
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Projects\"><table>\n<thead><tr><th scope=\"col\">Project</th><th scope=\"col\">Type</th>"
+        "<th scope=\"col\" class=\"number\">Tasks</th><th scope=\"col\" class=\"number\">People per task</th><th scope=\"col\">Your progress</th>"
+        "<td></td></tr></thead>\n<tbody>\n" (projects.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
+    ]
+}
+
+/// Projects that are being made.
+fn begun_list(begun: &[Begun]) -> Html {
+    let row = |Begun { name, standing, answers }: &Begun| match (standing, answers) {
+        (Standing::Going, None) => {
+            html!["<li role=\"status\" data-going>" (name) ": models are writing answers</li>\n"]
+        }
         (Standing::Going, Some((done, of))) => html![
-            "<li data-going><span role=\"status\">" (name) ": models answer, " (done) " of " (of) " answers</span> "
+            "<li data-going><span role=\"status\">" (name) ": models are writing answers, " (done) " of " (of) "</span> "
             "<progress max=\"" (of) "\" value=\"" (done) "\" aria-label=\"Answers of " (name) "\"></progress></li>\n"
         ],
         (Standing::Ended(said), _) => {
             html!["<li class=\"bad\">" (name) " was not made:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
         }
     };
-    let going = made.iter().any(|making| making.standing == Standing::Going);
-    let made = match made.is_empty() {
+    match begun.is_empty() {
         true => Html::new(),
-        false => html!["<ul class=\"list\" id=\"made\">\n" (made.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
-    };
-    let body = html![(who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (made) (projects) "</div>\n"];
-    let scripts = if going { &["making.js"][..] } else { &[] };
-    Page { title: "Annotate", place: Place::Annotate, scripts, styles: &[], body }.framed(session)
+        false => html!["<ul class=\"list\" id=\"made\">\n" (begun.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
+    }
 }
 
-/// Everything is done.
-pub fn nothing_left(session: &Session, project: &Project) -> Body<String> {
+/// The forms of an owner: a new project, and an invitation.
+fn make(csrf: &Html, making: &Making<'_>) -> Html {
+    let option = |name: &str, words: &str| html!["<option value=\"" (name) "\">" (words) "</option>"];
+    let data: Vec<Html> = making.data.iter().map(|name| option(name, name)).collect();
+    let labels: Vec<Html> = BUILT_IN.iter().map(|(name, _)| option(name, name)).collect();
+    let roles = [Role::Annotator, Role::Reviewer, Role::Owner].map(|role| option(role.name(), role.name()));
+    let project = match data.is_empty() {
+        true => html![
+            "<p class=\"soft\">Put a data file into the folder first: JSON lines, JSON, CSV, Parquet or Arrow.</p>\n"
+        ],
+        false => html![
+            "<form method=\"post\" action=\"/annotate/+new\" class=\"fields\">" (csrf)
+            "<div><label for=\"new-name\">Name</label><input id=\"new-name\" name=\"name\" required></div>\n"
+            "<div><label for=\"new-data\">Data</label><select id=\"new-data\" name=\"data\">" (data) "</select></div>\n"
+            "<div><label for=\"new-labels\">What people are asked</label><select id=\"new-labels\" name=\"labels\">" (labels) "</select></div>\n"
+            "<div><label for=\"new-annotators\">People per task</label><input id=\"new-annotators\" name=\"annotators\" type=\"number\" min=\"1\" max=\"100\" value=\"1\" required></div>\n"
+            "<button type=\"submit\" class=\"main\">Make the project</button></form>\n"
+        ],
+    };
+    html![
+        "<div class=\"two owner\">\n<section aria-labelledby=\"new-project\"><h2 id=\"new-project\">New project</h2>\n" (project) "</section>\n"
+        "<section aria-labelledby=\"invite\"><h2 id=\"invite\">Invite a person</h2>\n"
+        "<form method=\"post\" action=\"/annotate/+invite\" class=\"fields\">" (csrf)
+        "<div><label for=\"invite-name\">Name</label><input id=\"invite-name\" name=\"name\" required></div>\n"
+        "<div><label for=\"invite-role\">Role</label><select id=\"invite-role\" name=\"role\">" (roles.to_vec()) "</select></div>\n"
+        "<button type=\"submit\">Make a token</button>\n<p class=\"small soft\">A person who has a token already gets a new one; the old one ends.</p></form>\n</section>\n</div>\n"
+    ]
+}
+
+/// A token for somebody, which is shown once.
+pub fn invited(session: &Session, name: &str, role: Role, token: &str) -> Body<String> {
     let body = html![
-        "<p>There is nothing left for you in this project. Thank you.</p>\n<p><a href=\"/annotate\">All projects</a></p>\n"
+        "<p>Give this token to <strong>" (name) "</strong> (" (role.name()) "). It is shown only once.</p>\n<pre tabindex=\"0\" id=\"token\">" (token)
+        "</pre>\n<p><a class=\"button\" href=\"/annotate\">Projects</a></p>\n"
+    ];
+    page(session, "Invitation", body)
+}
+
+/// There is no task left for a person.
+pub fn nothing_left(session: &Session, project: &Project, own: &[(usize, State)]) -> Body<String> {
+    let count = |state: State| own.iter().filter(|(_, known)| *known == state).count();
+    let (done, skipped) = (count(State::Done), count(State::Skipped));
+    let skipped = (skipped > 0).then(|| html![" and skipped "(skipped)]);
+    let row = |(number, state): &(usize, State)| html!["<li><a href=\"" (task_path(project, *number)) "\">Task " (*number) "</a> " (badge(*state)) "</li>\n"];
+    let tasks = (!own.is_empty()).then(|| {
+        html![
+            "<details><summary>Your tasks</summary>\n<ul class=\"list\">\n" (own.iter().map(row).collect::<Vec<_>>())
+            "</ul>\n</details>\n"
+        ]
+    });
+    let body = html![
+        "<div class=\"empty\">\n<p><strong>No task is left for you in this project.</strong> You submitted " (done) (skipped)
+        ". Thank you.</p>\n<p class=\"soft\">A task that somebody else left comes back after " (u64::from(project.lease_minutes))
+        " minutes. Look again later.</p>\n<p><a class=\"button\" href=\"/annotate\">All projects</a></p>\n</div>\n" (tasks)
     ];
     page(session, &project.name, body)
 }
 
-/// A task: what is given is here, what is asked is made by the script from the label set.
-pub fn task(project: &Project, number: usize, task: &Task, state: State, (done, skipped): (usize, usize)) -> Html {
-    let before = match state {
-        State::Open => Html::new(),
-        State::Done => {
-            html!["<p class=\"good\">You have handed this in. It can still be changed and handed in again.</p>\n"]
-        }
-        State::Skipped => html!["<p>You have skipped this. It can still be done.</p>\n"],
-    };
-    let before = html![
-        (before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (done) " done, " (skipped) " skipped by you</p>\n"
+/// No task waits for a reviewer.
+pub fn all_decided(session: &Session, project: &Project) -> Body<String> {
+    let body = html![
+        "<div class=\"empty\">\n<p><strong>No task waits for a decision.</strong></p>\n<p><a class=\"button\" href=\"" (path(project, "results"))
+        "\">Results</a></p>\n</div>\n"
     ];
-    let skip = html![
-        "<details class=\"skip-task\"><summary>Skip this task</summary>\n<div class=\"field\"><label for=\"reason\">Why?</label><input id=\"reason\"></div>\n"
-        "<button type=\"button\" id=\"skip\">Skip</button>\n</details>\n"
-    ];
-    let places = (task_path(project, number), format!("/annotate/{}", project.name));
-    frame(project, task, &places, before, &Html::new(), &skip)
+    page(session, &project.name, body)
 }
 
-/// What all pages of a task have: what is given, `said` by others, and the place for what is asked. `places` are where its script
-/// asks, and where it goes when all is said.
-fn frame(project: &Project, task: &Task, places: &(String, String), before: Html, said: &Html, skip: &Html) -> Html {
+/// How an annotation stands.
+fn badge(state: State) -> Html {
+    match state {
+        State::Open => html!["<span class=\"badge\">in progress</span>"],
+        State::Done => html!["<span class=\"badge badge-good\">submitted</span>"],
+        State::Skipped => html!["<span class=\"badge\">skipped</span>"],
+    }
+}
+
+/// A task. Its fixed part is made here; the script makes the rest from the label set.
+pub fn task(project: &Project, number: usize, task: &Task, annotation: &Annotation, own: &[(usize, State)]) -> Html {
+    let note = match annotation.state {
+        State::Open => Html::new(),
+        State::Done => {
+            html!["<p class=\"good\">You submitted this task. You can still change it and submit it again.</p>\n"]
+        }
+        State::Skipped => html!["<p>You skipped this task. You can still do it.</p>\n"],
+    };
+    let done = own.iter().filter(|(_, state)| *state == State::Done).count();
+    let before = own.iter().rev().find(|(known, _)| *known < number);
+    let after = own.iter().find(|(known, _)| *known > number);
+    let to = |to: Option<&(usize, State)>, words: &'static str| match to {
+        Some((number, _)) => html!["<a href=\"" (task_path(project, *number)) "\">" (words) "</a>"],
+        None => html!["<span class=\"soft\" aria-hidden=\"true\">" (words) "</span>"],
+    };
+    let head = html![
+        "<nav class=\"task-head\" aria-label=\"Your tasks\"><a href=\"/annotate\">Projects</a> <span class=\"soft\">" (project.name)
+        "</span> <span class=\"steps-of\">" (to(before, "‹ Back")) " <span>Task " (number) " of " (project.tasks) "</span> "
+        (to(after, "Next ›")) "</span> <span class=\"soft small\">You submitted " (done) "</span>\n<progress max=\"" (project.tasks)
+        "\" value=\"" (done) "\" aria-label=\"Tasks that you submitted\"></progress></nav>\n" (note)
+    ];
+    let skip = html![
+        "<details class=\"skip-task\"><summary>Skip this task</summary>\n<div class=\"row\"><label for=\"reason\">Reason</label>"
+        "<input id=\"reason\"><button type=\"button\" id=\"skip\">Skip</button></div>\n</details>\n"
+    ];
+    let places = (task_path(project, number), format!("/annotate/{}", project.name));
+    frame(project, task, &places, head, &Html::new(), &skip)
+}
+
+/// What all pages of a task have: what is given, what others said, and the place for what is asked. `places` are the address of the
+/// script's requests, and the page that follows.
+fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, said: &Html, skip: &Html) -> Html {
     let labels = &project.labels;
     let passages: Vec<Html> = task.passages.iter().enumerate().map(|(i, passage)| {
-        let sentence = |(s, text): (usize, &String)| html!["<li><span class=\"soft small\">S" (s) "</span> " (text) "</li>\n"];
+        let sentence = |(s, text): (usize, &String)| html![
+            "<li data-passage=\"" (i + 1) "\" data-sentence=\"" (s) "\"><span class=\"soft small\">S" (s) "</span> <span dir=\"auto\">" (text) "</span></li>\n"
+        ];
         let sentences: Vec<Html> = std::iter::once(&passage.title).chain(&passage.sentences).enumerate().map(sentence).collect();
         html![
             "<details open><summary>Passage " (i + 1) ": " (passage.title) "</summary>\n<ol class=\"sentences\" start=\"0\">\n" (sentences)
             "</ol>\n</details>\n"
         ]
     }).collect();
+    let passages = match passages.is_empty() {
+        true => Html::new(),
+        false => html![
+            "<aside class=\"passages\" aria-label=\"Passages\"><details id=\"passages\" open><summary><h2>Passages</h2></summary>\n" (passages)
+            "</details></aside>\n"
+        ],
+    };
     let reference = match task.reference.is_empty() {
         true => Html::new(),
         false => {
-            html!["<details open><summary>Reference</summary><p class=\"text\">" (task.reference) "</p></details>\n"]
+            html!["<details><summary>Reference answer</summary><p class=\"text\" dir=\"auto\">" (task.reference) "</p></details>\n"]
         }
     };
+    let wide = if task.passages.is_empty() { "" } else { " with-passages" };
     html![
-        (before) (instructions(labels))
-        "<div class=\"work\" data-task=\"" (places.0) "\" data-next=\"" (places.1) "\">\n"
-        "<section class=\"given\" aria-label=\"What is given\">\n<h2>Question</h2>\n<p class=\"text\">" (task.question) "</p>\n" (reference) (passages) (said) "</section>\n"
-        "<section aria-label=\"What you say\">\n<div id=\"asked\"></div>\n"
-        "<div class=\"field\"><label for=\"feedback\">Anything else (optional)</label><textarea id=\"feedback\" rows=\"2\"></textarea></div>\n"
-        "<ul id=\"todo\" class=\"small\" aria-live=\"polite\"></ul>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
-        "<div class=\"row\"><button type=\"button\" id=\"submit\" class=\"main\" disabled>Hand in</button>"
-        "<button type=\"button\" id=\"undo\" disabled>Undo</button></div>\n"
-        (skip) "<p class=\"small soft\">" (keys(labels)) "</p>\n</section>\n</div>\n"
-        "<noscript><p>Annotating needs the script of this page.</p></noscript>\n"
+        (head) (instructions(labels))
+        "<div class=\"work" (wide) "\" data-task=\"" (places.0) "\" data-next=\"" (places.1) "\">\n"
+        "<section class=\"given\" aria-label=\"Question\">\n<h2>Question</h2>\n<p class=\"text\" dir=\"auto\">" (task.question) "</p>\n" (reference) "</section>\n"
+        (said) (passages)
+        "<section class=\"asked\" aria-label=\"Your answer\">\n<div id=\"asked\"></div>\n"
+        "<div class=\"field\"><label for=\"feedback\">Comment (optional)</label><textarea id=\"feedback\" rows=\"2\" dir=\"auto\"></textarea></div>\n"
+        (skip) "<details class=\"keys\"><summary>Keys</summary>\n<p class=\"small\">" (keys(labels)) "</p></details>\n</section>\n</div>\n"
+        "<div id=\"conflict\" class=\"alert\" role=\"alertdialog\" aria-label=\"Two versions\" tabindex=\"-1\" hidden></div>\n"
+        "<div class=\"bar\">\n<ul id=\"todo\" class=\"small\" aria-live=\"polite\"></ul>\n"
+        "<p class=\"bar-row\"><span id=\"status\" role=\"status\" class=\"small\"></span> <button type=\"button\" id=\"again\" class=\"small\" hidden>Try now</button>"
+        "<span class=\"bar-buttons\"><button type=\"button\" id=\"undo\" disabled>Undo</button><button type=\"button\" id=\"redo\" disabled>Redo</button>"
+        "<button type=\"button\" id=\"submit\" class=\"main\" disabled>Submit</button></span></p>\n</div>\n"
+        "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
     ]
 }
 
@@ -158,62 +277,123 @@ fn frame(project: &Project, task: &Task, places: &(String, String), before: Html
 pub fn decision(
     project: &Project,
     number: usize,
-    task: &Task,
+    (task, shown): (&Task, &Shown),
     said: &[Annotation],
     verdict: Option<&Annotation>,
     left: usize,
 ) -> Html {
-    let before = match verdict {
+    let note = match verdict {
         Some(verdict) if verdict.state == State::Done => {
-            html!["<p class=\"good\">" (verdict.person) " has decided this. It can still be changed and handed in again.</p>\n"]
+            html!["<p class=\"good\">" (verdict.person) " decided this task. You can still change the decision and submit it again.</p>\n"]
         }
         _ => Html::new(),
     };
-    let before = html![(before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (left) " wait for a decision, which is final in every export. It begins with what the first said.</p>\n"];
-    let one = |said: &Annotation| {
-        let parts: Vec<Html> =
-            in_words(project, task, &said.answer).iter().map(|part| html!["<li>" (part) "</li>\n"]).collect();
-        html!["<details open class=\"said\"><summary>" (said.person) " said</summary>\n<ul>\n" (parts) "</ul>\n</details>\n"]
+    let head = html![
+        "<nav class=\"task-head\" aria-label=\"Decisions\"><a href=\"" (path(project, "results")) "\">Results</a> <span class=\"soft\">" (project.name)
+        "</span> <span>Task " (number) " of " (project.tasks) "</span> <span class=\"soft small\">" (left)
+        " wait for a decision. Your decision is the task’s only answer in every export.</span></nav>\n" (note)
+    ];
+    let one = |(at, said): (usize, &Annotation)| {
+        let lines = in_words(project, task, &said.answer, shown);
+        let parts: Vec<Html> = lines.iter().map(|part| html!["<li dir=\"auto\">" (part) "</li>\n"]).collect();
+        let parts = match parts.is_empty() {
+            true => html!["<p class=\"soft\">Nothing was marked.</p>\n"],
+            false => html!["<ul>\n" (parts) "</ul>\n"],
+        };
+        html![
+            "<article class=\"said\"><h3>" (said.person) "</h3>\n" (overlaid(project, task, &said.answer)) (parts)
+            "<button type=\"button\" data-take=\"" (at) "\">Take this</button></article>\n"
+        ]
     };
-    let said = html!["<h2>What people said</h2>\n"(said.iter().map(one).collect::<Vec<_>>())];
+    let said = html![
+        "<section class=\"what-people-said\" aria-label=\"What people said\">\n<h2>What people said</h2>\n<div class=\"sides sides-2\">\n"
+        (said.iter().enumerate().map(one).collect::<Vec<_>>()) "</div>\n</section>\n"
+    ];
     let places = (path(project, &format!("adjudicate/{number}")), path(project, "adjudicate"));
-    frame(project, task, &places, before, &said, &Html::new())
+    frame(project, task, &places, head, &said, &Html::new())
 }
 
-/// An annotation, a line for each part.
-fn in_words(project: &Project, task: &Task, answer: &Answer) -> Vec<String> {
+/// The marked answer with somebody's marks in it.
+fn overlaid(project: &Project, task: &Task, answer: &Answer) -> Html {
+    if project.labels.spans.is_empty() {
+        return Html::new();
+    }
+    let chars: Vec<char> = task.answers.first().map_or("", String::as_str).chars().collect();
+    let text = |from: usize, to: usize| chars.get(from..to).unwrap_or_default().iter().collect::<String>();
+    let mut spans: Vec<&Marked> = answer.spans.iter().filter(|span| span.end <= chars.len()).collect();
+    spans.sort_by_key(|span| span.start);
+    let (mut html, mut at) = (Html::new(), 0);
+    for span in spans.into_iter().filter(|span| span.start < span.end) {
+        if span.start < at {
+            continue;
+        }
+        let Some((kind, label)) = kind_of(&project.labels, &span.kind) else { continue };
+        html.add(&html![
+            (text(at, span.start)) "<mark class=\"kind-" (kind) "\">" (text(span.start, span.end)) "<span class=\"chip\">" (label) "</span></mark>"
+        ]);
+        at = span.end;
+    }
+    html![
+        "<p class=\"text answer-text overlaid\" dir=\"auto\">" (html) (text(at, chars.len())) "</p>\n"
+    ]
+}
+
+/// The place of a type among those with colors, and its label.
+fn kind_of(labels: &LabelSet, name: &str) -> Option<(usize, String)> {
+    let mut types = labels.spans.iter().chain(&labels.missing).enumerate();
+    types.find(|(_, kind)| kind.name == name).map(|(at, kind)| (at, kind.label.clone()))
+}
+
+/// An annotation, a line for each part. Answers have the letters of `shown`.
+pub fn in_words(project: &Project, task: &Task, answer: &Answer, shown: &Shown) -> Vec<String> {
     let labels = &project.labels;
-    let label = |kind: &str| {
-        let known = labels.spans.iter().chain(&labels.missing).find(|known| known.name == kind);
-        known.map_or(kind.to_owned(), |known| known.label.clone())
-    };
+    let label = |kind: &str| kind_of(labels, kind).map_or(kind.to_owned(), |(_, label)| label);
+    let list = |sentences: &[usize]| sentences.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     let mut lines = Vec::new();
     if answer.no_error {
         lines.push("No error".to_owned());
     }
     for span in &answer.spans {
         let text: String = task.answers[0].chars().skip(span.start).take(span.end.saturating_sub(span.start)).collect();
-        lines.push(format!("{}: “{text}”", label(&span.kind)));
+        let place = match (span.passage, span.repeats.trim()) {
+            (0, "") => String::new(),
+            (0, repeats) => format!(", repeats “{repeats}”"),
+            (passage, _) => format!(", passage {passage}, sentences {}", list(&span.sentences)),
+        };
+        lines.push(format!("{}: “{text}”{place}", label(&span.kind)));
     }
     lines.extend(answer.missing.iter().map(|missing| {
-        format!("{}, passage {}, sentences {:?}", label(&missing.kind), missing.passage, missing.sentences)
+        format!("{}: passage {}, sentences {}", label(&missing.kind), missing.passage, list(&missing.sentences))
     }));
-    lines.extend(answer.correction.iter().map(|text| format!("Corrected: {text}")));
+    lines.extend(answer.correction.iter().map(|text| format!("Correction: {text}")));
+    if answer.no_passage_helps {
+        lines.push("No passage helps".to_owned());
+    }
+    let mut compared = Vec::new();
     for pair in pairs(task.answers.len()) {
         let name = pair_name(pair);
         let Some(rank) = answer.ranks.get(&name) else { continue };
         let words = match rank {
-            Rank::First => format!("{} is better", pair.0 + 1),
-            Rank::Second => format!("{} is better", pair.1 + 1),
-            Rank::Tie => "as good".to_owned(),
-            Rank::Bad => "both bad".to_owned(),
+            Rank::First => format!("{} is better", shown.letter(pair.0)),
+            Rank::Second => format!("{} is better", shown.letter(pair.1)),
+            Rank::Tie => "tie".to_owned(),
+            Rank::Bad => "both are bad".to_owned(),
         };
-        let strength = answer.strengths.get(&name).map_or(String::new(), |strength| format!(" ({strength})"));
-        lines.push(format!("{} and {}: {words}{strength}", pair.0 + 1, pair.1 + 1));
+        let strength = answer.strengths.get(&name).map(|strength| {
+            let known = labels.strengths.iter().find(|known| known.name == *strength);
+            known.map_or(strength, |known| &known.label).to_lowercase()
+        });
+        let strength = strength.map_or(String::new(), |strength| format!(" ({strength})"));
+        compared.push(format!("{}: {words}{strength}", shown.pair(pair)));
     }
-    lines.extend(answer.questions.iter().map(|(name, value)| format!("{name}: {value}")));
+    compared.sort();
+    lines.extend(compared);
+    lines.extend(answer.questions.iter().map(|(name, value)| {
+        let question = labels.questions.iter().find(|question| question.name == *name);
+        format!("{}: {value}", question.map_or(name, |question| &question.question).trim_end_matches('.'))
+    }));
     if !answer.feedback.is_empty() {
-        lines.push(answer.feedback.clone());
+        lines.push(format!("Comment: {}", answer.feedback));
     }
     lines
 }
@@ -245,10 +425,20 @@ fn keys(labels: &LabelSet) -> Html {
     let spans = match labels.spans.is_empty() {
         true => Html::new(),
         false => html![
-            "In the answer, <kbd>←</kbd> <kbd>→</kbd> go from word to word, <kbd>Shift</kbd> with them selects, <kbd>Enter</kbd> marks. "
+            "In the answer, <kbd>←</kbd> and <kbd>→</kbd> move from word to word, <kbd>Home</kbd> and <kbd>End</kbd> to the first and last. "
+            "<kbd>Shift</kbd> with them selects. <kbd>Enter</kbd> or the number of a type marks. "
         ],
     };
-    html![(spans) "<kbd>Ctrl</kbd> <kbd>Z</kbd> undoes, <kbd>Ctrl</kbd> <kbd>Enter</kbd> hands in. Everything is kept as you go."]
+    let compares = match labels.comparison {
+        true => html![
+            "In a comparison, <kbd>1</kbd> is left, <kbd>2</kbd> tie, <kbd>3</kbd> both bad, <kbd>4</kbd> right. "
+        ],
+        false => Html::new(),
+    };
+    html![
+        (spans) (compares) "<kbd>Ctrl</kbd> <kbd>Z</kbd> undoes, <kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>Z</kbd> redoes, "
+        "<kbd>Ctrl</kbd> <kbd>Enter</kbd> submits. Every change is saved at once."
+    ]
 }
 
 fn number(value: &Number) -> Html {
@@ -259,52 +449,136 @@ fn number(value: &Number) -> Html {
 }
 
 fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {
-    let heads: Vec<Html> = heads.iter().map(|head| html!["<th scope=\"col\">" (*head) "</th>"]).collect();
+    // A name with `#` is of a column of numbers.
+    let head = |head: &&'static str| match head.strip_prefix('#') {
+        Some(head) => html!["<th scope=\"col\" class=\"number\">" (head) "</th>"],
+        None => html!["<th scope=\"col\">" (*head) "</th>"],
+    };
+    let heads: Vec<Html> = heads.iter().map(head).collect();
     html![
         "<h2>" (name) "</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" (name) "\"><table>\n<thead><tr>" (heads)
         "</tr></thead>\n<tbody>\n" (rows) "</tbody>\n</table></div>\n"
     ]
 }
 
-/// How a project stands.
-///
-/// `waiting` are tasks on which a reviewer has to decide; `train` is what leads on.
+/// A share in percent with its interval.
+fn percent(share: &Share) -> Html {
+    let of = |value: f64| format!("{:.0}", 100.0 * value);
+    let (low, high) = share.interval;
+    html![(of(share.value)) " % <span class=\"soft small\">(" (of(low)) "–" (of(high)) ")</span>"]
+}
+
+/// Wins, ties and losses of two models as one bar.
+fn bar(versus: &Versus) -> Html {
+    let (win, tie) = (100.0 * versus.win.value, 100.0 * versus.tie.value);
+    let number = |value: f64| format!("{value:.2}");
+    html![
+        "<svg class=\"split\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"split-win\" x=\"0\" width=\"" (number(win))
+        "\" height=\"8\"/><rect class=\"split-tie\" x=\"" (number(win)) "\" width=\"" (number(tie)) "\" height=\"8\"/><rect class=\"split-loss\" x=\""
+        (number(win + tie)) "\" width=\"" (number(100.0 - win - tie)) "\" height=\"8\"/></svg>"
+    ]
+}
+
+/// The comparisons of models, two at a time.
+fn comparisons(stats: &Stats) -> Html {
+    if stats.comparisons.is_empty() {
+        return Html::new();
+    }
+    let row = |of: &Versus| {
+        html![
+            "<tr><td>" (of.one) "</td><td>" (of.other) "</td><td class=\"number\">" (of.votes) "</td><td>" (bar(of)) "</td><td class=\"number\">"
+            (percent(&of.win)) "</td><td class=\"number\">" (percent(&of.tie)) "</td><td class=\"number\">" (percent(&of.loss)) "</td></tr>\n"
+        ]
+    };
+    let heads = html![
+        "<th scope=\"col\">Model</th><th scope=\"col\">Against</th><th scope=\"col\" class=\"number\">Votes</th><td></td>"
+        "<th scope=\"col\" class=\"number\">Wins</th><th scope=\"col\" class=\"number\">Ties</th><th scope=\"col\" class=\"number\">Losses</th>"
+    ];
+    html![
+        "<h2>Comparisons</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Comparisons\"><table>\n<thead><tr>" (heads)
+        "</tr></thead>\n<tbody>\n" (stats.comparisons.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
+        "<p class=\"small soft\">In brackets are 95 % intervals (Wilson). Each vote counts once. Votes on the same task depend on each other, "
+        "so with several people a task the true intervals are wider.</p>\n"
+    ]
+}
+
+/// Tasks that people have open.
+fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner: bool) -> Html {
+    if claims.is_empty() {
+        return Html::new();
+    }
+    let row = |claim: &Claim| {
+        let state = match claim.holds {
+            true => html!["<span class=\"badge\">in progress</span>"],
+            false => html!["<span class=\"soft\">left; free for others</span>"],
+        };
+        let release = (is_owner && claim.holds).then(|| html![
+            "<form method=\"post\" action=\"" (path(project, "release")) "\"><input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf)
+            "\"><input type=\"hidden\" name=\"task\" value=\"" (claim.task) "\"><input type=\"hidden\" name=\"person\" value=\"" (claim.person)
+            "\"><button type=\"submit\" aria-label=\"Release task " (claim.task) " of " (claim.person) "\">Release</button></form>"
+        ]);
+        html![
+            "<tr><td class=\"number\">" (claim.task) "</td><td>" (claim.person) "</td><td>" (state) "</td><td>" (release) "</td></tr>\n"
+        ]
+    };
+    let rows: Vec<Html> = claims.iter().map(row).collect();
+    html![
+        "<h2>Open tasks</h2>\n<p class=\"small soft\">An open task is free for others " (u64::from(project.lease_minutes))
+        " minutes after its last change. <code>gradus annotate release " (project.name) "</code> frees all of them at once.</p>\n"
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Open tasks\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Task</th>"
+        "<th scope=\"col\">Person</th><th scope=\"col\">State</th><td></td></tr></thead>\n<tbody>\n" (rows) "</tbody>\n</table></div>\n"
+    ]
+}
+
+/// A number with what it counts.
+fn tile(name: &'static str, value: Html, note: &'static str) -> Html {
+    html![
+        "<div class=\"tile\"><span class=\"soft small\">" (name) "</span><strong>" (value) "</strong><span class=\"soft small\">" (note) "</span></div>\n"
+    ]
+}
+
+/// The results of a project. `waiting` tasks need a decision; `train` leads to training.
 pub fn results(
     session: &Session,
     project: &Project,
     stats: &Stats,
     waiting: usize,
+    is_owner: bool,
     train: Option<Html>,
 ) -> Body<String> {
     let people = stats.people.iter().map(|work| html![
-        "<tr><td>" (work.name) "</td><td>" (work.done) "</td><td>" (work.skipped) "</td><td>" (number(&work.median_seconds)) "</td><td>" (work.fast)
-        "</td><td>" (number(&work.right)) "</td><td>" (work.inattentive) "</td></tr>\n"
+        "<tr><td>" (work.name) "</td><td class=\"number\">" (work.done) "</td><td class=\"number\">" (work.skipped) "</td><td class=\"number\">" (number(&work.median_seconds)) "</td><td class=\"number\">" (work.fast)
+        "</td><td class=\"number\">" (number(&work.right)) "</td><td class=\"number\">" (work.inattentive) "</td></tr>\n"
     ]);
     let agreement = stats.agreement.iter().map(|of| html![
-        "<tr><td>" (of.of) "</td><td>" (of.items) "</td><td>" (number(&of.raw)) "</td><td>" (number(&of.cohen)) "</td><td>" (number(&of.fleiss))
-        "</td><td>" (number(&of.alpha)) "</td></tr>\n"
+        "<tr><td>" (of.of) "</td><td class=\"number\">" (of.items) "</td><td class=\"number\">" (number(&of.raw)) "</td><td class=\"number\">" (number(&of.cohen)) "</td><td class=\"number\">" (number(&of.fleiss))
+        "</td><td class=\"number\">" (number(&of.alpha)) "</td></tr>\n"
     ]);
     let spans = stats
         .span_f1
         .as_ref()
-        .map(|f1| html!["<p>Characters marked alike, F1 over all pairs of people: " (number(f1)) "</p>\n"]);
+        .map(|f1| html!["<p>F1 of marked characters over all pairs of people: " (number(f1)) "</p>\n"]);
     let strength = |of: &super::stats::Strength| {
         let (low, high) = of.interval;
-        html!["<tr><td>" (of.model) "</td><td>" (format!("{:.3}", of.log_strength)) "</td><td>" (format!("{low:.3} to {high:.3}")) "</td></tr>\n"]
+        html!["<tr><td>" (of.model) "</td><td class=\"number\">" (format!("{:.3}", of.log_strength)) "</td><td class=\"number\">" (format!("{low:.3} to {high:.3}")) "</td></tr>\n"]
     };
     let models = match (stats.models.is_empty(), stats.models_undefined) {
         (true, None) => Html::new(),
-        (true, Some(why)) => html!["<h2>Models</h2>\n<p>No strengths: " (why) ".</p>\n"],
-        (false, _) => {
-            table("Models", &["Model", "Log-strength", "95 % interval"], stats.models.iter().map(strength).collect())
+        (true, Some(why)) => {
+            html!["<p class=\"soft\">There is no ranking of the models (Bradley–Terry): " (why) ".</p>\n"]
         }
+        (false, _) => table(
+            "Ranking (Bradley–Terry)",
+            &["Model", "#Log-strength", "#95 % interval"],
+            stats.models.iter().map(strength).collect(),
+        ),
     };
-    let share = |of: &'static str, share: &Number| html!["<tr><td>" (of) "</td><td>" (number(share)) "</td></tr>\n"];
+    let share = |of: &'static str, share: &Number| html!["<tr><td>" (of) "</td><td class=\"number\">" (number(share)) "</td></tr>\n"];
     let bias = match project.labels.comparison {
         true => table(
-            "Which answer is preferred",
-            &["Of those that are no tie", "Share"],
-            vec![share("the one on the left", &stats.left_preferred), share("the longer one", &stats.longer_preferred)],
+            "Bias",
+            &["Preferred answer", "#Share"],
+            vec![share("the left one", &stats.left_preferred), share("the longer one", &stats.longer_preferred)],
         ),
         false => Html::new(),
     };
@@ -312,18 +586,51 @@ pub fn results(
         let one = |ending: &&str| html!["<a href=\"" (path(project, &format!("{}.{ending}", form.name()))) "\" download>" (*ending) "</a> "];
         ["jsonl", "json", "csv", "parquet", "arrow"].iter().map(one).collect()
     };
-    let forms = Form::ALL.iter().map(|form| html!["<li>" (form.name()) ": " (links(form)) "</li>\n"]);
+    let forms = Form::ALL.iter().map(|form| html!["<tr><td>" (form.name()) "</td><td>" (links(form)) "</td></tr>\n"]);
+    let download = match is_owner {
+        true => table("Download", &["Rows", "File"], forms.collect()),
+        false => Html::new(),
+    };
     let decide = match waiting {
-        0 => html!["<p>Nobody disagrees about a task that waits for a decision.</p>\n"],
-        _ => {
-            html!["<p><a href=\"" (path(project, "adjudicate")) "\">Decide where people disagree</a>: " (waiting) " tasks wait, those first on which they differ most.</p>\n"]
-        }
+        0 => Html::new(),
+        _ => html![
+            "<p><a class=\"button\" href=\"" (path(project, "adjudicate")) "\">Decide where people disagree</a></p>\n"
+        ],
+    };
+    let tiles = html![
+        "<div class=\"tiles\">\n"
+        (tile("Tasks", html![(stats.tasks)], "in this project"))
+        (tile("Complete", html![(stats.complete)], "have all annotations"))
+        (tile("Submitted", html![(stats.submitted)], "annotations"))
+        (tile("In progress", html![(stats.claims.iter().filter(|claim| claim.holds).count())], "open now"))
+        (tile("To decide", html![(waiting)], "people disagree")) "</div>\n"
+        "<progress max=\"" (stats.tasks) "\" value=\"" (stats.complete) "\" aria-label=\"Complete tasks\"></progress>\n"
+    ];
+    let people: Vec<Html> = people.collect();
+    let people = match people.is_empty() {
+        true => html![
+            "<div class=\"empty\"><p><strong>Nobody has begun yet.</strong></p>\n<p class=\"soft\"><code>gradus annotate invite NAME</code> prints a token for each person. "
+            "They sign in on the page Annotate.</p></div>\n"
+        ],
+        false => table(
+            "People",
+            &[
+                "Name",
+                "#Submitted",
+                "#Skipped",
+                "#Median seconds",
+                "#Too fast",
+                "#Known answers right",
+                "#Attention missed",
+            ],
+            people,
+        ),
     };
     let body = html![
-        "<p>" (stats.complete) " of " (stats.tasks) " tasks have all their annotations.</p>\n" (decide)
-        (table("People", &["Name", "Done", "Skipped", "Median seconds", "Too fast", "Known right", "Not attentive"], people.collect()))
-        (table("Agreement", &["On", "Items", "Same", "Cohen’s κ", "Fleiss’ κ", "Krippendorff’s α"], agreement.collect())) (spans) (models) (bias) (train)
-        "<h2>Download</h2>\n<p>For the owner:</p>\n<ul>\n" (forms.collect::<Vec<_>>()) "</ul>\n"
+        "<nav class=\"task-head\" aria-label=\"Project\"><a href=\"/annotate\">Projects</a> <a href=\"/annotate/" (project.name) "\">Annotate</a></nav>\n"
+        (tiles) (decide) (comparisons(stats)) (models) (people) (in_progress(session, project, &stats.claims, is_owner))
+        (table("Agreement", &["On", "#Items", "#Same", "#Cohen’s κ", "#Fleiss’ κ", "#Krippendorff’s α"], agreement.collect())) (spans) (bias) (train) (download)
     ];
-    page(session, &project.name, body)
+    let title = format!("Results of {}", project.name);
+    page(session, &title, body)
 }

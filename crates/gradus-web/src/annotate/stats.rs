@@ -1,4 +1,4 @@
-//! How a project stands: who did how much, how far people agree, which models they prefer.
+//! The results of a project: who did how much, how far people agree, which models they prefer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,6 @@ use gradus::Result;
 use serde::Serialize;
 
 use super::answer::{Rank, pair_name, pairs};
-use super::is_swapped;
 use super::task::Task;
 use crate::agreement::{Defined, Level, Span, alpha, bradley_terry, cohen, fleiss, raw, span_f1};
 use crate::store::Store;
@@ -41,6 +40,10 @@ pub struct Stats {
     pub tasks: usize,
     /// How many of them have all their annotations.
     pub complete: usize,
+    /// Submitted annotations.
+    pub submitted: usize,
+    /// Tasks that people have open.
+    pub claims: Vec<Claim>,
     /// Who did how much.
     pub people: Vec<Work>,
     /// How far people agree on each thing that is asked.
@@ -48,6 +51,8 @@ pub struct Stats {
     /// The F1 of marked characters, over all pairs of people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span_f1: Option<Number>,
+    /// Every two models that were compared with each other, where the data names them.
+    pub comparisons: Vec<Versus>,
     /// Models from the strongest, where the data names them.
     pub models: Vec<Strength>,
     /// Why there are no strengths, where models were compared.
@@ -57,6 +62,58 @@ pub struct Stats {
     pub left_preferred: Number,
     /// How often the longer answer was.
     pub longer_preferred: Number,
+}
+
+/// A task that somebody has open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Claim {
+    /// The task's number, from 1.
+    pub task: usize,
+    /// Who has it.
+    pub person: String,
+    /// Whether it still takes a place of the task: its lease goes on.
+    pub holds: bool,
+}
+
+/// A share with its 95 % interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Share {
+    /// The share, 0 to 1.
+    pub value: f64,
+    /// Wilson's score interval.
+    pub interval: (f64, f64),
+}
+
+impl Share {
+    /// `count` of `of`, which is not 0.
+    ///
+    /// Wilson's interval (Wilson 1927; Brown, Cai and DasGupta 2001, equation 4), with z = 1.96:
+    /// (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
+    fn of(count: usize, of: usize) -> Self {
+        const Z: f64 = 1.959_963_984_540_054;
+        let (n, value) = (of as f64, count as f64 / of as f64);
+        let middle = value + Z * Z / (2.0 * n);
+        let reach = Z * (value * (1.0 - value) / n + Z * Z / (4.0 * n * n)).sqrt();
+        let end = |at: f64| (at / (1.0 + Z * Z / n)).clamp(0.0, 1.0);
+        Self { value, interval: (end(middle - reach), end(middle + reach)) }
+    }
+}
+
+/// Two models that people compared.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Versus {
+    /// A model.
+    pub one: String,
+    /// The model that it was compared with.
+    pub other: String,
+    /// Votes.
+    pub votes: usize,
+    /// How often the first model was better.
+    pub win: Share,
+    /// How often neither was.
+    pub tie: Share,
+    /// How often the other model was better.
+    pub loss: Share,
 }
 
 /// What someone did.
@@ -120,21 +177,57 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     Ok(Stats {
         tasks: project.tasks,
         complete: (1..=project.tasks).filter(|number| per_task(*number) >= project.annotators).count(),
+        submitted: done.len(),
+        claims: claims(project, &all),
         people: people(&all, &tasks),
         agreement: agreement(project, &done, &tasks),
         span_f1: marks.then(|| spans(&done).into()),
+        comparisons: comparisons(&done, &tasks),
         models,
         models_undefined,
         left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
-            // Whether the first of the pair stood on the left.
-            first != is_swapped(&said.person, said.task, pair)
+            // Whether the first of the pair was on the left; of other tools' annotations nobody knows.
+            Some(first != *said.shown.as_ref()?.swapped.get(pair)?)
         }),
         longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
             let (one, other) = pairs(task.answers.len())[pair];
             let longer = task.answers[one].chars().count() > task.answers[other].chars().count();
-            longer == first
+            Some(longer == first)
         }),
     })
+}
+
+/// Tasks that people have open, in order.
+fn claims(project: &Project, all: &[Annotation]) -> Vec<Claim> {
+    let open = all.iter().filter(|said| said.state == State::Open);
+    open.map(|said| Claim { task: said.task, person: said.person.clone(), holds: project.holds(said) }).collect()
+}
+
+/// Wins, ties and losses of every two models, by name.
+fn comparisons(done: &[&Annotation], tasks: &[Task]) -> Vec<Versus> {
+    let mut counts: BTreeMap<(&String, &String), [usize; 3]> = BTreeMap::new();
+    for said in done {
+        let models = &tasks[said.task - 1].models;
+        for pair in pairs(models.len()) {
+            let Some(rank) = said.answer.ranks.get(&pair_name(pair)) else { continue };
+            let (one, other) = (&models[pair.0], &models[pair.1]);
+            if one == other {
+                continue;
+            }
+            let of = match (rank, one < other) {
+                (Rank::Tie | Rank::Bad, _) => 1,
+                (Rank::First, true) | (Rank::Second, false) => 0,
+                (Rank::Second, true) | (Rank::First, false) => 2,
+            };
+            counts.entry((one.min(other), one.max(other))).or_default()[of] += 1;
+        }
+    }
+    let versus = |((one, other), [win, tie, loss]): ((&String, &String), [usize; 3])| {
+        let votes = win + tie + loss;
+        let [win, tie, loss] = [win, tie, loss].map(|count| Share::of(count, votes));
+        Versus { one: one.clone(), other: other.clone(), votes, win, tie, loss }
+    };
+    counts.into_iter().map(versus).collect()
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -161,7 +254,7 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
     };
     let right = |name: &String| {
         let (right, of) = measured(name, false).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        if of == 0 { Err("no task with a known answer was handed in") } else { Ok(right as f64 / of as f64) }
+        if of == 0 { Err("no task with a known answer was submitted") } else { Ok(right as f64 / of as f64) }
     };
     let of = |name: &String| Work {
         right: right(name).into(),
@@ -169,7 +262,7 @@ fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
         name: name.clone(),
         done: seconds(Some(name)).len(),
         skipped: all.iter().filter(|said| said.person == *name && said.state == State::Skipped).count(),
-        median_seconds: median(seconds(Some(name))).ok_or("nothing was handed in").into(),
+        median_seconds: median(seconds(Some(name))).ok_or("nothing was submitted").into(),
         fast: seconds(Some(name)).iter().filter(|seconds| **seconds < bound).count(),
     };
     names.into_iter().map(of).collect()
@@ -295,9 +388,13 @@ fn strengths(done: &[&Annotation], tasks: &[Task]) -> (Vec<Strength>, Option<&'s
     (models, None)
 }
 
-/// The share of pairs with a preferred answer of which `holds`; it is told whether the first of the pair is preferred. Pairs
-/// of answers that are as long are as good as any for it: a half on average.
-fn preferred(done: &[&Annotation], tasks: &[Task], holds: impl Fn(&Annotation, &Task, usize, bool) -> bool) -> Number {
+/// The share of pairs with a preferred answer for which `holds`, of those for which that is known. Its last argument is whether the
+/// first answer of the pair is preferred.
+fn preferred(
+    done: &[&Annotation],
+    tasks: &[Task],
+    holds: impl Fn(&Annotation, &Task, usize, bool) -> Option<bool>,
+) -> Number {
     let (mut held, mut all) = (0usize, 0usize);
     for said in done {
         let task = &tasks[said.task - 1];
@@ -307,8 +404,9 @@ fn preferred(done: &[&Annotation], tasks: &[Task], holds: impl Fn(&Annotation, &
                 Some(Rank::Second) => false,
                 Some(Rank::Tie | Rank::Bad) | None => continue,
             };
+            let Some(is_held) = holds(said, task, i, first) else { continue };
             all += 1;
-            held += usize::from(holds(said, task, i, first));
+            held += usize::from(is_held);
         }
     }
     match all {
@@ -322,7 +420,7 @@ mod tests {
     use super::super::answer::Answer;
     use super::super::labels::LabelSet;
     use super::*;
-    use crate::store::projects::Role;
+    use crate::store::projects::{LEASE_MINUTES, Role, Save, Saved};
 
     #[test]
     fn a_project_is_summed_up() {
@@ -339,7 +437,7 @@ mod tests {
             attention: false,
         };
         let labels = LabelSet::open("comparison").expect("a label set");
-        projects.begin("p", &labels, 2, &vec![task; 4]).expect("kept");
+        projects.begin("p", &labels, 2, LEASE_MINUTES, &vec![task; 4]).expect("kept");
         let project = projects.find("p").expect("read").expect("a project");
         // `a` prefers the first, first, second, tie; `b` the first, second, second, first, in a fifth of the time.
         let said = [
@@ -354,9 +452,9 @@ mod tests {
             for rank in ranks {
                 let number = projects.next(&project, person.id).expect("read").expect("a task");
                 let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), rank)]), ..Answer::default() };
-                assert!(
-                    projects.keep(project.id, number, person.id, (&answer, State::Done, ""), seconds).expect("kept")
-                );
+                projects.open(project.id, number, person.id).expect("opened").expect("theirs");
+                let saved = projects.save(project.id, number, person.id, &Save::of(&answer, State::Done, seconds));
+                assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         }
         let found = stats(&store, &project).expect("stats");
@@ -370,9 +468,29 @@ mod tests {
         let apart = found.models[0].log_strength - found.models[1].log_strength;
         assert!((apart - (4.5f64 / 3.5).ln()).abs() < 1e-9 && found.models[0].model == "x", "{:?}", found.models);
         assert!(found.models[0].interval.0 < found.models[0].log_strength);
+        let versus = &found.comparisons[..];
+        let [Versus { one, other, votes, win, tie, loss }] = versus else { panic!("{versus:?}") };
+        assert_eq!((one.as_str(), other.as_str(), *votes), ("x", "y", 8));
+        assert_eq!((win.value, tie.value, loss.value), (0.5, 0.125, 0.375));
+        assert_eq!((found.submitted, found.claims.len()), (8, 0));
         assert_eq!(found.longer_preferred, Number::Value(4.0 / 7.0), "four of the seven that are no tie");
         assert_eq!(found.people[1].fast, 0, "a third of the median, 6 s, is 2 s");
         assert_eq!(found.people[0].median_seconds, Number::Value(10.0));
         assert!(matches!(found.left_preferred, Number::Value(_)) && found.span_f1.is_none());
+    }
+
+    /// scipy 1.17.1: `binomtest(k, n).proportion_ci(method="wilson")`.
+    #[test]
+    fn intervals_are_wilsons() {
+        for (count, of, low, high) in [
+            (2, 2, 0.342_380_227_506_653_03, 1.0),
+            (0, 7, 0.0, 0.354_330_435_066_687_43),
+            (4, 8, 0.215_216_062_213_877_5, 0.784_783_937_786_122_4),
+            (1, 8, 0.022_417_491_450_056_67, 0.470_888_182_212_853_5),
+            (37, 120, 0.232_727_369_889_163_3, 0.395_829_977_238_006_7),
+        ] {
+            let (a, b) = Share::of(count, of).interval;
+            assert!((a - low).abs() < 1e-9 && (b - high).abs() < 1e-9, "{count} of {of}: {a} to {b}");
+        }
     }
 }

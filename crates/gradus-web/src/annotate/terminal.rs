@@ -35,6 +35,8 @@ pub struct NewProject {
     pub labels: String,
     /// How many people look at each task.
     pub annotators: usize,
+    /// For how many minutes a task belongs to somebody who does nothing with it.
+    pub lease_minutes: u32,
     /// At most so many tasks.
     pub max_tasks: Option<usize>,
     /// Models that answer the questions in place of the answers of the data.
@@ -68,10 +70,25 @@ const AT_ONCE: usize = 16;
 /// # Errors
 /// When the data or the label set is wrong, or the name is taken.
 pub fn new_project(folder: &Path, new: &NewProject, progress: &mut dyn FnMut(usize, usize)) -> Result<usize> {
+    // The folder stays as it is where the name or the label set is wrong.
+    check_name(&new.name)?;
+    LabelSet::open(&new.labels)?;
+    make_project(folder, &Store::open(folder)?, new, progress)
+}
+
+/// The same in a folder whose file is open.
+///
+/// # Errors
+/// As [`new_project`].
+pub fn make_project(
+    folder: &Path,
+    store: &Store,
+    new: &NewProject,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<usize> {
     check_name(&new.name)?;
     let labels = LabelSet::open(&new.labels)?;
     // Before models are asked, which takes long.
-    let store = Store::open(folder)?;
     if store.projects().find(&new.name)?.is_some() {
         return Err(taken(&new.name));
     }
@@ -93,7 +110,7 @@ pub fn new_project(folder: &Path, new: &NewProject, progress: &mut dyn FnMut(usi
     if let Some(judge) = &new.uncertain_to {
         tasks = by_uncertainty(tasks, judge, folder, &new.device)?;
     }
-    match store.projects().begin(&new.name, &labels, new.annotators, &tasks)? {
+    match store.projects().begin(&new.name, &labels, new.annotators, new.lease_minutes, &tasks)? {
         true => Ok(tasks.len()),
         false => Err(taken(&new.name)),
     }
@@ -269,6 +286,16 @@ fn find(store: &Store, name: &str) -> Result<Project> {
         };
         Error::input(format!("there is no project `{name}`")).with_hint(hint)
     })
+}
+
+/// Ends the claims of people on tasks that they have open, of one task or all and of one person or all; how many. What they marked so
+/// far is kept.
+///
+/// # Errors
+/// When there is no such project.
+pub fn release_tasks(folder: &Path, name: &str, task: Option<usize>, person: Option<&str>) -> Result<usize> {
+    let store = Store::open(folder)?;
+    store.projects().release(find(&store, name)?.id, task, person)
 }
 
 /// The rows of a project.

@@ -1,5 +1,5 @@
-// The task page: makes what is asked from the label set, sends everything after every change, and shows what the server says
-// is still to do. Offsets are code points, as the server counts them.
+// The page of a task. It draws what the label set asks, saves everything after every change, and shows what the server says is still to
+// do. Offsets are code points, as the server counts them.
 "use strict";
 
 const work = document.querySelector("[data-task]");
@@ -8,15 +8,20 @@ const asked = document.getElementById("asked");
 const feedback = document.getElementById("feedback");
 const submit = document.getElementById("submit");
 const undo = document.getElementById("undo");
+const redo = document.getElementById("redo");
+const again = document.getElementById("again");
+const statusLine = document.getElementById("status");
+const conflicts = document.getElementById("conflict");
 let task = null;
 let answer = null;
 let past = [];
-let since = performance.now();
+let future = [];
+let saving = null;
 
-/** A copy that changes apart. */
+/** A deep copy. */
 const copy = (value) => JSON.parse(JSON.stringify(value));
 
-/** A button that does something. */
+/** A button with an action. */
 function button(text, action, className = "") {
   const made = element("button", className, text);
   made.type = "button";
@@ -40,148 +45,229 @@ function radio(name, value, text, chosen, action) {
   const field = element("input");
   Object.assign(field, { type: "radio", name, value, checked: chosen });
   field.addEventListener("change", action);
-  made.append(field, " ", text);
+  made.append(field, " ", element("span", "", text));
   return made;
 }
 
-let sending = Promise.resolve();
-
-/** Sends the answer as it is; what comes back says what is still to do. */
-function keep(state = "open", reason = "") {
-  const now = performance.now();
-  const body = { answer: copy(answer), state, reason, seconds: (now - since) / 1000 };
-  since = now;
-  // One after the other, so that the last word is kept.
-  sending = sending.then(async () => {
-    try {
-      const response = await send(`${base}/keep`, body);
-      show(await response.json());
-      say(state === "open" ? "Kept." : "Handed in.");
-      return true;
-    } catch (error) {
-      say(`Not kept: ${error.message}`);
-      return false;
-    }
-  });
-  return sending;
+/** Says how saving goes. */
+function told(state, text) {
+  statusLine.dataset.state = state;
+  again.hidden = state !== "waiting";
+  say(text);
 }
 
-/** Shows what is still to do. */
+/** Saves the annotation as it is. */
+function keep(state = "open", reason = "", after = 0) {
+  saving.save({ answer: copy(answer), state, reason }, after);
+}
+
+/** Shows what is still to do: the first thing, and how many more. The bar keeps its height, so that nothing moves under the pointer. */
 function show({ problems, warnings }) {
   const todo = document.getElementById("todo");
-  const items = problems.map((text) => element("li", "", text)).concat(warnings.map((text) => element("li", "soft", text)));
-  if (!problems.length) items.unshift(element("li", "good", "All is there: it can be handed in."));
+  const items = problems.map((text, i) => Object.assign(element("li", "", text), { hidden: i > 0 }));
+  if (problems.length > 1) items.push(element("li", "soft", `and ${problems.length - 1} more`));
+  if (!problems.length) items.push(element("li", "good", "Complete. You can submit it."));
+  items.push(...warnings.map((text) => element("li", "soft", text)));
   todo.replaceChildren(...items);
   submit.disabled = problems.length > 0;
 }
 
-/** Changes the answer, so that it can be undone, and keeps it. */
+function buttons() {
+  undo.disabled = !past.length;
+  redo.disabled = !future.length;
+}
+
+/** Changes the answer, so that it can be undone, and saves it. */
 function change(how, redraw = true) {
   past.push(copy(answer));
+  future = [];
   how(answer);
-  undo.disabled = false;
+  buttons();
   if (redraw) draw();
   keep();
 }
 
-function takeBack() {
-  if (!past.length) return;
-  answer = past.pop();
-  undo.disabled = !past.length;
+/** Goes back to the version before, or forward again. */
+function step(from, to) {
+  if (!from.length) return;
+  to.push(answer);
+  answer = from.pop();
+  buttons();
   draw();
   keep();
 }
 
-/** The words of a text with their code points. */
-function words(text) {
-  const found = [];
-  let at = 0;
-  let word = null;
-  for (const c of text) {
-    if (/\s/u.test(c)) {
-      word = null;
-    } else if (word) {
-      word.text += c;
-      word.end = at + 1;
-    } else {
-      word = { text: c, start: at, end: at + 1 };
-      found.push(word);
-    }
-    at += 1;
-  }
-  return found;
+/** Shows the version here beside the one that another window saved, until somebody chooses. */
+function conflict(both, body) {
+  const list = (lines) => {
+    const made = element("ul");
+    made.append(...(lines.length ? lines : ["Nothing"]).map((text) => Object.assign(element("li", "", text), { dir: "auto" })));
+    return made;
+  };
+  const side = (title, lines, action, text) => {
+    const made = element("div");
+    made.append(element("h3", "", title), list(lines), button(text, () => {
+      conflicts.hidden = true;
+      conflicts.replaceChildren();
+      action();
+    }));
+    return made;
+  };
+  const sides = element("div", "sides sides-2");
+  sides.append(
+    side("In this window", both.mine, () => saving.resolve(both.revision, { ...body, answer: copy(answer), state: "open" }), "Keep this version"),
+    side("Saved from another window", both.theirs, () => {
+      past.push(answer);
+      future = [];
+      answer = both.answer;
+      buttons();
+      draw();
+      saving.resolve(both.revision, null);
+      reread();
+    }, "Use the saved version"),
+  );
+  conflicts.replaceChildren(element("h2", "", "This task was changed in another window"), element("p", "", "Nothing is lost yet. Choose one version."), sides);
+  conflicts.hidden = false;
+  conflicts.scrollIntoView({ block: "center" });
+  conflicts.focus();
+}
+
+/** Asks the server what is still to do. */
+async function reread() {
+  const response = await fetch(`${base}/state`);
+  if (response.ok) show((await response.json()).judged);
 }
 
 /** The code points of a text from `start` to `end`. */
 const part = (text, start, end) => [...text].slice(start, end).join("");
 
-/** The place of a type among those with colours. */
+/** The place of a type among those with colors. */
 const place = (kind) => [...task.labels.spans, ...task.labels.missing].findIndex((type) => type.name === kind);
 
-/** What people call a type. */
+/** The label of a type. */
 const label = (kind) => [...task.labels.spans, ...task.labels.missing].find((type) => type.name === kind)?.label ?? kind;
 
-/** The first answer word by word, with what is marked. */
+/** The letter of an answer: the data's order is not shown. */
+const letter = (at) => String.fromCharCode(65 + task.shown.order.indexOf(at));
+
+/** Where the keyboard is in the answer, by words; it stays when the page is drawn anew. */
+let cursor = -1;
+let from = -1;
+
+/** The marked answer, word by word. */
 function text() {
-  const all = words(task.answers[0]);
+  const all = task.words;
+  const whole = [...task.answers[0]];
+  const between = (start, end) => visible(whole.slice(start, end).join(""));
   const box = element("div", "answer-text");
   box.tabIndex = 0;
+  box.dir = "auto";
   box.setAttribute("role", "application");
   box.setAttribute("aria-label", "The answer, word by word");
-  let cursor = -1;
-  let from = -1;
-  const spans = all.map((word) => {
-    const made = element("span", "word", word.text);
-    const mark = answer.spans.findIndex((span) => span.start <= word.start && word.end <= span.end);
-    if (mark >= 0) {
-      made.classList.add("marked", `kind-${place(answer.spans[mark].kind)}`);
-      made.dataset.mark = mark;
-    }
+  const spans = all.map(([start, end]) => {
+    const made = element("span", "word");
+    made.textContent = between(start, end);
     return made;
   });
-  spans.forEach((span, i) => box.append(i ? " " : "", span));
+  let at = 0;
+  let open = null;
+  all.forEach(([start, end], i) => {
+    const mark = answer.spans.findIndex((span) => span.start <= start && end <= span.end);
+    const isNew = mark >= 0 && open?.mark !== mark;
+    const gap = between(at, start);
+    if (isNew || mark < 0) {
+      box.append(gap);
+      open = null;
+    } else {
+      open.made.append(gap);
+    }
+    if (isNew) {
+      open = { mark, made: element("mark", `kind-${place(answer.spans[mark].kind)}`) };
+      box.append(open.made);
+    }
+    if (mark >= 0) {
+      spans[i].classList.add("marked");
+      spans[i].dataset.mark = mark;
+      open.made.append(spans[i]);
+      if (answer.spans[mark].end === end) open.made.append(element("span", "chip", label(answer.spans[mark].kind)));
+    } else {
+      box.append(spans[i]);
+    }
+    at = end;
+  });
+  box.append(between(at, whole.length));
   const range = () => [Math.min(from, cursor), Math.max(from, cursor)];
-  const paint = () => {
+  const paint = (isSaid = true) => {
     const [low, high] = range();
     spans.forEach((span, i) => {
       span.classList.toggle("cursor", i === cursor);
       span.classList.toggle("chosen", cursor >= 0 && i >= low && i <= high);
     });
-    if (cursor >= 0) say(`${low === high ? "" : "Selected: "}${all.slice(low, high + 1).map((word) => word.text).join(" ")}`);
+    if (cursor >= 0 && isSaid) {
+      const words = all.slice(low, high + 1).map(([start, end]) => part(task.answers[0], start, end)).join(" ");
+      spoken.textContent = visible(`${low === high ? "" : "Selected: "}${words}`);
+    }
   };
-  const mark = (low, high, near) => {
-    const start = all[low].start;
-    const end = all[high].end;
-    // A selection that overlaps what is marked is rejected, as one of nothing is.
-    if (answer.spans.some((span) => span.start < end && start < span.end)) return say("Part of this is marked already.");
+  const mark = (low, high, near, kind = null) => {
+    const start = all[low][0];
+    const end = all[high][1];
+    // A selection that overlaps a mark is rejected.
+    if (answer.spans.some((span) => span.start < end && start < span.end)) {
+      spoken.textContent = "Part of this is marked already.";
+      return;
+    }
+    const type = task.labels.spans.find((known) => known.name === kind);
+    if (type?.asks === "nothing") {
+      return change((said) => {
+        said.spans.push({ kind, start, end, repeats: "", passage: 0, sentences: [] });
+        said.no_error = false;
+      });
+    }
     close();
-    spans.forEach((span, i) => span.classList.toggle("chosen", i >= low && i <= high));
-    open({ title: part(task.answers[0], start, end), types: task.labels.spans, near, start, end, back: box });
+    [from, cursor] = [low, high];
+    paint(false);
+    // A finger taps one word: the pop-up makes it longer.
+    const wider = [
+      ["◂ Longer", low > 0 && !answer.spans.some((span) => span.end > all[low - 1][0] && span.end <= start), () => mark(low - 1, high, near)],
+      ["Longer ▸", high + 1 < all.length && !answer.spans.some((span) => span.start < all[high + 1][1] && span.start >= end), () => mark(low, high + 1, near)],
+    ];
+    ask({ title: part(task.answers[0], start, end), types: task.labels.spans, near, start, end, back: ".answer-text", wider, kind });
   };
   box.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (step) {
-      cursor = Math.max(0, Math.min(all.length - 1, cursor + step));
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const to = {
+      ArrowRight: cursor + 1, ArrowDown: cursor + 1, ArrowLeft: cursor - 1, ArrowUp: cursor - 1, Home: 0, End: all.length - 1,
+    }[event.key];
+    const digit = /^[1-9]$/.test(event.key) ? task.labels.spans[Number(event.key) - 1] : null;
+    if (to !== undefined && all.length) {
+      cursor = Math.max(0, Math.min(all.length - 1, to));
       if (!event.shiftKey || from < 0) from = cursor;
       paint();
     } else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) {
-      mark(...range(), spans[cursor].getBoundingClientRect());
+      const near = spans[cursor].getBoundingClientRect();
+      if (spans[cursor].dataset.mark) relabel(Number(spans[cursor].dataset.mark), near);
+      else mark(...range(), near);
+    } else if (digit && cursor >= 0) {
+      mark(...range(), spans[cursor].getBoundingClientRect(), digit.name);
     } else {
       return;
     }
     event.preventDefault();
     event.stopPropagation();
   });
-  // Words are what is selected: a drag over them, or a double click on one.
+  // A drag or a double click selects words; so does a tap.
   const under = (event) => spans.indexOf(document.elementFromPoint(event.clientX, event.clientY)?.closest(".word"));
   let drag = null;
+  // The end of a drag is also a click.
+  let hasDragged = false;
   box.addEventListener("pointerdown", (event) => {
+    hasDragged = false;
     const at = under(event);
     if (at < 0 || event.button !== 0) return;
     drag = { at, x: event.clientX, y: event.clientY, hasMoved: false };
   });
   box.addEventListener("pointermove", (event) => {
-    if (!drag || !(event.buttons & 1)) return;
+    if (!drag || !(event.buttons & 1) || event.pointerType === "touch") return;
     drag.hasMoved ||= Math.hypot(event.clientX - drag.x, event.clientY - drag.y) > 4;
     const at = under(event);
     if (!drag.hasMoved || at < 0) return;
@@ -191,61 +277,111 @@ function text() {
   box.addEventListener("pointerup", (event) => {
     const was = drag;
     drag = null;
+    hasDragged = Boolean(was?.hasMoved);
     if (was?.hasMoved && cursor >= 0) mark(...range(), { left: event.clientX, bottom: event.clientY });
+  });
+  box.addEventListener("pointercancel", () => {
+    drag = null;
+  });
+  box.addEventListener("click", (event) => {
+    const at = under(event);
+    if (at < 0 || hasDragged) return;
+    const near = spans[at].getBoundingClientRect();
+    if (spans[at].dataset.mark) {
+      relabel(Number(spans[at].dataset.mark), near);
+    } else if (event.pointerType === "touch") {
+      mark(at, at, near);
+    } else if (!popup) {
+      [from, cursor] = [at, at];
+      paint();
+    }
   });
   box.addEventListener("dblclick", (event) => {
     const at = under(event);
-    if (at >= 0) mark(at, at, { left: event.clientX, bottom: event.clientY });
+    if (at >= 0 && !spans[at].dataset.mark) mark(at, at, { left: event.clientX, bottom: event.clientY });
   });
+  cursor = Math.min(cursor, all.length - 1);
+  from = Math.min(from, all.length - 1);
+  if (cursor >= 0) spans[cursor].classList.add("cursor");
   return box;
 }
 
+/** What is said to screen readers of the cursor. */
+const spoken = element("p", "unseen");
+spoken.setAttribute("aria-live", "polite");
+document.body.append(spoken);
+
+/** Opens a mark again, to change its type or to remove it. */
+function relabel(at, near) {
+  const span = answer.spans[at];
+  close();
+  ask({
+    title: part(task.answers[0], span.start, span.end), types: task.labels.spans, near, start: span.start, end: span.end,
+    back: ".answer-text", kind: span.kind, replaces: at,
+  });
+}
+
 let popup = null;
+/** Takes a sentence that is clicked in a passage, while a pop-up asks for sentences. */
+let citing = null;
+
+function cite(how) {
+  citing = how;
+  document.querySelector(".passages")?.classList.toggle("citing", Boolean(how));
+  document.querySelectorAll("[data-sentence].cited").forEach((sentence) => sentence.classList.remove("cited"));
+}
+
+document.querySelector(".passages")?.addEventListener("click", (event) => {
+  const sentence = event.target.closest("[data-sentence]");
+  if (citing && sentence) citing(Number(sentence.dataset.passage), Number(sentence.dataset.sentence));
+});
 
 function close(back) {
   popup?.remove();
   popup = null;
+  cite(null);
   document.querySelectorAll(".chosen").forEach((word) => word.classList.remove("chosen"));
-  back?.focus();
+  if (back) document.querySelector(back)?.focus();
 }
 
 /** The pop-up that asks for a type and what belongs to it. */
-function open({ title, types, near, start, end, back }) {
-  popup?.remove();
+function ask({ title, types, near, start, end, back, wider = [], kind = null, replaces = null }) {
   const isSpan = start !== undefined;
   const before = isSpan ? part(task.answers[0], 0, start) : "";
+  const known = replaces === null ? null : answer.spans[replaces];
   const box = element("div", "popup");
   const form = element("form");
   box.append(form);
   box.setAttribute("role", "dialog");
   box.setAttribute("aria-label", isSpan ? "Mark an error" : "Missing information");
   const head = element("p", "handle", isSpan ? `“${title}”` : title);
+  head.dir = "auto";
   const more = element("div");
-  const confirm = element("button", "main", "Confirm");
-  const chosen = { kind: null, repeats: before, passage: 1, sentences: [] };
+  const confirm = element("button", "main", known ? "Change" : "Confirm");
+  const chosen = {
+    kind, repeats: known?.repeats || before, passage: known?.passage || 1, sentences: known ? [...known.sentences] : [],
+  };
   const list = element("fieldset");
-  list.append(element("legend", "", isSpan ? "Type of the error" : "What is missing"));
+  list.append(element("legend", "", isSpan ? "Type of error" : "Type of missing information"));
   const check = () => {
-    const type = types.find((known) => known.name === chosen.kind);
+    const type = types.find((one) => one.name === chosen.kind);
     const asks = isSpan ? type?.asks : type && "sentences";
-    const last = task.passages[chosen.passage - 1];
-    const fits = chosen.sentences.length > 0 && last !== undefined && chosen.sentences.every((s) => Number.isInteger(s) && s >= 0 && s <= last);
     const repeats = chosen.repeats.trim();
-    confirm.disabled = !type || (asks === "earlier_text" && !(repeats && before.includes(repeats))) || (asks === "sentences" && !fits);
+    confirm.disabled = !type || (asks === "earlier_text" && !(repeats && before.includes(repeats))) || (asks === "sentences" && !chosen.sentences.length);
     return asks;
   };
-  const ask = () => {
+  const details = () => {
     more.replaceChildren();
-    const type = types.find((known) => known.name === chosen.kind);
+    const type = types.find((one) => one.name === chosen.kind);
     const asks = check();
+    cite(null);
     if (type?.note) more.append(element("p", "small", type.note));
     if (asks === "earlier_text") {
       const field = element("textarea");
-      field.rows = 3;
-      field.value = chosen.repeats;
+      Object.assign(field, { rows: 3, dir: "auto", value: chosen.repeats });
       const warning = element("p", "small soft");
       const warn = () => {
-        warning.textContent = chosen.repeats === before ? "This is all text before: leave only what is repeated." : "";
+        warning.textContent = chosen.repeats === before ? "This is all of the text before. Leave only what is repeated." : "";
         check();
       };
       field.addEventListener("input", () => {
@@ -258,47 +394,45 @@ function open({ title, types, near, start, end, back }) {
       }), warning);
       warn();
     }
-    if (asks === "sentences") {
-      const passage = element("input");
-      Object.assign(passage, { type: "number", min: 1, max: task.passages.length, value: chosen.passage });
-      passage.addEventListener("input", () => {
-        chosen.passage = Number(passage.value);
-        check();
-      });
-      const sentences = element("input");
-      sentences.value = chosen.sentences.join(", ");
-      sentences.addEventListener("input", () => {
-        const parts = sentences.value.split(",").map((one) => one.trim());
-        chosen.sentences = parts.map((one) => (/^\d+$/.test(one) ? Number(one) : NaN));
-        check();
-      });
-      more.append(labelled(`Passage, 1 to ${task.passages.length}`, passage), labelled("Sentences there, with commas between; 0 is the title", sentences));
-    }
+    if (asks === "sentences") sentences(more, chosen, check);
   };
-  for (const type of types) {
-    const option = radio("kind", type.name, type.label, false, () => {
+  types.forEach((type, i) => {
+    const option = radio("kind", type.name, type.label, type.name === chosen.kind, () => {
       chosen.kind = type.name;
-      ask();
+      details();
     });
     option.classList.add(`kind-${place(type.name)}`, "kind");
+    if (i < 9) option.append(" ", element("kbd", "", String(i + 1)));
     list.append(option);
-  }
+  });
   const row = element("div", "row");
   row.append(confirm, button("Cancel", () => close(back)));
+  for (const [words, isPossible, action] of wider) {
+    if (isPossible) row.append(button(words, action, "wider"));
+  }
+  if (known) {
+    row.append(button("Remove", () => {
+      close();
+      change((said) => said.spans.splice(replaces, 1));
+      document.querySelector(back)?.focus();
+    }));
+  }
   form.append(head, list, more, row);
-  confirm.disabled = true;
+  details();
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (confirm.disabled) return;
-    const type = types.find((known) => known.name === chosen.kind);
-    const at = { passage: chosen.passage, sentences: chosen.sentences };
+    const type = types.find((one) => one.name === chosen.kind);
+    const at = { passage: chosen.passage, sentences: [...chosen.sentences].sort((a, b) => a - b) };
     close();
     change((said) => {
       if (isSpan) {
         const repeats = type.asks === "earlier_text" ? chosen.repeats : "";
         const where = type.asks === "sentences" ? at : { passage: 0, sentences: [] };
-        said.spans.push({ kind: type.name, start, end, repeats, ...where });
-      } else if (!said.missing.some((known) => JSON.stringify(known) === JSON.stringify({ kind: type.name, ...at }))) {
+        const made = { kind: type.name, start, end, repeats, ...where };
+        if (known) said.spans.splice(replaces, 1, made);
+        else said.spans.push(made);
+      } else if (!said.missing.some((one) => JSON.stringify(one) === JSON.stringify({ kind: type.name, ...at }))) {
         said.missing.push({ kind: type.name, ...at });
       }
       said.no_error = false;
@@ -308,6 +442,8 @@ function open({ title, types, near, start, end, back }) {
   box.addEventListener("keydown", (event) => {
     event.stopPropagation();
     if (event.key === "Escape") close(back);
+    const type = /^[1-9]$/.test(event.key) && !event.target.matches("textarea, select") ? types[Number(event.key) - 1] : null;
+    if (type) list.querySelectorAll("input")[types.indexOf(type)].click();
     // Enter confirms nothing by accident.
     if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
   });
@@ -326,16 +462,58 @@ function open({ title, types, near, start, end, back }) {
     event.preventDefault();
   });
   popup = box;
-  list.querySelector("input").focus();
+  (list.querySelector("input:checked") ?? list.querySelector("input")).focus();
 }
 
-/** What was marked, as pills. */
+/** The choice of a passage and its sentences, here or by clicks in the passages. */
+function sentences(more, chosen, check) {
+  if (!task.passages.length) {
+    more.append(element("p", "small bad", "This task has no passages, so this type cannot be used."));
+    return;
+  }
+  const select = element("select");
+  task.passages.forEach((passage, i) => {
+    select.append(Object.assign(element("option", "", `${i + 1}: ${passage.title}`), { value: i + 1, selected: i + 1 === chosen.passage }));
+  });
+  const list = element("div", "cite-list");
+  list.setAttribute("role", "group");
+  list.setAttribute("aria-label", "Sentences");
+  const fill = () => {
+    const { title, sentences: own } = task.passages[chosen.passage - 1];
+    list.replaceChildren(...[title, ...own].map((words, s) => {
+      const made = element("label", "check");
+      const box = Object.assign(element("input"), { type: "checkbox", value: s, checked: chosen.sentences.includes(s) });
+      box.addEventListener("change", () => toggle(chosen.passage, s));
+      made.append(box, element("span", "small", `S${s} ${words}`));
+      return made;
+    }));
+    document.querySelectorAll("[data-sentence]").forEach((sentence) => sentence.classList.toggle(
+      "cited", Number(sentence.dataset.passage) === chosen.passage && chosen.sentences.includes(Number(sentence.dataset.sentence)),
+    ));
+    check();
+  };
+  const toggle = (passage, sentence) => {
+    if (passage !== chosen.passage) Object.assign(chosen, { passage, sentences: [] });
+    select.value = passage;
+    chosen.sentences = chosen.sentences.includes(sentence) ? chosen.sentences.filter((one) => one !== sentence) : [...chosen.sentences, sentence];
+    fill();
+  };
+  select.addEventListener("change", () => {
+    Object.assign(chosen, { passage: Number(select.value), sentences: [] });
+    fill();
+  });
+  more.append(labelled("Passage", select), list);
+  cite(toggle);
+  fill();
+}
+
+/** A list of what is marked. */
 function pills() {
   const list = element("ul", "pills");
-  list.setAttribute("aria-label", "What you have marked");
+  list.setAttribute("aria-label", "Your marks");
   const pill = (kind, about, remove, mark) => {
     const made = element("li", `pill kind-${place(kind)}`);
-    made.append(element("b", "", label(kind)), " ", element("span", "", about), " ");
+    made.append(element("b", "", label(kind)), " ", Object.assign(element("span", "", about), { dir: "auto" }), " ");
     const off = button("×", remove);
     off.setAttribute("aria-label", `Remove ${label(kind)}: ${about}`);
     made.append(off);
@@ -355,24 +533,25 @@ function pills() {
   return list;
 }
 
-/** What is marked in the first answer. */
+/** The step that marks errors. */
 function marking(labels) {
   const section = element("section", "step");
-  section.append(element("h2", "", "Mark the errors of the answer"));
+  section.append(element("h2", "", "Mark the errors in the answer"));
   const none = element("label", "check");
   const box = element("input");
   Object.assign(box, { type: "checkbox", id: "no-error", checked: answer.no_error });
-  // Nothing is wrong: what was marked goes, and the correction is the answer again.
+  // Without an error there are no marks, and the correction is the answer again.
   box.addEventListener("change", () => change((said) => {
     said.no_error = box.checked;
     if (box.checked) Object.assign(said, { spans: [], missing: [], correction: null, no_passage_helps: false });
   }));
   none.append(box, "No error, and nothing is missing");
-  section.append(text(), pills());
+  section.append(element("p", "small soft", "Drag over words, double-click one, or tap one. Click a mark to change it."), text(), pills());
   if (labels.missing.length) {
-    const add = button("Add what is missing", () => open({
-      title: "What does the answer lack?", types: labels.missing, near: add.getBoundingClientRect(), back: add,
-    }));
+    const add = button("Add missing information", () => {
+      close();
+      ask({ title: "What is missing from the answer?", types: labels.missing, near: add.getBoundingClientRect(), back: "#missing" });
+    });
     add.id = "missing";
     section.append(add);
   }
@@ -380,22 +559,21 @@ function marking(labels) {
   return section;
 }
 
-/** The first answer, to be corrected. */
+/** The step that corrects the answer. */
 function correcting() {
   const section = element("section", "step");
   section.append(element("h2", "", "Correct the answer"));
   const field = element("textarea");
-  Object.assign(field, { rows: 5, id: "correction", value: answer.correction ?? task.answers[0] });
-  let timer = 0;
+  Object.assign(field, { rows: 5, id: "correction", dir: "auto", value: answer.correction ?? task.answers[0] });
   let isFresh = true;
   field.addEventListener("input", () => {
     // A stretch of typing is undone at once.
     if (isFresh) past.push(copy(answer));
+    future = [];
     isFresh = false;
-    undo.disabled = false;
+    buttons();
     answer.correction = field.value === task.answers[0] ? null : field.value;
-    clearTimeout(timer);
-    timer = setTimeout(keep, 400);
+    keep("open", "", 400);
   });
   field.addEventListener("blur", () => {
     isFresh = true;
@@ -406,96 +584,122 @@ function correcting() {
   box.addEventListener("change", () => change((said) => {
     said.no_passage_helps = box.checked;
   }));
-  blank.append(box, "No passage helps: the correction may be blank");
+  blank.append(box, "No passage helps: the correction may be empty");
   section.append(labelled("Correction", field), button("Reset", () => change((said) => {
     said.correction = null;
   })), blank);
   return section;
 }
 
-/** All pairs of answers. */
+/** The step that compares all pairs of answers, in the order of their letters. */
 function comparing() {
   const section = element("section", "step");
   section.append(element("h2", "", "Which answer is better?"));
-  let pair = 0;
-  for (let one = 0; one < task.answers.length; one += 1) {
-    for (let other = one + 1; other < task.answers.length; other += 1) {
-      const name = `${one + 1}v${other + 1}`;
-      // By chance, and always the same for one person, the second stands on the left.
-      const turned = task.turned[pair];
-      const [left, right] = turned ? [other, one] : [one, other];
-      const details = element("details", "pair");
-      details.dataset.pair = name;
-      details.open = pair === 0 || opened.has(name);
-      details.addEventListener("toggle", () => (details.open ? opened.add(name) : opened.delete(name)));
-      details.append(element("summary", "", `${one + 1} and ${other + 1}${answer.ranks[name] ? " ✓" : ""}`));
-      const sides = element("div", "sides sides-2");
-      for (const at of [left, right]) {
-        const side = element("div", `prediction prediction-${at % 4}`);
-        side.append(element("h3", "", `Answer ${at + 1}`), element("p", "text", task.answers[at]));
-        sides.append(side);
-      }
-      const list = element("fieldset", "row");
-      list.append(element("legend", "", "Better"));
-      const values = [["first", `Answer ${one + 1}`], ["second", `Answer ${other + 1}`]];
-      if (turned) values.reverse();
-      values.splice(1, 0, ["tie", "As good"], ["bad", "Both bad"]);
-      const much = element("fieldset", "row much");
-      much.append(element("legend", "", "How much better"));
-      const prefers = () => ["first", "second"].includes(answer.ranks[name]);
-      const weigh = () => {
-        much.hidden = !task.labels.strengths.length || !prefers();
-        much.querySelectorAll("input").forEach((field) => {
-          field.checked = answer.strengths[name] === field.value;
-        });
-      };
-      for (const [value, words] of values) {
-        list.append(radio(name, value, words, answer.ranks[name] === value, () => {
-          change((said) => {
-            said.ranks[name] = value;
-            if (value === "tie" || value === "bad") delete said.strengths[name];
-          }, false);
-          weigh();
-        }));
-      }
-      for (const strength of task.labels.strengths) {
-        much.append(radio(`${name}-much`, strength.name, strength.label, false, () => change((said) => {
-          said.strengths[name] = strength.name;
-        }, false)));
-      }
-      weigh();
-      list.addEventListener("change", () => {
-        details.querySelector("summary").textContent = `${one + 1} and ${other + 1} ✓`;
-      });
-      details.append(sides, list, much);
-      section.append(details);
-      pair += 1;
+  const { order, swapped } = task.shown;
+  const names = [];
+  for (let one = 0; one < order.length; one += 1) {
+    for (let other = one + 1; other < order.length; other += 1) names.push([one, other]);
+  }
+  // Pairs by letters: A and B, A and C, …
+  const pairs = names.map(([i, j]) => [Math.min(order[i], order[j]), Math.max(order[i], order[j])]);
+  const index = new Map(names.map(([one, other], at) => [`${one},${other}`, at]));
+  const isOnly = pairs.length === 1;
+  const firstOpen = pairs.find(([one, other]) => !answer.ranks[`${one + 1}v${other + 1}`]) ?? pairs[0];
+  for (const pair of pairs) {
+    const [one, other] = pair;
+    const name = `${one + 1}v${other + 1}`;
+    const [left, right] = swapped[index.get(`${one},${other}`)] ? [other, one] : [one, other];
+    const letters = [letter(left), letter(right)].sort().join(" and ");
+    const head = () => `${letters}${answer.ranks[name] ? " ✓" : ""}`;
+    const made = element(isOnly ? "div" : "details", "pair");
+    made.dataset.pair = name;
+    const summary = element("summary", "", head());
+    if (!isOnly) {
+      made.open = opened.has(name) || (!opened.size && pair === firstOpen);
+      made.addEventListener("toggle", () => (made.open ? opened.add(name) : opened.delete(name)));
+      made.append(summary);
     }
+    const sides = element("div", "sides sides-2");
+    for (const at of [left, right]) {
+      const side = element("div", "prediction");
+      side.append(element("h3", "", `Answer ${letter(at)}`), Object.assign(element("p", "text", task.answers[at]), { dir: "auto" }));
+      sides.append(side);
+    }
+    const list = element("fieldset", "row choices");
+    list.append(element("legend", "", `Which is better, ${letters.replace(" and ", " or ")}?`));
+    const value = (at) => (at === one ? "first" : "second");
+    const values = [[value(left), `${letter(left)} is better`], ["tie", "Tie"], ["bad", "Both bad"], [value(right), `${letter(right)} is better`]];
+    const much = element("fieldset", "row choices much");
+    much.append(element("legend", "", "How much better?"));
+    const prefers = () => ["first", "second"].includes(answer.ranks[name]);
+    const weigh = () => {
+      much.hidden = !task.labels.strengths.length || !prefers();
+      much.querySelectorAll("input").forEach((field) => {
+        field.checked = answer.strengths[name] === field.value;
+      });
+    };
+    values.forEach(([value, words], i) => {
+      const option = radio(name, value, words, answer.ranks[name] === value, () => {
+        change((said) => {
+          said.ranks[name] = value;
+          if (value === "tie" || value === "bad") delete said.strengths[name];
+        }, false);
+        weigh();
+        summary.textContent = head();
+        if (!task.labels.strengths.length || !prefers()) onward(made);
+      });
+      option.append(" ", element("kbd", "", String(i + 1)));
+      list.append(option);
+    });
+    for (const strength of task.labels.strengths) {
+      much.append(radio(`${name}-much`, strength.name, strength.label, false, () => {
+        change((said) => {
+          said.strengths[name] = strength.name;
+        }, false);
+        onward(made);
+      }));
+    }
+    weigh();
+    made.append(sides, list, much);
+    section.append(made);
   }
   return section;
 }
 const opened = new Set();
 
-/** The questions with their scales. */
+/** Opens the next pair without a choice. */
+function onward(pair) {
+  const all = [...document.querySelectorAll("details.pair")];
+  const open = all.slice(all.indexOf(pair) + 1).concat(all).find((other) => !answer.ranks[other.dataset.pair]);
+  if (open) open.open = true;
+}
+
+/** The step that rates the answer on scales. */
 function judging(labels) {
   const section = element("section", "step");
-  section.append(element("h2", "", "Judge the text"), element("p", "text answer-text", task.answers[0]));
-  for (const { name, question, from, to } of labels.questions) {
+  section.append(element("h2", "", "Rate the answer"));
+  if (!labels.spans.length && !labels.missing.length) {
+    section.append(Object.assign(element("p", "text answer-text", task.answers[0]), { dir: "auto" }));
+  }
+  for (const { name, question, from: least, to: most, low, high } of labels.questions) {
     const list = element("fieldset", "scale");
+    list.dataset.scale = name;
     list.append(element("legend", "", question));
-    const row = element("div", "row");
-    for (let value = from; value <= to; value += 1) {
+    const row = element("div", "row choices");
+    if (low) row.append(element("span", "soft small", low));
+    for (let value = least; value <= most; value += 1) {
       row.append(radio(name, value, String(value), answer.questions[name] === value, () => change((said) => {
         said.questions[name] = value;
       }, false)));
     }
+    if (high) row.append(element("span", "soft small", high));
     list.append(row);
     section.append(list);
   }
   return section;
 }
 
-/** A step whose heading hides and shows it; what is hidden stays so. */
+/** A step whose heading hides and shows it; a hidden step stays hidden. */
 function foldable(section) {
   const head = section.querySelector("h2");
   const title = head.textContent;
@@ -511,7 +715,7 @@ function foldable(section) {
 }
 const folded = new Set();
 
-/** Everything that is asked. */
+/** Draws everything that is asked. */
 function draw() {
   const { labels } = task;
   const sections = [];
@@ -519,38 +723,78 @@ function draw() {
   if (labels.correction) sections.push(correcting());
   if (labels.questions.length) sections.push(judging(labels));
   if (labels.comparison) sections.push(comparing());
-  asked.replaceChildren(...sections.map(foldable));
+  asked.replaceChildren(...(sections.length > 1 ? sections.map(foldable) : sections));
   if (document.activeElement !== feedback) feedback.value = answer.feedback;
 }
 
-let later = 0;
 feedback.addEventListener("input", () => {
   answer.feedback = feedback.value;
-  clearTimeout(later);
-  later = setTimeout(keep, 400);
+  keep("open", "", 400);
 });
 
-undo.addEventListener("click", takeBack);
-submit.addEventListener("click", async () => {
-  if (await keep("done")) location.assign(work.dataset.next);
-});
-document.getElementById("skip")?.addEventListener("click", async () => {
-  if (await keep("skipped", document.getElementById("reason").value)) location.assign(work.dataset.next);
-});
+undo.addEventListener("click", () => step(past, future));
+redo.addEventListener("click", () => step(future, past));
+again.addEventListener("click", () => saving.again());
+submit.addEventListener("click", () => keep("done"));
+document.getElementById("skip")?.addEventListener("click", () => keep("skipped", document.getElementById("reason").value));
+document.querySelectorAll("[data-take]").forEach((take) => take.addEventListener("click", () => {
+  change((said) => Object.assign(said, copy(task.said[Number(take.dataset.take)].answer)));
+  asked.scrollIntoView({ block: "start" });
+}));
+
+/** A digit chooses in the pair or scale that has the focus, or in the first that lacks a choice. */
+function choose(digit, target) {
+  const pair = target.closest(".pair") ?? [...document.querySelectorAll(".pair")].find((one) => !answer.ranks[one.dataset.pair]) ?? document.querySelector(".pair");
+  const scale = target.closest(".scale") ?? [...document.querySelectorAll(".scale")].find((one) => !(one.dataset.scale in answer.questions));
+  const field = target.closest(".pair") || !scale
+    ? pair?.querySelectorAll(".choices:not(.much) input")[digit - 1]
+    : scale.querySelector(`input[value="${digit}"]`);
+  if (!field) return false;
+  if (pair && field.closest("details.pair")) field.closest("details.pair").open = true;
+  field.focus();
+  field.click();
+  return true;
+}
+
 document.addEventListener("keydown", (event) => {
-  const writes = event.target.closest("textarea, input:not([type=radio], [type=checkbox])");
-  if ((event.ctrlKey || event.metaKey) && event.key === "z" && !writes) {
+  const writes = event.target.closest("textarea, select, input:not([type=radio], [type=checkbox])");
+  const command = event.ctrlKey || event.metaKey;
+  if (command && event.key.toLowerCase() === "z" && !writes) {
     event.preventDefault();
-    takeBack();
+    if (event.shiftKey) step(future, past);
+    else step(past, future);
+  } else if (command && event.key.toLowerCase() === "y" && !writes) {
+    event.preventDefault();
+    step(future, past);
+  } else if (command && event.key === "Enter" && !submit.disabled) {
+    submit.click();
+  } else if (/^[1-9]$/.test(event.key) && !command && !event.altKey && !writes && !popup && task) {
+    if (choose(Number(event.key), event.target)) event.preventDefault();
   }
-  if ((event.ctrlKey || event.metaKey) && event.key === "Enter" && !submit.disabled) submit.click();
 });
+
+// On a narrow screen the answer comes first; the passages open by a tap.
+if (matchMedia("(max-width: 60rem)").matches) document.getElementById("passages")?.removeAttribute("open");
 
 (async () => {
   const response = await fetch(`${base}/state`);
   if (!response.ok) return say(await why(response));
   task = await response.json();
   answer = task.answer;
+  saving = saver({
+    path: `${base}/keep`,
+    key: `gradus ${task.person} ${base}`,
+    revision: task.revision,
+    told,
+    saved(found, body) {
+      show(found);
+      if (body.state !== "open") location.assign(work.dataset.next);
+    },
+    conflict,
+  });
+  const left = saving.left();
+  if (left) answer = left.answer;
   draw();
   show(task.judged);
+  if (left) saving.save({ ...left, state: "open" });
 })();

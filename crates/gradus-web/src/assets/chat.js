@@ -134,7 +134,12 @@ stop.addEventListener("click", () => going && going.abort());
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && going) going.abort();
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target === field) form.requestSubmit();
+  // Enter sends; with a touch keyboard, which has no other key for it, it starts a new line.
+  const sends = event.ctrlKey || event.metaKey || (!event.shiftKey && !matchMedia("(pointer: coarse)").matches);
+  if (event.key === "Enter" && event.target === field && sends && !event.isComposing) {
+    event.preventDefault();
+    form.requestSubmit();
+  }
   const writes = event.target.closest("input, textarea, select, [contenteditable]");
   if (writes || event.ctrlKey || event.metaKey || event.altKey || !/^[1-4]$/.test(event.key)) return;
   const groups = thread.querySelectorAll(".votes");
@@ -253,7 +258,7 @@ thread.addEventListener("click", (event) => {
     attempt(async () => {
       await send(`${base}/vote`, { pair: Number(button.dataset.pair), choice: button.dataset.vote });
       await renew();
-      say("Your vote is kept.");
+      say("Your vote is saved.");
     });
   }
 });

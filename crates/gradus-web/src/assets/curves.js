@@ -1,5 +1,5 @@
-// Curves of runs: one metric at a time, of one run or several; hover tells values, a drag zooms, and what is drawn stands below
-// as a table. While a run goes on its curves are fetched anew.
+// Curves of runs: one metric at a time, of one run or several. The pointer tells values, a drag zooms, and a table below has the same
+// numbers. Long curves come as averages; a zoom fetches what lies within. While a run goes on, its curves are fetched anew.
 "use strict";
 
 const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, color: own.dataset.color, curves: {} }));
@@ -11,6 +11,7 @@ const whole = document.getElementById("whole");
 const plot = document.getElementById("plot");
 const legend = document.getElementById("legend");
 const values = document.getElementById("values");
+const averages = document.getElementById("averages");
 const edge = { left: 70, right: 12, top: 12, bottom: 34 };
 let zoom = null;
 
@@ -37,14 +38,17 @@ function place(run, step) {
   return at === from ? count : before + ((step - from) / (at - from)) * (count - before);
 }
 
+/** The curve of a run: what lies within the zoom, where it was fetched, else the whole. */
+const curve = (run) => (zoom && run.detail?.metric === metric.value ? run.detail.points : run.curves[metric.value]);
+
 /** The points of a run, smoothed by a moving average that forgets; the first values weigh no more than others. */
 function points(run) {
   const keep = Number(smooth.value);
   let [sum, weight] = [0, 0];
-  return (run.curves[metric.value] ?? []).map(([step, value]) => {
+  return (curve(run) ?? []).map(([step, value]) => {
     sum = keep * sum + (1 - keep) * value;
     weight = keep * weight + (1 - keep);
-    return [place(run, step), keep === 0 ? value : sum / weight];
+    return [place(run, step), keep === 0 ? value : sum / weight, step];
   }).filter(([at]) => at !== null);
 }
 
@@ -54,14 +58,18 @@ function ticks(low, high, count, least = 0) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(at);
+  // Multiples, not sums: a sum of tenths is not 0 where it should be.
+  for (let i = Math.ceil(low / step - 1e-6); i * step <= high + step / 1e6; i += 1) found.push(i === 0 ? 0 : i * step);
   return found;
 }
 
 function draw() {
-  const all = runs.map((run) => points(run).filter(([step, value]) => (!log.checked || value > 0) && (!zoom || (step >= zoom[0] && step <= zoom[1]))));
+  const within = runs.map((run) => points(run).filter(([step]) => !zoom || (step >= zoom[0] && step <= zoom[1])));
+  const isDrawn = ([, value]) => !log.checked || value > 0;
+  const all = within.map((of) => of.filter(isDrawn));
   const flat = all.flat();
   table(all);
+  tellAverages(within);
   if (!flat.length) {
     plot.replaceChildren(element("p", "soft", log.checked ? "No values above 0." : "No values yet."));
     legend.replaceChildren();
@@ -73,7 +81,9 @@ function draw() {
   const level = (value) => (log.checked ? Math.log10(value) : value);
   const range = (of) => {
     const [low, high] = [Math.min(...of), Math.max(...of)];
-    return low === high ? [low - 0.5, high + 0.5] : [low, high];
+    if (low !== high) return [low, high];
+    const room = Math.abs(low) * 0.1 || 1;
+    return [low - room, high + room];
   };
   const [left, right] = range(flat.map(([step]) => step));
   const [low, high] = range(flat.map(([, value]) => level(value)));
@@ -88,10 +98,23 @@ function draw() {
   }
   // Steps are whole.
   for (const at of ticks(left, right, width / 110, 1)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
-  all.forEach((of, i) => {
-    const line = of.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
-    picture.append(shape("polyline", { class: `series series-${runs[i].color}`, points: line }));
-    if (of.length === 1) picture.append(shape("circle", { class: `dot series-${runs[i].color}`, cx: x(of[0][0]), cy: y(level(of[0][1])), r: 3 }));
+  within.forEach((of, i) => {
+    // A value that cannot be drawn ends the line: the next one begins anew.
+    let line = [];
+    const end = () => {
+      if (line.length > 1) {
+        const joined = line.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
+        picture.append(shape("polyline", { class: `series series-${runs[i].color}`, points: joined }));
+      } else if (line.length) {
+        picture.append(shape("circle", { class: `dot series-${runs[i].color}`, cx: x(line[0][0]), cy: y(level(line[0][1])), r: 3 }));
+      }
+      line = [];
+    };
+    for (const point of of) {
+      if (isDrawn(point)) line.push(point);
+      else end();
+    }
+    end();
   });
   const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
   const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
@@ -130,6 +153,7 @@ function draw() {
     zoom = [from, to];
     whole.hidden = false;
     draw();
+    sharpen();
   });
   picture.addEventListener("pointerleave", () => {
     begun = null;
@@ -137,6 +161,36 @@ function draw() {
   });
   plot.replaceChildren(picture);
   tell(null);
+}
+
+/** Says what points are, where they are averages, and how many values cannot be drawn. */
+function tellAverages(within) {
+  const long = runs.map((run, i) => [within[i].length, zoom && run.detail?.metric === metric.value ? run.detail.averaged : zoom ? 0 : run.averaged?.[metric.value]]);
+  const parts = [];
+  const most = Math.max(0, ...long.map(([points, values]) => (values ? values / Math.max(1, points) : 0)));
+  if (most > 1) parts.push(`Each point is the mean of about ${short(Math.round(most))} values. Drag over the curve to see them all.`);
+  const left = log.checked ? within.flat().filter(([, value]) => value <= 0).length : 0;
+  if (left) parts.push(`${left} ${left === 1 ? "value is" : "values are"} 0 or less and cannot be drawn on a logarithmic scale.`);
+  averages.textContent = parts.join(" ");
+}
+
+/** Fetches what lies within the zoom, where a curve came as averages. */
+async function sharpen() {
+  const wanted = zoom;
+  const key = metric.value;
+  await Promise.all(runs.map(async (run) => {
+    const within = (run.curves[key] ?? []).filter(([step]) => {
+      const at = place(run, step);
+      return at !== null && at >= wanted[0] && at <= wanted[1];
+    });
+    if (!run.averaged?.[key] || !within.length) return;
+    const [from, to] = axis.value === "step" ? wanted : [within[0][0], within[within.length - 1][0]];
+    const response = await fetch(`/runs/series?run=${run.id}&metric=${encodeURIComponent(key)}&from=${from}&to=${to}`);
+    if (!response.ok) return say(await why(response));
+    const found = await response.json();
+    run.detail = { metric: key, points: found.curves[key] ?? [], averaged: found.averaged[key] ?? 0 };
+  }));
+  if (zoom === wanted && metric.value === key) draw();
 }
 
 /** What is drawn, as numbers. */
@@ -167,6 +221,7 @@ async function renew() {
   }));
   found.forEach((one, i) => {
     runs[i].curves = one.curves;
+    runs[i].averaged = one.averaged;
   });
   const keys = [...new Set(found.flatMap((one) => Object.keys(one.curves)))];
   const chosen = metric.value;
@@ -180,7 +235,10 @@ async function renew() {
   return found.some((one) => one.state === "running");
 }
 
-metric.addEventListener("change", draw);
+metric.addEventListener("change", () => {
+  draw();
+  if (zoom) sharpen();
+});
 axis.addEventListener("change", () => {
   zoom = null;
   whole.hidden = true;

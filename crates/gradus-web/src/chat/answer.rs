@@ -94,7 +94,11 @@ async fn tell(app: Arc<App>, side: Side, events: Events) {
     let mut answered = Answered::default();
     let told = sample(&app, &side, &events, &mut answered).await;
     let mut last = match told {
-        Ok(()) => json!({ "side": side.number, "end": answered.ended, "rewards": answered.rewards }),
+        Ok(()) => {
+            // What reward models think would sway a blind vote.
+            let rewards: &[(String, f32)] = if side.settings.blind { &[] } else { answered.rewards.as_slice() };
+            json!({ "side": side.number, "end": answered.ended, "rewards": rewards })
+        }
         Err(error) => {
             answered.ended = Some("failed");
             let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));

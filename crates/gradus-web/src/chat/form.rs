@@ -112,14 +112,15 @@ fn beginning(found: &[Found]) -> Settings {
 pub fn new(session: &Session, found: &[Found]) -> Html {
     if !found.iter().any(|found| found.kind == Kind::Language) {
         return html![
-            "<p>There is no language model in this folder. Train one, or start the server with <code>--model</code>.</p>\n"
+            "<div class=\"empty\"><p><strong>There is no language model in this folder yet.</strong></p>\n<p>Train one, or start the server with "
+            "<code>gradus serve --model NAME</code>, where NAME is a directory or a name on the hub.</p></div>\n"
         ];
     }
     let fields = fields(&beginning(found), found);
     html![
         "<form method=\"post\" action=\"/chat\" class=\"fields\">\n"
         "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields)
-        "<button type=\"submit\" class=\"main\">Begin</button>\n</form>\n"
+        "<button type=\"submit\" class=\"main\">Start</button>\n</form>\n"
     ]
 }
 
@@ -127,12 +128,14 @@ pub fn new(session: &Session, found: &[Found]) -> Html {
 pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) -> Html {
     // Who is blind must not read the names here.
     if settings.blind {
-        return html!["<p>The two models are hidden. Begin another conversation to choose others.</p>\n"];
+        return html![
+            "<p>The settings of a blind conversation cannot change. Start another conversation to choose other models.</p>\n"
+        ];
     }
     html![
         "<form method=\"post\" action=\"/chat/" (id) "/settings\" class=\"fields\">\n"
         "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields(settings, found))
-        "<button type=\"submit\">Keep</button>\n</form>\n"
+        "<button type=\"submit\">Save</button>\n</form>\n"
     ]
 }
 
@@ -155,26 +158,27 @@ fn fields(settings: &Settings, found: &[Found]) -> Html {
     let judges = match found.iter().any(|found| found.kind.is_judge()) {
         false => Html::new(),
         true => html![
-            "<div><label for=\"judge\">Reward model that scores answers</label><select id=\"judge\" name=\"judge\">\n"
+            "<div><label for=\"judge\">Reward model that scores answers (optional)</label><select id=\"judge\" name=\"judge\">\n"
             "<option value=\"\">None</option>\n" (options(true, settings.judges.first())) "</select></div>\n"
         ],
     };
     html![
         "<div><label for=\"model\">Model</label><select id=\"model\" name=\"model\">\n"
         (options(false, settings.models.first())) "</select></div>\n"
-        "<div><label for=\"other\">Second model, side by side</label><select id=\"other\" name=\"other\">\n"
+        "<div><label for=\"other\">Second model, side by side (optional)</label><select id=\"other\" name=\"other\">\n"
         "<option value=\"\">None</option>\n" (options(false, settings.models.get(1))) "</select></div>\n"
         "<div class=\"check\"><input id=\"blind\" name=\"blind\" type=\"checkbox\"" (blind) ">"
-        "<label for=\"blind\">Blind: which is which is said after the vote</label></div>\n" (judges)
+        "<label for=\"blind\">Hide model names until I vote</label></div>\n" (judges)
+        "<details class=\"drawer\"><summary>System prompt and sampling</summary>\n"
         "<div><label for=\"system\">System prompt</label><textarea id=\"system\" name=\"system\" rows=\"3\">\n" (settings.system)
         "</textarea></div>\n<fieldset class=\"grid\"><legend>Sampling</legend>\n"
         (number("temperature", "Temperature", settings.temperature.to_string(), "any"))
         (number("top_p", "Top-p", settings.top_p.to_string(), "any"))
-        (number("top_k", "Top-k (0: all)", settings.top_k.to_string(), "1"))
+        (number("top_k", "Top-k (0 is all)", settings.top_k.to_string(), "1"))
         (number("min_p", "Min-p", settings.min_p.to_string(), "any"))
         (number("repetition_penalty", "Repetition penalty", settings.repetition_penalty.to_string(), "any"))
-        (number("max_tokens", "Longest answer, tokens", settings.max_tokens.to_string(), "1"))
+        (number("max_tokens", "Longest answer in tokens", settings.max_tokens.to_string(), "1"))
         (number("seed", "Seed", settings.seed.to_string(), "1"))
-        "</fieldset>\n"
+        "</fieldset>\n</details>\n"
     ]
 }

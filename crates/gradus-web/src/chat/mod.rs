@@ -25,7 +25,7 @@ use crate::html;
 use crate::html::Html;
 use crate::models::Found;
 use crate::page::{Page, Place};
-use crate::store::chats::{Asker, Choice, Conversation, Tree};
+use crate::store::chats::{Asker, Choice, Conversation, Tree, Voted};
 use crate::store::sessions::Session;
 use form::Fields;
 
@@ -64,17 +64,18 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let conversations = app.store.chats(&app.asker(&session)?).list()?;
     let row = |conversation: &Conversation| {
         let with = match conversation.settings.blind {
-            true => "two models, blind".to_owned(),
+            true => "two models, names hidden".to_owned(),
             false => conversation.settings.models.join(" and "),
         };
-        html!["<li><a href=\"/chat/" (conversation.id) "\">" (conversation.title) "</a> <small class=\"soft\">" (with) "</small></li>\n"]
+        let owner = conversation.owner.as_ref().map(|owner| html![" · "(owner)]);
+        html!["<li><a href=\"/chat/" (conversation.id) "\">" (conversation.title) "</a> <small class=\"soft\">" (with) (owner) "</small></li>\n"]
     };
     let before = match conversations.is_empty() {
         true => Html::new(),
         false => html![
             "<section aria-labelledby=\"before\">\n<h2 id=\"before\">Conversations</h2>\n<ul class=\"list\">\n"
             (conversations.iter().map(row).collect::<Vec<_>>())
-            "</ul>\n<p><a href=\"/chat/preferences.jsonl\" download>All votes as training rows</a></p>\n</section>\n"
+            "</ul>\n<p><a href=\"/chat/preferences.jsonl\" download>Download all votes as training rows</a></p>\n</section>\n"
         ],
     };
     let body = html![
@@ -104,16 +105,16 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
         "<div id=\"thread\">\n" (thread::thread(&tree)) "</div>\n"
         "<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
         "<form id=\"say\">\n<label for=\"text\">Your message</label>\n"
-        "<textarea id=\"text\" name=\"text\" rows=\"3\" required></textarea>\n"
+        "<textarea id=\"text\" name=\"text\" rows=\"2\" dir=\"auto\" required></textarea>\n"
         "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>"
         "<button type=\"button\" id=\"stop\" hidden>Stop</button>"
-        "<small class=\"soft\"><kbd>Ctrl</kbd> <kbd>Enter</kbd> sends, <kbd>Esc</kbd> stops</small></div>\n</form>\n"
-        "<noscript><p>Answers need the script of this page.</p></noscript>\n"
+        "<small class=\"soft\"><kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a new line, <kbd>Esc</kbd> stops</small></div>\n</form>\n"
+        "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
         "<details>\n<summary>Settings</summary>\n" (form::change(&session, id, settings, &found)) "</details>\n"
         "<p class=\"row\"><a href=\"/chat/" (id) "/conversation.jsonl\" download>Download as training rows</a></p>\n"
         "<details>\n<summary>Delete this conversation</summary>\n<form method=\"post\" action=\"/chat/" (id) "/delete\">\n"
         "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"
-        "<p>Its messages and votes are lost.</p>\n<button type=\"submit\">Delete</button>\n</form>\n</details>\n</div>\n"
+        "<p>This deletes its messages and votes.</p>\n<button type=\"submit\">Delete</button>\n</form>\n</details>\n</div>\n"
     ];
     let title = tree.conversation.title.clone();
     let page = Page { title: &title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
@@ -139,7 +140,7 @@ async fn say(
 ) -> Done {
     let Said { text, parent } = read(&body)?;
     if text.trim().is_empty() {
-        return Err(Failed::request("There is nothing to say."));
+        return Err(Failed::request("The message is empty."));
     }
     let message = app.store.chats(&app.asker(&session)?).say(id, parent, &text)?.ok_or_else(missing)?;
     Ok(json!({ "message": message }).to_string().into_response())
@@ -178,8 +179,9 @@ async fn vote(
 ) -> Done {
     let Vote { pair, choice } = read(&body)?;
     match app.store.chats(&app.asker(&session)?).vote(id, pair, choice)? {
-        true => Ok(StatusCode::NO_CONTENT.into_response()),
-        false => Err(Failed::request("There are no two answers to vote on.")),
+        Voted::Stored => Ok(StatusCode::NO_CONTENT.into_response()),
+        Voted::Final => Err(Failed::request("A blind vote is final: the names were shown after it.")),
+        Voted::Nowhere => Err(Failed::request("There are no two answers to vote on.")),
     }
 }
 
@@ -190,7 +192,13 @@ async fn set(
     Form(fields): Form<Fields>,
 ) -> Done {
     let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
-    match app.store.chats(&app.asker(&session)?).set(id, &settings)? {
+    let asker = app.asker(&session)?;
+    if tree(&app, &asker, id)?.conversation.settings.blind {
+        return Err(Failed::forbidden(
+            "The settings of a blind conversation cannot change: they would show the names.",
+        ));
+    }
+    match app.store.chats(&asker).set(id, &settings)? {
         true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
         false => Err(missing()),
     }
@@ -208,6 +216,11 @@ async fn tokens(
     Extension(session): Extension<Session>,
     Path((id, message)): Path<(i64, i64)>,
 ) -> Done {
-    let tokens = app.store.chats(&app.asker(&session)?).tokens(id, message)?.unwrap_or_else(|| "[]".into());
+    let asker = app.asker(&session)?;
+    let tree = tree(&app, &asker, id)?;
+    if tree.message(message).is_some_and(|message| tree.is_hidden(message)) {
+        return Err(Failed::forbidden("Vote first: tokens can show which model answered."));
+    }
+    let tokens = app.store.chats(&asker).tokens(id, message)?.unwrap_or_else(|| "[]".into());
     Ok(([(axum::http::header::CONTENT_TYPE, "application/json")], tokens).into_response())
 }

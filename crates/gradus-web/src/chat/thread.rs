@@ -12,7 +12,9 @@ use crate::worth::class;
 /// Whom one talks to.
 pub fn with(settings: &Settings) -> Html {
     match settings.models.as_slice() {
-        _ if settings.blind => html!["Two models, blind: their names are said after the vote."],
+        _ if settings.blind => {
+            html!["Two models. Their names are hidden until you vote, and so are their rewards. A vote is final."]
+        }
         [one] => html!["With "(one)],
         [one, other] => html!["With " (one) " and " (other) ", side by side"],
         _ => Html::new(),
@@ -23,7 +25,7 @@ pub fn with(settings: &Settings) -> Html {
 pub fn thread(tree: &Tree) -> Html {
     let path = tree.path(tree.conversation.leaf);
     if path.is_empty() {
-        return html!["<p class=\"soft\">Nothing was said yet.</p>\n"];
+        return html!["<p class=\"soft\">Write the first message.</p>\n"];
     }
     let mut thread = Html::new();
     for message in &path {
@@ -83,33 +85,45 @@ fn answers(tree: &Tree, message: &Message) -> Html {
         } else {
             Html::new()
         };
+        // What reward models think of an answer would sway a blind vote.
+        let (text, segments) = match is_hidden {
+            true => (html![(answer.text)], Html::new()),
+            false => (judged(answer), parts(answer)),
+        };
         html![
             "<div class=\"answer\" data-message=\"" (answer.id) "\" data-side=\"" (side) "\">\n<h2>" (name) (chosen) "</h2>\n"
-            "<div class=\"text\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\">" (judged(answer)) "</div>\n<p class=\"small soft remark\">"
-            (remark(answer)) "</p>\n" (parts(answer)) "</div>\n"
+            "<div class=\"text\" dir=\"auto\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\">" (text) "</div>\n<p class=\"small soft remark\">"
+            (remark(answer, is_hidden)) "</p>\n" (segments) "</div>\n"
         ]
     };
     let of: Vec<Html> = sides.iter().enumerate().map(one).collect();
     let parent = message.parent.map_or(String::new(), |parent| parent.to_string());
-    let pair = message.pair.map(|pair| votes(pair, vote));
+    let is_locked = tree.conversation.settings.blind && vote.is_some();
+    let pair = message.pair.map(|pair| votes(pair, vote, is_locked));
+    let tokens = match is_hidden {
+        true => Html::new(),
+        false => html!["<button type=\"button\" data-tokens aria-pressed=\"false\">Show tokens</button>"],
+    };
     html![
         "<article class=\"turn assistant\" data-message=\"" (message.id) "\" data-parent=\"" (parent) "\">\n<div class=\"sides sides-"
         (sides.len()) "\">\n" (of) "</div>\n" (pair) "<p class=\"row\"><button type=\"button\" data-answer=\"" (parent)
-        "\">Answer again</button><button type=\"button\" data-tokens aria-pressed=\"false\">Show tokens</button>"
-        (branches(tree, message)) "</p>\n</article>\n"
+        "\">Answer again</button>" (tokens) (branches(tree, message)) "</p>\n</article>\n"
     ]
 }
 
-/// Why an answer ended, where that is no matter of course, and what reward models think of it.
-fn remark(answer: &Message) -> Html {
+/// Why an answer ended, unless it ended by itself, and its rewards, unless they are hidden.
+fn remark(answer: &Message, is_hidden: bool) -> Html {
     let end = match answer.ended.as_deref() {
-        Some("length") => "cut off at the longest length",
+        Some("length") => "cut off: it reached the longest answer or the end of the model's context",
         Some("interrupted") => "stopped",
         Some("failed") => "failed",
         Some(_) => "",
         None => "not finished",
     };
     let mut remark = html![(end)];
+    if is_hidden {
+        return remark;
+    }
     for (name, reward) in &answer.rewards {
         if !remark.is_empty() {
             remark.markup(" · ");
@@ -196,17 +210,18 @@ fn parts(answer: &Message) -> Html {
     html![(choice) "<details class=\"small\"><summary>Segments</summary>\n<ul>\n" (all.collect::<Vec<_>>()) "</ul>\n</details>\n"]
 }
 
-fn votes(pair: i64, vote: Option<Choice>) -> Html {
+fn votes(pair: i64, vote: Option<Choice>, is_locked: bool) -> Html {
     let button = |choice: Choice, key: &'static str, name: &'static str| {
         let pressed = if vote == Some(choice) { "true" } else { "false" };
+        let locked = if is_locked { " disabled" } else { "" };
         html![
-            "<button type=\"button\" data-vote=\"" (choice.name()) "\" data-pair=\"" (pair) "\" aria-pressed=\"" (pressed) "\">"
+            "<button type=\"button\" data-vote=\"" (choice.name()) "\" data-pair=\"" (pair) "\" aria-pressed=\"" (pressed) "\"" (locked) ">"
             (name) " <kbd>" (key) "</kbd></button>"
         ]
     };
     html![
         "<div class=\"row votes\" role=\"group\" aria-label=\"Which answer is better?\">"
         (button(Choice::Left, "1", "Left is better")) (button(Choice::Right, "2", "Right is better"))
-        (button(Choice::Tie, "3", "As good")) (button(Choice::Bad, "4", "Both bad")) "</div>\n"
+        (button(Choice::Tie, "3", "Tie")) (button(Choice::Bad, "4", "Both bad")) "</div>\n"
     ]
 }

@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use gradus::run::database::{Query, Record, Sort, Table};
 use gradus::run::{RolloutDb, RunDir};
 
+use super::conversation::conversation;
 use super::difference::{Change, differences};
 use super::page::address;
 use super::{Asked, apart, find, first, tokens};
@@ -82,12 +83,12 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
     let tables: Vec<Html> =
         tables.iter().map(|&(words, table)| option(tokens::word(table), words, table == query.table)).collect();
     let step = |step: &usize| option(&step.to_string(), &step.to_string(), query.first_step == Some(*step));
-    let sorts = [("step", "As sampled"), ("reward", "Reward"), ("kl", "KL"), ("length", "Length")];
+    let sorts = [("step", "Step"), ("reward", "Reward"), ("kl", "KL"), ("length", "Length")];
     let sorted = first(asked, "sort").unwrap_or("step");
     let sorts: Vec<Html> = sorts.iter().map(|(value, words)| option(value, words, *value == sorted)).collect();
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
     let chosen = first(asked, "colours").unwrap_or_default();
-    let colours = [("", "As known"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
+    let colours = [("", "Automatic"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
     let colours: Vec<Html> = colours.iter().map(|(value, words)| option(value, words, *value == chosen)).collect();
     let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
     let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
@@ -97,20 +98,20 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
         std::iter::once(option("", nothing, chosen.is_empty())).chain(all).collect()
     };
     html![
-        "<p><a href=\"" (address("show", name)) "\">The run</a></p>\n"
+        "<p><a href=\"" (address("show", name)) "\">Back to the run</a></p>\n"
         "<form method=\"get\" action=\"/runs/completions\" class=\"filter\">\n<input type=\"hidden\" name=\"run\" value=\"" (name) "\">\n"
-        "<div><label for=\"table\">Of</label><select id=\"table\" name=\"table\">" (tables) "</select></div>\n"
+        "<div><label for=\"table\">From</label><select id=\"table\" name=\"table\">" (tables) "</select></div>\n"
         "<div><label for=\"step\">Step</label><select id=\"step\" name=\"step\">" (option("", "All", query.first_step.is_none()))
         (steps.iter().map(step).collect::<Vec<_>>()) "</select></div>\n"
-        "<div><label for=\"before\">Beside step</label><select id=\"before\" name=\"before\">" (option("", "None", before.is_none()))
+        "<div><label for=\"before\">Compare with step</label><select id=\"before\" name=\"before\">" (option("", "None", before.is_none()))
         (steps.iter().map(earlier).collect::<Vec<_>>()) "</select></div>\n"
-        "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
-        "<div><label for=\"sort\">By</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
+        "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
+        "<div><label for=\"sort\">Sort by</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
         "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
         "<div><label for=\"colours\">Colours</label><select id=\"colours\" name=\"colours\">" (colours) "</select></div>\n"
-        "<div><label for=\"model\">Tokens, by the model</label><select id=\"model\" name=\"model\">" (choices("model", "None")) "</select></div>\n"
+        "<div><label for=\"model\">Token probabilities of</label><select id=\"model\" name=\"model\">" (choices("model", "None")) "</select></div>\n"
         "<div><label for=\"against\">compared with</label><select id=\"against\" name=\"against\">" (choices("against", "None")) "</select></div>\n"
-        "<button type=\"submit\">Show</button>\n</form>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<button type=\"submit\">Filter</button>\n</form>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
     ]
 }
 
@@ -125,8 +126,8 @@ fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -
             .collect();
         html!["<a href=\"" (address("completions", name)) (rest) "&amp;from=" (from) "\">" (words) "</a> "]
     };
-    let before = if query.offset > 0 { to(query.offset.saturating_sub(SHOWN), "Those before") } else { Html::new() };
-    let after = if last < count { to(query.offset + SHOWN, "Those after") } else { Html::new() };
+    let before = if query.offset > 0 { to(query.offset.saturating_sub(SHOWN), "‹ Previous") } else { Html::new() };
+    let after = if last < count { to(query.offset + SHOWN, "Next ›") } else { Html::new() };
     let begin = if count == 0 { 0 } else { query.offset + 1 };
     html!["<p class=\"soft small\">" (begin) " to " (last) " of " (count) " " (before) (after) "</p>\n"]
 }
@@ -150,8 +151,16 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
     let row = |(record, stretches): (&Record, &Vec<Stretch>)| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
+        let text = html!["<div class=\"completion\" dir=\"auto\">" (coloured(&record.completion, stretches, most)) "</div>" (tokens(record))];
+        // An episode reads as a conversation; its text, which has the colors and tokens, is below it.
+        let said = match &record.episode {
+            Some(episode) => {
+                html![(conversation(episode)) "<details><summary>Text of the completion</summary>\n" (text) "</details>"]
+            }
+            None => text,
+        };
         html![
-            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\"><div class=\"completion\">" (coloured(&record.completion, stretches, most)) "</div>" (tokens(record))
+            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\" dir=\"auto\">" (record.prompt) "</td><td class=\"said\">" (said)
             "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
             (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
         ]
@@ -160,7 +169,7 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
         (pages(name, asked, query, records.len(), count)) (colours.legend(most))
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\" data-tokens-of=\"" (asks.join("&")) "\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
-        "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">End</th></tr></thead>\n<tbody>\n"
+        "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">Stop reason</th></tr></thead>\n<tbody>\n"
         (records.iter().zip(&stretches).map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
     ]
 }
@@ -218,7 +227,7 @@ impl Colours {
     fn legend(self, most: f64) -> Html {
         let of = match self {
             _ if most == 0.0 => return Html::new(),
-            Self::Reward => "the reward of what stands before its end",
+            Self::Reward => "the reward of the text up to its end",
             Self::Advantage => "the advantage of a token",
             Self::None => return Html::new(),
         };
@@ -285,18 +294,16 @@ fn beside(name: &str, asked: &Asked, query: &Query, mut pairs: Vec<(Record, Reco
     let shown: Vec<Html> = pairs.iter().skip(query.offset).take(SHOWN).map(row).collect();
     let note = match all {
         0 => html![
-            "<p>No prompt is of both steps: training draws others each time, and evaluations ask the same ones.</p>\n"
+            "<p>The two steps share no prompt. Training draws new prompts each time; evaluations use the same ones.</p>\n"
         ],
-        _ => html!["<p class=\"soft small\">Prompts of both steps; <del>gone</del>, <ins>new</ins>.</p>\n"(pages(
-            name,
-            asked,
-            query,
-            shown.len(),
-            all
-        ))],
+        _ => {
+            html!["<p class=\"soft small\">Prompts of both steps. <del>Removed text</del>, <ins>new text</ins>.</p>\n"(
+                pages(name, asked, query, shown.len(), all)
+            )]
+        }
     };
     html![
-        (note) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"
+        (note) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"
         "<th scope=\"col\" class=\"number\">Reward before</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Change</th></tr></thead>\n<tbody>\n"
         (shown) "</tbody></table></div>\n"
     ]

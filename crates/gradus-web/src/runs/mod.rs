@@ -5,12 +5,13 @@
 
 mod cache;
 mod completions;
+mod conversation;
 mod difference;
 mod page;
 mod tokens;
 
 pub use cache::Cache;
-pub use page::address;
+pub use page::{address, badge, figure};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     entries.retain(fits);
     entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
     let bare = app.training.without_directory();
-    let body = page::list(&entries, all, &known, &asked, app.training.is_allowed().then_some(&bare));
+    let empty = training::offer_demo(&app, &session);
+    let body = page::list(&entries, all, &known, &asked, app.training.is_allowed().then_some(&bare), empty);
     Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
@@ -154,21 +156,32 @@ fn win_rates(entries: &[Entry]) -> Option<WinRates> {
     Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries }.win_rates()
 }
 
-/// The curves of a run: of each metric its steps and values.
+/// The curves of a run: for each metric its steps and values. With `from` and `to`, only those steps, and of `metric` alone. A long
+/// curve is averaged; then `averaged` has the number of its values.
 async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
     let path = find(&app, first(&asked, "run").unwrap_or_default())?;
+    let metric = first(&asked, "metric").map(str::to_owned);
+    let end = |name: &str| first(&asked, name).and_then(|text| text.parse::<f64>().ok());
+    let (from, to) = (end("from").unwrap_or(f64::NEG_INFINITY), end("to").unwrap_or(f64::INFINITY));
     let found = apart(move || -> gradus::Result<Value> {
         let rows = history(&path)?;
-        let keys = metric_keys(&rows);
-        let mut all = Map::new();
+        let mut keys = metric_keys(&rows);
+        keys.retain(|key| metric.as_ref().is_none_or(|metric| metric == key));
+        let (mut all, mut averaged) = (Map::new(), Map::new());
         for key in &keys {
-            let points = series(&rows, key).thinned(POINTS).points;
+            let mut found = series(&rows, key);
+            found.points.retain(|(step, _)| (from..=to).contains(step));
+            if found.points.len() > POINTS {
+                averaged.insert(key.clone(), json!(found.points.len()));
+            }
+            let points = found.thinned(POINTS).points;
             if !points.is_empty() {
                 all.insert(key.clone(), points.into_iter().map(|(step, value)| json!([step, value])).collect());
             }
         }
         let entry = Entry::read(String::new(), &path);
-        Ok(json!({ "curves": all, "state": entry.state.name(), "step": entry.step, "steps": entry.steps }))
+        let (state, step, steps) = (entry.state.name(), entry.step, entry.steps);
+        Ok(json!({ "curves": all, "averaged": averaged, "state": state, "step": step, "steps": steps }))
     });
     let found = found.await??;
     Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())

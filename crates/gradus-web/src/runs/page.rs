@@ -32,13 +32,23 @@ impl Known {
     }
 }
 
-fn state(entry: &Entry) -> Html {
+/// The state of a run.
+pub fn badge(entry: &Entry) -> Html {
     let class = match entry.state {
-        Status::Running | Status::Finished => "good",
-        Status::Failed | Status::Broken => "bad",
-        Status::Interrupted => "soft",
+        Status::Running | Status::Finished => "badge badge-good",
+        Status::Failed | Status::Broken => "badge badge-bad",
+        Status::Interrupted => "badge",
     };
     html!["<span class=\"" (class) "\">" (entry.state.name()) "</span>"]
+}
+
+/// The key figure of a run, and whether it got worse than its start.
+pub fn figure(entry: &Entry) -> Html {
+    let Some(figure) = &entry.figure else { return Html::new() };
+    let worse = figure
+        .is_worse_than_start()
+        .then(|| html![" <strong class=\"bad\">worse than its start, " (short(figure.best)) "</strong>"]);
+    html![(figure.key) " " (short(figure.last)) (worse)]
 }
 
 /// A number with the digits that matter.
@@ -65,27 +75,22 @@ fn age(changed: Option<u64>) -> Option<String> {
 
 /// The list.
 ///
-/// `bare` are runs that were begun here and have nothing to show yet; `None` where pages begin none.
+/// `bare` are runs that were begun here and have nothing to show yet; `None` where pages begin none. `empty` is what a folder without runs shows.
 pub fn list(
     entries: &[Entry],
     all: usize,
     known: &Known,
     asked: &Asked,
     bare: Option<&Vec<(String, Standing)>>,
+    empty: Html,
 ) -> Html {
     let row = |entry: &Entry| {
-        let figure = entry.figure.as_ref().map(|figure| {
-            let worse = figure
-                .is_worse_than_start()
-                .then(|| html![" <strong>worse than its start, " (short(figure.best)) "</strong>"]);
-            html![(figure.key) " " (short(figure.last)) (worse)]
-        });
         let steps = entry.steps.map(|steps| html![" of "(steps)]);
         let model = entry.model.as_deref().map(|model| model.rsplit('/').next().unwrap_or(model).to_owned());
         html![
-            "<tr><td><input type=\"checkbox\" name=\"run\" value=\"" (entry.name) "\" aria-label=\"Choose " (entry.name) "\"></td><td><a href=\""
-            (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (model) "</td><td>" (state(entry))
-            "</td><td class=\"number\">" (entry.step) (steps) "</td><td>" (figure) "</td><td>" (age(entry.changed)) "</td><td>" (entry.tags.join(" "))
+            "<tr><td><input type=\"checkbox\" name=\"run\" value=\"" (entry.name) "\" aria-label=\"Select " (entry.name) "\"></td><td><a href=\""
+            (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (model) "</td><td>" (badge(entry))
+            "</td><td class=\"number\">" (entry.step) (steps) "</td><td>" (figure(entry)) "</td><td>" (age(entry.changed)) "</td><td>" (entry.tags.join(" "))
             "</td></tr>\n"
         ]
     };
@@ -100,8 +105,8 @@ pub fn list(
     let begin = bare.map(|bare| {
         let row = |(name, standing): &(String, Standing)| {
             let words = match standing {
-                Standing::Going => html!["is about to begin"],
-                Standing::Ended(_) => html!["<span class=\"bad\">did not begin</span>"],
+                Standing::Going => html!["<span class=\"badge\">starting</span>"],
+                Standing::Ended(_) => html!["<span class=\"badge badge-bad\">did not start</span>"],
             };
             html!["<li><a href=\"" (address("show", name)) "\">" (name) "</a> " (words) "</li>\n"]
         };
@@ -109,22 +114,22 @@ pub fn list(
         html!["<p><a class=\"button\" href=\"/runs/new\">New run</a></p>\n<ul class=\"list\">" (rows) "</ul>\n"]
     });
     if all == 0 {
-        return html![(begin) "<p>There is no run in this folder yet.</p>\n"];
+        return html![(begin)(empty)];
     }
     html![
         (begin)
         "<form method=\"get\" action=\"/runs\" class=\"filter\">\n"
-        "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
+        "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"state\">State</label><select id=\"state\" name=\"state\">" (options("state", states)) "</select></div>\n"
         "<div><label for=\"method\">Method</label><select id=\"method\" name=\"method\">"
         (options("method", known.methods.iter().map(String::as_str).collect())) "</select></div>\n"
         "<div><label for=\"tag\">Tag</label><select id=\"tag\" name=\"tag\">" (options("tag", known.tags.iter().map(String::as_str).collect()))
-        "</select></div>\n<button type=\"submit\">Show</button>\n</form>\n"
+        "</select></div>\n<button type=\"submit\">Filter</button>\n</form>\n"
         "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all) " runs</p>\n"
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table>\n<thead><tr><td></td><th scope=\"col\">Run</th><th scope=\"col\">Method</th>"
         "<th scope=\"col\">Model</th><th scope=\"col\">State</th><th scope=\"col\" class=\"number\">Step</th><th scope=\"col\">Key figure</th><th scope=\"col\">Changed</th>"
         "<th scope=\"col\">Tags</th></tr></thead>\n<tbody>\n" (entries.iter().map(row).collect::<Vec<_>>())
-        "</tbody>\n</table></div>\n<button type=\"submit\">Compare those chosen</button>\n</form>\n"
+        "</tbody>\n</table></div>\n<button type=\"submit\">Compare selected</button>\n</form>\n"
     ]
 }
 
@@ -136,13 +141,13 @@ fn curves(runs: &[&Entry]) -> Html {
     html![
         "<section class=\"curves\" aria-label=\"Curves\">\n" (data)
         "<div class=\"filter\">\n<div><label for=\"metric\">Metric</label><select id=\"metric\"></select></div>\n"
-        "<div><label for=\"axis\">Over</label><select id=\"axis\"><option value=\"step\">steps</option><option value=\"num_examples\">examples</option>"
+        "<div><label for=\"axis\">X axis</label><select id=\"axis\"><option value=\"step\">steps</option><option value=\"num_examples\">examples</option>"
         "<option value=\"num_tokens\">tokens</option></select></div>\n"
         "<div><label for=\"smooth\">Smoothing</label><input id=\"smooth\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\"></div>\n"
-        "<div class=\"check\"><input id=\"log\" type=\"checkbox\"><label for=\"log\">Logarithmic</label></div>\n"
-        "<button type=\"button\" id=\"whole\" hidden>Whole range</button>\n</div>\n"
-        "<div id=\"plot\"></div>\n<p id=\"legend\" class=\"small\"></p>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
-        "<details><summary>The same as a table</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Values\" id=\"values\"></div>\n</details>\n</section>\n"
+        "<div class=\"check\"><input id=\"log\" type=\"checkbox\"><label for=\"log\">Log scale</label></div>\n"
+        "<button type=\"button\" id=\"whole\" hidden>Reset zoom</button>\n</div>\n"
+        "<div id=\"plot\"></div>\n<p id=\"averages\" class=\"small soft\"></p>\n<p id=\"legend\" class=\"small\"></p>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<details><summary>Values as a table</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Values\" id=\"values\"></div>\n</details>\n</section>\n"
     ]
 }
 
@@ -233,12 +238,12 @@ pub fn one(
         })
         .collect();
     html![
-        "<p data-state=\"" (entry.state.name()) "\">" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
+        "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
         "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
         (lines("Problems", &entry.problems))
         "<h2>Configuration</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">Key</th>"
-        "<th scope=\"col\">Value</th><th scope=\"col\">Asked for</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"
+        "<th scope=\"col\">Value</th><th scope=\"col\">Set by you</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"
     ]
 }
 
@@ -248,7 +253,7 @@ pub fn several(entries: &[Entry], differences: &[Difference], rates: Option<&Win
     let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];
     let heads: Vec<Html> = names.iter().map(head).collect();
     let cells = |cells: Vec<Html>| html!["<td>" (cells.into_iter().reduce(|row, cell| html![(row) "</td><td>" (cell)]).unwrap_or_default()) "</td>"];
-    let states = cells(entries.iter().map(|entry| html![(state(entry)) ", step " (entry.step)]).collect());
+    let states = cells(entries.iter().map(|entry| html![(badge(entry)) ", step " (entry.step)]).collect());
     let row = |difference: &Difference| {
         let values = difference.values.iter().map(|value| match value {
             Some(value) => html!["<code>" (value) "</code>"],
@@ -257,7 +262,7 @@ pub fn several(entries: &[Entry], differences: &[Difference], rates: Option<&Win
         html!["<tr><th scope=\"row\"><code>" (difference.key) "</code></th>" (cells(values.collect())) "</tr>\n"]
     };
     html![
-        (curves(&entries.iter().collect::<Vec<_>>())) (rates.map(win_rates)) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
+        (curves(&entries.iter().collect::<Vec<_>>())) (rates.map(win_rates)) "<h2>Differences</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><td></td>" (heads)
         "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
         "</tbody></table></div>\n"
     ]

@@ -55,6 +55,12 @@ pub(super) const OWNERS: &str = "
     CREATE INDEX conversations_of ON conversations (owner);
 ";
 
+/// Who voted.
+pub(super) const VOTERS: &str = "
+    -- As `owner` of a conversation.
+    ALTER TABLE votes ADD COLUMN voter TEXT;
+";
+
 /// Who asks for conversations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
@@ -62,6 +68,8 @@ pub struct Asker {
     owner: Option<String>,
     /// Whether they see those that have no owner, too.
     sees_unowned: bool,
+    /// Whose the conversations and votes are that they make; none of somebody on the server's own machine who has not signed in.
+    author: Option<String>,
 }
 
 /// The owner that a session is, as long as nobody has signed in with it.
@@ -74,17 +82,16 @@ fn someone(person: i64) -> String {
 }
 
 impl Asker {
-    /// Somebody on the server's own machine, who sees all.
-    pub fn everyone() -> Self {
-        Self { owner: None, sees_unowned: true }
+    /// Somebody on the server's own machine, who sees all. What they make is theirs if they have signed in.
+    pub fn everyone(person: Option<&Person>) -> Self {
+        Self { owner: None, sees_unowned: true, author: person.map(|person| someone(person.id)) }
     }
 
     /// Somebody from elsewhere, who sees their own. Those that began on the server's machine are shown to owners.
     pub fn of(session: &Session, person: Option<&Person>) -> Self {
-        match person {
-            Some(person) => Self { owner: Some(someone(person.id)), sees_unowned: person.role == Role::Owner },
-            None => Self { owner: Some(browser(session)), sees_unowned: false },
-        }
+        let author = Some(person.map_or_else(|| browser(session), |person| someone(person.id)));
+        let sees_unowned = person.is_some_and(|person| person.role == Role::Owner);
+        Self { owner: author.clone(), sees_unowned, author }
     }
 }
 
@@ -135,6 +142,8 @@ pub struct Conversation {
     pub leaf: Option<i64>,
     /// When something was last said, in seconds since 1970.
     pub changed: i64,
+    /// The name of the person whose it is, if they had signed in.
+    pub owner: Option<String>,
 }
 
 /// A message.
@@ -219,6 +228,17 @@ impl Choice {
     }
 }
 
+/// What becomes of a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voted {
+    /// It is stored.
+    Stored,
+    /// There was another one, which is final.
+    Final,
+    /// There are no such answers.
+    Nowhere,
+}
+
 /// All of one conversation.
 #[derive(Debug, Clone)]
 pub struct Tree {
@@ -291,13 +311,21 @@ pub struct Chats<'a> {
 /// Whether `asker` may see a conversation: what stands for its owner is the first parameter, and for those without one the second.
 const SEEN: &str = "(?1 IS NULL OR owner = ?1 OR (?2 AND owner IS NULL))";
 
-const CONVERSATION: &str = "SELECT id, title, settings, leaf, changed FROM conversations";
+const CONVERSATION: &str = "SELECT id, title, settings, leaf, changed,
+     (SELECT name FROM people WHERE 'person ' || people.id = owner) FROM conversations";
 
 fn conversation(row: &Row<'_>) -> rusqlite::Result<Conversation> {
     let settings: String = row.get(2)?;
     let settings = serde_json::from_str(&settings)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, error.into()))?;
-    Ok(Conversation { id: row.get(0)?, title: row.get(1)?, settings, leaf: row.get(3)?, changed: row.get(4)? })
+    Ok(Conversation {
+        id: row.get(0)?,
+        title: row.get(1)?,
+        settings,
+        leaf: row.get(3)?,
+        changed: row.get(4)?,
+        owner: row.get(5)?,
+    })
 }
 
 fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
@@ -353,7 +381,7 @@ impl Chats<'_> {
     /// When it cannot be kept.
     pub fn begin(&self, settings: &Settings) -> Result<i64> {
         self.store.change(|open| {
-            let row = params!["New conversation", json(settings), now(), self.asker.owner];
+            let row = params!["New conversation", json(settings), now(), self.asker.author];
             open.execute("INSERT INTO conversations (title, settings, changed, owner) VALUES (?1, ?2, ?3, ?4)", row)?;
             Ok(open.last_insert_rowid())
         })
@@ -478,36 +506,47 @@ impl Chats<'_> {
         })
     }
 
-    /// Votes on the answers that stand side by side as `pair`, and goes on from the better one. Whether they are there. A
-    /// later vote takes the place of an earlier one.
+    /// Votes on the two answers of `pair`, and continues from the better one. In a blind conversation the first vote is final, because
+    /// it shows the names; elsewhere a later vote replaces it.
     ///
     /// # Errors
-    /// When it cannot be kept.
-    pub fn vote(&self, id: i64, pair: i64, choice: Choice) -> Result<bool> {
+    /// When it cannot be stored.
+    pub fn vote(&self, id: i64, pair: i64, choice: Choice) -> Result<Voted> {
         self.store.change(|open| {
             if !self.is_seen(open, id)? {
-                return Ok(false);
+                return Ok(Voted::Nowhere);
             }
             let mut sides =
                 open.prepare("SELECT id FROM messages WHERE conversation = ?1 AND pair = ?2 ORDER BY id")?;
             let sides = sides.query_map([id, pair], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-            let [left, right] = sides[..] else { return Ok(false) };
-            let row = params![pair, choice.name(), now()];
-            open.execute("INSERT OR REPLACE INTO votes (pair, choice, made) VALUES (?1, ?2, ?3)", row)?;
+            let [left, right] = sides[..] else { return Ok(Voted::Nowhere) };
+            let found = open.query_row(&format!("{CONVERSATION} WHERE id = ?1"), [id], conversation)?;
+            let before: Option<String> =
+                open.query_row("SELECT choice FROM votes WHERE pair = ?1", [pair], |row| row.get(0)).optional()?;
+            if let Some(before) = before.filter(|_| found.settings.blind) {
+                return Ok(if before == choice.name() { Voted::Stored } else { Voted::Final });
+            }
+            let row = params![pair, choice.name(), now(), self.asker.author];
+            open.execute("INSERT OR REPLACE INTO votes (pair, choice, made, voter) VALUES (?1, ?2, ?3, ?4)", row)?;
             show(open, id, if choice == Choice::Right { right } else { left })?;
-            Ok(true)
+            Ok(Voted::Stored)
         })
     }
 
-    /// Changes how a conversation is had. Whether it is there.
+    /// Changes how a conversation is had. Whether it is there, and not blind: other settings would show the names.
     ///
     /// # Errors
     /// When it cannot be kept.
     pub fn set(&self, id: i64, settings: &Settings) -> Result<bool> {
         self.store.change(|open| {
-            let row = params![id, json(settings)];
-            Ok(self.is_seen(open, id)?
-                && open.execute("UPDATE conversations SET settings = ?2 WHERE id = ?1", row)? > 0)
+            if !self.is_seen(open, id)? {
+                return Ok(false);
+            }
+            let found = open.query_row(&format!("{CONVERSATION} WHERE id = ?1"), [id], conversation).optional()?;
+            if found.is_none_or(|found| found.settings.blind) {
+                return Ok(false);
+            }
+            Ok(open.execute("UPDATE conversations SET settings = ?2 WHERE id = ?1", params![id, json(settings)])? > 0)
         })
     }
 
@@ -569,7 +608,7 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Store::open(folder.path()).expect("a file");
         let (session, other) = (store.sessions().begin(), store.sessions().begin());
-        let [here, ada, eve] = [Asker::everyone(), Asker::of(&session, None), Asker::of(&other, None)];
+        let [here, ada, eve] = [Asker::everyone(None), Asker::of(&session, None), Asker::of(&other, None)];
         let unowned = store.chats(&here).begin(&settings()).expect("kept");
         let id = store.chats(&ada).begin(&settings()).expect("kept");
         let message = store.chats(&ada).say(id, None, "Hello").expect("kept").expect("there");
@@ -582,7 +621,10 @@ pub(super) mod tests {
         assert!(theirs.tree(id).expect("read").is_none());
         assert!(theirs.say(id, Some(message), "Mine").expect("read").is_none());
         assert!(theirs.begin_answers(id, message, &["m".into()]).expect("read").is_empty());
-        assert!(!theirs.show(id, message).expect("read") && !theirs.vote(id, message, Choice::Left).expect("read"));
+        assert!(
+            !theirs.show(id, message).expect("read")
+                && theirs.vote(id, message, Choice::Left).expect("read") == Voted::Nowhere
+        );
         assert!(!theirs.set(id, &settings()).expect("read") && !theirs.remove(id).expect("read"));
         assert!(theirs.tokens(id, message).expect("read").is_none());
         // Who signs in takes along what they said before; an owner also sees what began on the server's machine.
@@ -592,5 +634,36 @@ pub(super) mod tests {
         let mut all = seen(&Asker::of(&session, person.as_ref()));
         all.sort_unstable();
         assert_eq!((all, seen(&ada)), (vec![unowned, id], vec![]));
+    }
+
+    #[test]
+    fn a_blind_vote_is_final_and_a_vote_has_its_person() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let token = store.projects().invite("ada", Role::Annotator).expect("stored");
+        let session = store.projects().sign_in(&store.sessions().begin(), "ada", &token).expect("stored").expect("in");
+        let ada = store.projects().who(&session).expect("read");
+        let asker = Asker::everyone(ada.as_ref());
+        let chats = store.chats(&asker);
+        let begin = |blind| {
+            let models = vec!["m".to_owned(), "n".to_owned()];
+            let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
+            let said = chats.say(id, None, "Hello").expect("stored").expect("there");
+            (id, chats.begin_answers(id, said, &models).expect("stored")[0])
+        };
+        let (id, pair) = begin(true);
+        let vote = |id, pair, choice| chats.vote(id, pair, choice).expect("stored");
+        assert_eq!(vote(id, pair, Choice::Left), Voted::Stored);
+        assert_eq!(vote(id, pair, Choice::Right), Voted::Final);
+        assert_eq!(vote(id, pair, Choice::Left), Voted::Stored, "the same again");
+        let tree = chats.tree(id).expect("read").expect("there");
+        assert_eq!((tree.votes[&pair], tree.conversation.owner.as_deref()), (Choice::Left, Some("ada")));
+        assert!(!chats.set(id, &settings()).expect("read"), "settings would show the names");
+        let voter: String =
+            store.read(|open| open.query_row("SELECT voter FROM votes", [], |row| row.get(0))).expect("read");
+        assert_eq!(voter, format!("person {}", ada.expect("somebody").id));
+        // Where names are known, a vote can be corrected.
+        let (id, pair) = begin(false);
+        assert_eq!([vote(id, pair, Choice::Left), vote(id, pair, Choice::Tie)], [Voted::Stored; 2]);
     }
 }

@@ -26,7 +26,7 @@ pub const FILE: &str = "gradus.sqlite";
 const APPLICATION: i32 = 0x6772_7762;
 
 /// What brings the file from one version to the next.
-const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 6] = [
+const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 7] = [
     |change| change.execute_batch(sessions::TABLES),
     |change| change.execute_batch(chats::TABLES),
     |change| change.execute_batch(projects::TABLES),
@@ -35,6 +35,10 @@ const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 6] = [
     |change| {
         sessions::without_secrets(change)?;
         change.execute_batch(chats::OWNERS)
+    },
+    |change| {
+        projects::store_what_was_shown(change)?;
+        change.execute_batch(chats::VOTERS)
     },
 ];
 
@@ -255,7 +259,7 @@ mod tests {
         use crate::annotate::answer::Answer;
         use crate::annotate::labels::LabelSet;
         use crate::annotate::task::Task;
-        use projects::{Role, State};
+        use projects::{Role, Save, Saved, State};
 
         const TASKS: usize = 60;
         let folder = tempfile::tempdir().expect("a folder");
@@ -274,14 +278,15 @@ mod tests {
         let annotate = |name: &str| {
             let store = Store::open(folder.path()).expect("opened");
             let projects = store.projects();
-            projects.begin("p", &labels, 3, &tasks).expect("kept or there");
+            projects.begin("p", &labels, 3, projects::LEASE_MINUTES, &tasks).expect("kept or there");
             let token = projects.invite(name, Role::Annotator).expect("kept");
             let session = projects.sign_in(&store.sessions().begin(), name, &token).expect("kept").expect("signed in");
             let person = projects.who(&session).expect("read").expect("signed in");
             let project = projects.find("p").expect("read").expect("a project");
             while let Some(number) = projects.next(&project, person.id).expect("a task") {
-                let said = (&Answer::default(), State::Done, "");
-                assert!(projects.keep(project.id, number, person.id, said, 1.0).expect("kept"));
+                let said = Answer::default();
+                let saved = projects.save(project.id, number, person.id, &Save::of(&said, State::Done, 1.0));
+                assert!(matches!(saved.expect("saved"), Saved::Stored(_)));
             }
         };
         std::thread::scope(|scope| {
@@ -356,7 +361,7 @@ mod tests {
             set
         };
         let full = pages(1);
-        let asker = chats::Asker::everyone();
+        let asker = chats::Asker::everyone(None);
         let (id, long) = (store.chats(&asker).begin(&chats::tests::settings()), "x".repeat(1 << 20));
         let said = id.and_then(|id| store.chats(&asker).say(id, None, &long));
         let error = said.expect_err("there is no room");

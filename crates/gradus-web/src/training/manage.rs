@@ -91,7 +91,15 @@ pub async fn resume(
     let (_, log) = files(&configs(&app.folder)?, &run);
     let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
     kept.begun.retain(|before| before.name != run);
-    kept.begun.push(Begun { name: run.clone(), directory: path, log, going, has_ended: false, before: entry.started });
+    kept.begun.push(Begun {
+        name: run.clone(),
+        directory: path,
+        log,
+        going,
+        has_ended: false,
+        was_there: true,
+        before: entry.started,
+    });
     Ok(Redirect::to(&address("show", &run)).into_response())
 }
 
@@ -159,9 +167,10 @@ pub async fn delete(
     may_train(&app, &session)?;
     own(&app, &run)?;
     if confirm.trim() != run {
-        return Err(Failed::request("Nothing was deleted: the name that was typed is another one."));
+        return Err(Failed::request("Nothing was deleted: the typed name differs from the name of the run."));
     }
-    let of = library(&app);
-    apart(move || of.remove(&run)).await??;
+    let (of, name) = (library(&app), run.clone());
+    apart(move || of.remove(&name)).await??;
+    app.training.forget(&run);
     Ok(Redirect::to("/runs").into_response())
 }

@@ -13,7 +13,7 @@ mod start;
 
 pub use choices::data_files;
 pub use fields::quoted;
-pub use page::{actions, bare};
+pub use page::{actions, bare, offer_demo};
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,11 @@ pub enum Job<'a> {
     },
     /// Make a project of annotations of what models answer.
     Compare(&'a Comparison<'a>),
+    /// Make the demonstration.
+    Demo {
+        /// Its directory, which is not there yet.
+        output: &'a Path,
+    },
 }
 
 /// A project that compares models.
@@ -102,6 +107,9 @@ const DRAFTS: usize = 100;
 /// Runs that pages have begun and that are at work, at once.
 const AT_ONCE: usize = 4;
 
+/// Where the demonstration goes.
+const DEMO: &str = "demo";
+
 /// The folder, below that which is served, of configurations and what processes said.
 const CONFIGS: &str = "configs";
 
@@ -121,6 +129,8 @@ struct Kept {
     begun: Vec<Begun>,
     /// Projects that are made: of each its name, what its process says, and the process.
     projects: Vec<(String, PathBuf, Box<dyn Going>)>,
+    /// The demonstration: what its process says, and the process.
+    demo: Option<(PathBuf, Box<dyn Going>)>,
     /// Stretches of work that were asked to end: directory and beginning. Asked twice, a trainer ends without its checkpoint.
     stopping: Vec<(PathBuf, Option<u64>)>,
 }
@@ -143,6 +153,8 @@ struct Begun {
     log: PathBuf,
     going: Box<dyn Going>,
     has_ended: bool,
+    /// Whether its directory was seen. Where it is gone, somebody removed the run.
+    was_there: bool,
     /// When the stretch of work before it began; none of a new run. As long as that is the last, it is about to begin.
     before: Option<u64>,
 }
@@ -170,6 +182,9 @@ impl Training {
     /// What is kept, with every process asked whether it goes on. A panic leaves nothing half done.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        for begun in &mut kept.begun {
+            begun.was_there |= gradus::runs::is_run(&begun.directory);
+        }
         for begun in kept.begun.iter_mut().filter(|begun| !begun.has_ended) {
             begun.has_ended = begun.going.has_ended();
             if begun.has_ended {
@@ -196,6 +211,11 @@ impl Training {
         let is_before =
             || self.kept().begun.iter().any(|begun| begun.name == entry.name && begun.before == entry.started);
         (standing != Standing::Going || is_before()).then_some(standing)
+    }
+
+    /// Forgets the processes of a run that was removed.
+    fn forget(&self, name: &str) {
+        self.kept().begun.retain(|begun| begun.name != name || !begun.has_ended);
     }
 
     /// Whether a run's trainer was asked to end.
@@ -225,6 +245,30 @@ impl Training {
         Ok(())
     }
 
+    /// Makes the demonstration in the folder.
+    ///
+    /// # Errors
+    /// When it is there or being made, or no process can be started.
+    fn begin_demo(&self, trainer: &dyn Trainer, folder: &Path) -> Result<()> {
+        let output = place(folder).0.join(DEMO);
+        let mut kept = self.kept();
+        if kept.demo.as_mut().is_some_and(|(_, going)| !going.has_ended()) || output.symlink_metadata().is_ok() {
+            return Err(Error::input(format!("`{}` is there already", output.display()))
+                .with_hint("delete it first, or look at its runs"));
+        }
+        let log = start::configs(folder)?.join("demo.log");
+        let going = trainer.begin(&Job::Demo { output: &output }, &log)?;
+        kept.demo = Some((log, going));
+        Ok(())
+    }
+
+    /// How the demonstration stands, where it was begun since the server started.
+    pub fn demo(&self) -> Option<Standing> {
+        let mut kept = self.kept();
+        let (log, going) = kept.demo.as_mut()?;
+        Some(if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going })
+    }
+
     /// Projects that are being made, and those of which nothing came.
     pub fn projects(&self) -> Vec<Making> {
         let mut kept = self.kept();
@@ -240,7 +284,8 @@ impl Training {
     pub fn without_directory(&self) -> Vec<(String, Standing)> {
         let names: Vec<String> = {
             let kept = self.kept();
-            let bare = kept.begun.iter().filter(|begun| !gradus::runs::is_run(&begun.directory));
+            let is_removed = |begun: &Begun| begun.has_ended && begun.was_there;
+            let bare = kept.begun.iter().filter(|begun| !gradus::runs::is_run(&begun.directory) && !is_removed(begun));
             bare.map(|begun| begun.name.clone()).collect()
         };
         names.into_iter().filter_map(|name| self.standing(&name).map(|standing| (name, standing))).collect()
@@ -324,6 +369,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/runs/new", get(start::choose).post(start::plan))
         .route("/runs/start", post(start::start))
+        .route("/runs/demo", post(start::demo))
         .route("/runs/stop", post(manage::stop))
         .route("/runs/resume", post(manage::resume))
         .route("/runs/export", post(manage::export))

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Takes, fields};
 use super::{Standing, quoted};
+use crate::app::App;
 use crate::html;
 use crate::html::Html;
 use crate::runs::{Asked, address, first};
@@ -14,6 +15,29 @@ use crate::store::sessions::Session;
 /// Headings whose fields are seen at once; the others are opened.
 const OPEN: [&str; 2] = ["Input and output", "Reward"];
 
+/// What a folder without runs offers: the demonstration, by a button where pages may start runs, else by its command.
+pub fn offer_demo(app: &App, session: &Session) -> Html {
+    let (folder, _) = super::place(&app.folder);
+    let command = format!("gradus demo --output-dir {}", quoted(&folder.join(super::DEMO).to_string_lossy()));
+    let next = match app.training.demo() {
+        Some(Standing::Going) => html![
+            "<p role=\"status\"><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under Runs.</p>\n"
+        ],
+        Some(Standing::Ended(said)) if !said.is_empty() => html![
+            "<p class=\"bad\">The demonstration ended:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n"
+        ],
+        _ if app.training.is_allowed() => html![
+            "<form method=\"post\" action=\"/runs/demo\">" (csrf(session)) "<button type=\"submit\" class=\"main\">Make the demonstration</button></form>\n"
+        ],
+        _ => Html::new(),
+    };
+    html![
+        "<div class=\"empty\"><p><strong>There is no run in this folder yet.</strong></p>\n"
+        "<p>The demonstration trains small models on a built-in task and compares them.</p>\n" (next)
+        "<p class=\"soft small\">The same in a terminal:</p>\n<pre tabindex=\"0\">" (command) "</pre></div>\n"
+    ]
+}
+
 fn csrf(session: &Session) -> Html {
     html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"]
 }
@@ -21,7 +45,7 @@ fn csrf(session: &Session) -> Html {
 /// All methods.
 pub fn methods(all: &[MethodConfig]) -> Html {
     let row = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <small class=\"soft\">" (method.method().about()) "</small></li>\n"];
-    html!["<p>What is to be trained, and how?</p>\n<ul class=\"list\">\n" (all.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
+    html!["<p>Choose a method.</p>\n<ul class=\"list\">\n" (all.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
 }
 
 fn option(value: &str, words: &str, is_chosen: bool) -> Html {

@@ -176,7 +176,15 @@ pub async fn start(
         let (config, log) = files(&configs, &name);
         atomic::write_bytes(&config, yaml.as_bytes())?;
         let going = trainer.begin(&Job::Train { config: &config }, &log)?;
-        Ok(Begun { name: name.clone(), directory: directory.clone(), log, going, has_ended: false, before: None })
+        Ok(Begun {
+            name: name.clone(),
+            directory: directory.clone(),
+            log,
+            going,
+            has_ended: false,
+            was_there: false,
+            before: None,
+        })
     });
     match begun {
         Ok(begun) => {
@@ -189,6 +197,13 @@ pub async fn start(
             Err(error.into())
         }
     }
+}
+
+/// Makes the demonstration.
+pub async fn demo(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+    let trainer = may_train(&app, &session)?;
+    app.training.begin_demo(trainer.as_ref(), &app.folder)?;
+    Ok(Redirect::to("/").into_response())
 }
 
 /// The configuration of a run, and what its process says.

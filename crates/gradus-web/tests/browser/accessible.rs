@@ -45,6 +45,8 @@ fn no_page_has_a_fault_that_axe_finds() {
     runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
     runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
     runs::completions(folder.path(), "tea/a");
+    runs::run(folder.path(), "game", "grpo", 2.0, "1e-5");
+    runs::episode(folder.path(), "game");
     annotate::project(folder.path(), "fine", "fine-grained", 1);
     annotate::project(folder.path(), "pairs", "comparison", 1);
     annotate::project(folder.path(), "likert", "likert-imdb", 1);
@@ -72,6 +74,8 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/runs/show?run=tea/a",
             "/runs/show?run=tea/a&run=tea/b",
             "/runs/completions?run=tea/a",
+            "/runs/completions?run=game",
+            "/annotate/differ/results",
             "/runs/completions?run=tea/a&step=2&before=1",
             "/runs/completions?run=tea/a&step=2&colours=advantage",
             "/runs/completions?run=tea/a&model=gpt2",

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use gradus::device::DeviceChoice;
 use gradus_web::{
-    Form, NewProject, Number, Role, Tool, export_project, import_project, invite, new_project, project_stats,
+    Form, LEASE_MINUTES, NewProject, Number, Role, Tool, export_project, import_project, invite, new_project,
+    project_stats,
 };
 use serde_json::{Value, json};
 
@@ -30,6 +31,7 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
         data: data.to_string_lossy().into_owned(),
         labels: labels.into(),
         annotators,
+        lease_minutes: LEASE_MINUTES,
         max_tasks: None,
         sampled: None,
         uncertain_to: None,
@@ -68,7 +70,7 @@ pub fn sign_in(browser: &mut Browser, server: &Server, folder: &Path, name: &str
     browser.click("form[action='/annotate/enter'] button");
     browser.loaded();
     let page = browser.text("main");
-    assert!(page.contains(&format!("You are {name}")), "{page}");
+    assert!(page.contains(&format!("Signed in as {name}")), "{page}");
 }
 
 /// Goes to the next task of a project.
@@ -127,7 +129,7 @@ fn kept(folder: &Path, project: &str) -> Vec<Value> {
 /// Marks an error where none is, and selects another: for pictures.
 pub fn mark(browser: &mut Browser) {
     if browser.eval("document.querySelectorAll('.pill').length") == 0 {
-        select(browser, 8, 9);
+        select(browser, 8, 10);
         browser.click(".popup input[value=Irrelevant]");
         browser.click(".popup button.main");
         browser.wait("document.querySelector('.pill')");
@@ -144,12 +146,12 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     let server = Server::over(folder.path());
     sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     next(&mut browser, &server, "fine");
-    assert!(browser.text(".given").contains("Is the tea warm?") && browser.text(".given").contains("S0"));
+    assert!(browser.text(".given").contains("Is the tea warm?") && browser.text(".passages").contains("S0"));
     assert!(is_disabled(&mut browser, "#submit"));
     let policy = browser.eval("document.querySelector('.instructions').textContent");
     let policy = policy.as_str().expect("a text");
     assert!(
-        ["The first type", "Example", "Questions and answers"].iter().all(|part| policy.contains(part)),
+        ["the type that comes first", "Example", "Questions and answers"].iter().all(|part| policy.contains(part)),
         "{policy}"
     );
     let is_seen = "document.getElementById('correction').checkVisibility()";
@@ -162,7 +164,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     assert!(is_disabled(&mut browser, ".popup button.main"));
     browser.click(".popup input[value=Redundant]");
     // What it repeats is pre-filled with all before, which is warned of.
-    assert!(browser.text(".popup").contains("leave only what is repeated"));
+    assert!(browser.text(".popup").contains("Leave only what is repeated"));
     fill(&mut browser, ".popup textarea", "coffee");
     assert!(is_disabled(&mut browser, ".popup button.main"), "what is repeated must stand before");
     fill(&mut browser, ".popup textarea", "The tea is warm.");
@@ -184,16 +186,17 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     assert_eq!(browser.eval("document.querySelectorAll('.popup').length"), 0);
 
     // An inconsistent fact asks for sentences that are there; letters beyond ASCII count as one each.
-    select(&mut browser, 8, 9);
+    select(&mut browser, 8, 10);
     browser.click(".popup input[value='Wrong-Grounding']");
     assert!(is_disabled(&mut browser, ".popup button.main"));
-    fill(&mut browser, ".popup input[type=number]", "2");
-    fill(&mut browser, ".popup input:not([type])", "7");
-    assert!(is_disabled(&mut browser, ".popup button.main"), "passage 2 has no sentence 7");
-    fill(&mut browser, ".popup input:not([type])", "0, 1");
+    // Sentences are clicked in the passages, or chosen in the pop-up.
+    browser.click("[data-passage='2'][data-sentence='1']");
+    assert_eq!(browser.eval("document.querySelector('.popup select').value"), "2");
+    browser.click(".popup .cite-list input[value='0']");
+    assert_eq!(browser.eval("document.querySelectorAll('.cited').length"), 2);
     browser.click(".popup button.main");
     browser.wait("document.querySelectorAll('.pill').length === 2");
-    browser.wait("document.getElementById('status').textContent === 'Kept.'");
+    browser.wait("document.getElementById('status').textContent === 'Saved'");
 
     // Cancelled, nothing is marked; removed and undone, it is there again.
     select(&mut browser, 0, 1);
@@ -207,11 +210,11 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     // Missing information, and a reload in the middle.
     browser.click("#missing");
     browser.click(".popup input[value='Missing-Answer']");
-    fill(&mut browser, ".popup input:not([type])", "2");
+    browser.click(".popup .cite-list input[value='2']");
     browser.click(".popup button.main");
     browser.wait("document.querySelectorAll('.pill').length === 3");
     assert!(browser.text("#todo").contains("Correct the answer"));
-    browser.wait("document.getElementById('status').textContent === 'Kept.'");
+    browser.wait("document.getElementById('status').textContent === 'Saved'");
     browser.reload();
     ready(&mut browser);
     assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);
@@ -226,7 +229,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);
     fill(&mut browser, "#correction", "The tea is warm.");
     browser.wait("!document.getElementById('submit').disabled");
-    assert!(browser.text("#todo").contains("can be handed in"));
+    assert!(browser.text("#todo").contains("You can submit it"));
 
     // “No error” takes everything back, and undoing brings it again.
     browser.click("#no-error");
@@ -236,7 +239,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.wait("document.querySelectorAll('.pill').length === 3");
     browser.wait("document.getElementById('correction').value === 'The tea is warm.'");
     browser.wait(
-        "document.getElementById('status').textContent === 'Kept.' && !document.getElementById('submit').disabled",
+        "document.getElementById('status').textContent === 'Saved' && !document.getElementById('submit').disabled",
     );
     browser.eval("window.isLeft = true");
     browser.click("#submit");
@@ -268,12 +271,12 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     // A task is skipped with a reason.
     browser.click(".skip-task summary");
     browser.click("#skip");
-    browser.wait("document.getElementById('status').textContent.includes('Say why')");
+    browser.wait("document.getElementById('status').textContent.includes('Say why you skip')");
     fill(&mut browser, "#reason", "There is no blue tea.");
     browser.eval("window.isLeft = true");
     browser.click("#skip");
     browser.loaded();
-    assert!(browser.text("main").contains("nothing left for you"));
+    assert!(browser.text("main").contains("No task is left for you"));
     let skipped = kept(folder.path(), "fine").pop().expect("a row");
     assert_eq!((&skipped["state"], &skipped["reason"]), (&json!("skipped"), &json!("There is no blue tea.")));
     let complaints: Vec<String> = browser.complaints().into_iter().filter(|said| !said.contains("400")).collect();
@@ -326,7 +329,7 @@ fn pairs_are_compared_and_what_conflicts_is_said() {
     let choose = |browser: &mut Browser, pair: &str, value: &str| {
         browser.eval(&format!("document.querySelector('[data-pair=\"{pair}\"]').open = true"));
         browser.click(&format!("[data-pair=\"{pair}\"] input[value={value}]"));
-        browser.wait("document.getElementById('status').textContent === 'Kept.'");
+        browser.wait("document.getElementById('status').textContent === 'Saved'");
         browser.eval("document.getElementById('status').textContent = ''");
     };
     assert_eq!(browser.eval("document.querySelectorAll('.pair').length"), 6);
@@ -335,7 +338,7 @@ fn pairs_are_compared_and_what_conflicts_is_said() {
     {
         choose(&mut browser, pair, value);
     }
-    browser.wait("document.getElementById('todo').textContent.includes('1v2, 2v3 and 1v3 cannot all hold')");
+    browser.wait("document.getElementById('todo').textContent.includes('These choices contradict each other')");
     assert!(is_disabled(&mut browser, "#submit"));
     choose(&mut browser, "1v3", "first");
     browser.wait("!document.getElementById('submit').disabled");
@@ -393,12 +396,12 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     let server = Server::over(folder.path());
     sign_in(&mut browser, &server, folder.path(), "ada", Role::Reviewer);
     next(&mut browser, &server, "strong");
+    let open = "document.querySelectorAll('details.pair').forEach(pair => { pair.open = true })";
+    browser.eval(open);
     browser.click("[data-pair='1v2'] input[value=bad]");
     assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much').hidden"), true, "neither is better");
     browser.click("[data-pair='1v2'] input[value=first]");
-    browser.wait(
-        "document.getElementById('todo').textContent.includes('Say how much better the preferred answer is: 1v2')",
-    );
+    browser.wait("document.getElementById('todo').textContent.includes('Say how much better the preferred answer is')");
     browser.click("[data-pair='1v2'] .much input[value=better]");
     browser.wait("!document.getElementById('todo').textContent.includes('how much better')");
     browser.reload();
@@ -413,14 +416,16 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
     browser.loaded();
     ready(&mut browser);
     let page = browser.text("main");
-    assert!(
-        page.contains("eve said") && page.contains("tom said") && page.contains("2 is better (slightly)"),
-        "{page}"
-    );
-    browser.click("[data-pair='1v2'] input[value=second]");
-    browser.click("[data-pair='1v2'] .much input[value=slightly]");
+    assert!(page.contains("eve") && page.contains("tom") && page.contains("is better (slightly better)"), "{page}");
+    // It begins empty; what somebody said can be taken.
+    assert!(is_disabled(&mut browser, "#submit"));
+    assert_eq!(browser.eval("document.querySelectorAll('.pair input:checked').length"), 0);
+    browser.click("[data-take='0']");
+    browser.wait("document.querySelector('.pair input[value=first]').checked");
+    browser.click("[data-take='1']");
+    browser.wait("document.querySelector('.pair input[value=second]').checked");
     browser.wait(
-        "document.getElementById('status').textContent === 'Kept.' && !document.getElementById('submit').disabled",
+        "document.getElementById('status').textContent === 'Saved' && !document.getElementById('submit').disabled",
     );
     browser.eval("window.isLeft = true");
     browser.click("#submit");
@@ -432,4 +437,205 @@ fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
         rows.iter().filter(|row| row["prompt"] == "Is the tea warm?").map(|row| &row["chosen"]).collect();
     assert_eq!(first, ["Warm."]);
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Makes a project of one task with this answer, and opens it.
+fn marking(folder: &Path, answer: &str) {
+    let row = json!({ "question": "Q?", "prediction 1": answer });
+    let data = folder.join("marking.jsonl");
+    std::fs::write(&data, format!("{row}\n")).expect("written");
+    let labels = folder.join("labels.yml");
+    let set = "name: Marks\nspans:\n  - { name: odd, label: Odd, colour: \"#111111\" }\n  - { name: bad, label: Bad, colour: \"#E7040F\" }\n";
+    std::fs::write(&labels, set).expect("written");
+    let new = NewProject {
+        name: "marks".into(),
+        data: data.to_string_lossy().into_owned(),
+        labels: labels.to_string_lossy().into_owned(),
+        annotators: 1,
+        lease_minutes: LEASE_MINUTES,
+        max_tasks: None,
+        sampled: None,
+        uncertain_to: None,
+        device: DeviceChoice::cpu(),
+    };
+    new_project(folder, &new, &mut |_, _| {}).expect("a project");
+}
+
+fn marks(folder: &Path, project: &str) -> Vec<(String, u64, u64)> {
+    let row = kept(folder, project).remove(0);
+    let spans = row["answer"]["spans"].as_array().expect("a list").iter();
+    let of = |span: &Value| {
+        (
+            span["kind"].as_str().expect("a text").to_owned(),
+            span["start"].as_u64().expect("a number"),
+            span["end"].as_u64().expect("a number"),
+        )
+    };
+    spans.map(of).collect()
+}
+
+const SAVED: &str = "document.getElementById('status').textContent === 'Saved'";
+
+#[test]
+fn characters_without_spaces_are_marked_and_lines_stay() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    marking(folder.path(), "我喜欢喝茶。\n    if x:\n        tea()");
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "marks");
+    assert_eq!(browser.eval("document.querySelectorAll('.word').length"), 9);
+    assert_eq!(
+        browser.eval("document.querySelector('.answer-text').textContent"),
+        "我喜欢喝茶。\n    if x:\n        tea()"
+    );
+    assert_eq!(browser.eval("getComputedStyle(document.querySelector('.answer-text')).whiteSpaceCollapse"), "preserve");
+    assert_eq!(browser.eval("document.querySelector('.answer-text').dir"), "auto");
+    // Two characters in the middle, by keys: the third and the fourth, with the second type.
+    browser.tab_to(".answer-text");
+    for _ in 0..4 {
+        browser.key("ArrowRight", 0);
+    }
+    browser.key("ArrowLeft", 8);
+    browser.key("2", 0);
+    browser.wait(SAVED);
+    assert_eq!(marks(folder.path(), "marks"), [("bad".to_owned(), 2, 4)]);
+    assert_eq!(browser.text("mark .chip"), "Bad");
+    // The cursor is where it was. A mark is changed by a click, and by undo and redo.
+    assert_eq!(browser.eval("[...document.querySelectorAll('.word')].findIndex(e => e.matches('.cursor'))"), 2);
+    browser.click("mark .word");
+    browser.wait("document.querySelector('.popup')");
+    browser.click(".popup input[value=odd]");
+    browser.click(".popup button.main");
+    browser.wait("document.querySelector('mark .chip').textContent === 'Odd'");
+    browser.eval("document.activeElement.blur()");
+    browser.key("z", 2);
+    browser.wait("document.querySelector('mark .chip').textContent === 'Bad'");
+    browser.click("#redo");
+    browser.wait("document.querySelector('mark .chip').textContent === 'Odd'");
+    // The last word is one key away.
+    browser.eval("document.querySelector('.answer-text').focus()");
+    browser.key("End", 0);
+    browser.key("1", 0);
+    browser.wait("document.querySelectorAll('mark').length === 2");
+    browser.wait(SAVED);
+    assert_eq!(marks(folder.path(), "marks"), [("odd".to_owned(), 2, 4), ("odd".to_owned(), 25, 30)]);
+    // In the dark, a nearly black type is seen.
+    browser.dark(true);
+    let line = browser.eval("getComputedStyle(document.querySelector('mark')).borderBottomColor");
+    assert_ne!(line, "rgb(17, 17, 17)");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_tap_marks_and_the_answer_is_near_the_top_of_a_phone() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "fine", "fine-grained", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    browser.size(390, 844, true);
+    browser.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": true }));
+    next(&mut browser, &server, "fine");
+    let top = browser.eval("document.querySelector('.answer-text').getBoundingClientRect().top + scrollY");
+    assert!(top.as_f64().is_some_and(|top| top < 844.0), "the answer begins at {top}");
+    assert_eq!(browser.eval("document.documentElement.scrollWidth"), 390);
+    browser.tap(".word");
+    browser.wait("document.querySelector('.popup')");
+    assert_eq!(browser.text(".popup .handle"), "“The”");
+    browser.tap(".popup .wider");
+    browser.wait("document.querySelector('.popup .handle').textContent === '“The tea”'");
+    browser.tap(".popup input[value=Irrelevant]");
+    browser.tap(".popup button.main");
+    browser.wait(SAVED);
+    assert_eq!(marks(folder.path(), "fine"), [("Irrelevant".to_owned(), 0, 7)]);
+}
+
+#[test]
+fn answers_are_shown_by_letters_in_neutral_colors() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "pairs", "comparison", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "pairs");
+    let page = browser.text("main");
+    assert!(page.contains("Answer A") && page.contains("Answer B") && !page.contains("Answer 1"), "{page}");
+    let colors =
+        "new Set([...document.querySelectorAll('.prediction')].map(e => getComputedStyle(e).borderLeftColor)).size";
+    assert_eq!(browser.eval(colors), 1, "no color names an answer");
+    let order = browser.eval("task.shown.order");
+    // Keys 1 to 4 are left, tie, both bad, right: of A and B, A is on the left.
+    browser.key("1", 0);
+    browser.wait(SAVED);
+    let (a, b) = (order[0].as_u64().expect("a number"), order[1].as_u64().expect("a number"));
+    let (pair, rank) =
+        if a < b { (format!("{}v{}", a + 1, b + 1), "first") } else { (format!("{}v{}", b + 1, a + 1), "second") };
+    assert_eq!(kept(folder.path(), "pairs")[0]["answer"]["ranks"], json!({ pair: rank }));
+    assert_eq!(kept(folder.path(), "pairs")[0]["shown"]["order"], order);
+}
+
+#[test]
+fn changes_survive_a_dropped_network_and_a_closed_window() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "fine", "fine-grained", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "fine");
+    browser.offline(true);
+    fill(&mut browser, "#correction", "Typed without a network.");
+    browser.wait("document.getElementById('status').dataset.state === 'waiting'");
+    assert!(browser.text("#status").contains("Your changes stay in this browser"));
+    assert_eq!(kept(folder.path(), "fine")[0]["answer"]["correction"], Value::Null);
+    // The network is back: it is saved without a click.
+    browser.offline(false);
+    browser.wait(SAVED);
+    assert_eq!(kept(folder.path(), "fine")[0]["answer"]["correction"], "Typed without a network.");
+    assert_eq!(browser.eval("localStorage.length"), 0);
+    // The window is left before the network is back: the next visit saves it.
+    browser.offline(true);
+    fill(&mut browser, "#correction", "Left behind.");
+    browser.wait("document.getElementById('status').dataset.state === 'waiting'");
+    browser.eval("window.fetch = () => new Promise(() => {})");
+    browser.offline(false);
+    browser.reload();
+    ready(&mut browser);
+    assert_eq!(browser.eval("document.getElementById('correction').value"), "Left behind.");
+    browser.wait(SAVED);
+    assert_eq!(kept(folder.path(), "fine")[0]["answer"]["correction"], "Left behind.");
+}
+
+#[test]
+fn two_windows_show_both_versions_and_the_person_chooses() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "likert", "likert-imdb", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "likert");
+    // Another window of the same person saves meanwhile.
+    let elsewhere = "(async (value) => { const { revision } = await (await fetch(location.pathname + '/state')).json(); \
+         await fetch(location.pathname + '/keep', { method: 'POST', headers: { 'Content-Type': 'application/json', \
+         'X-CSRF-Token': document.querySelector('meta[name=csrf]').content }, body: JSON.stringify({ \
+         answer: { questions: { sentiment: value } }, state: 'open', seconds: 1, revision, page: 'elsewhere' }) }); })";
+    browser.eval(&format!("{elsewhere}(5)"));
+    browser.click("input[name=coherence][value='4']");
+    browser.wait("!document.getElementById('conflict').hidden");
+    let both = browser.text("#conflict");
+    assert!(both.contains("reads well: 4") && both.contains("is positive: 5"), "{both}");
+    let stored = |folder: &Path| kept(folder, "likert")[0]["answer"]["questions"].clone();
+    assert_eq!(stored(folder.path()), json!({ "sentiment": 5 }), "nothing is overwritten");
+    browser.click("#conflict div:nth-child(2) > button");
+    browser.wait("document.getElementById('conflict').hidden && document.querySelector('input[name=sentiment][value=\"5\"]').checked");
+    browser.click("input[name=coherence][value='2']");
+    browser.wait(SAVED);
+    assert_eq!(stored(folder.path()), json!({ "coherence": 2, "sentiment": 5 }));
+    // The other way round.
+    browser.eval(&format!("{elsewhere}(1)"));
+    browser.click("input[name=coherence][value='3']");
+    browser.wait("!document.getElementById('conflict').hidden");
+    browser.click("#conflict div:nth-child(1) > button");
+    browser.wait(SAVED);
+    assert_eq!(stored(folder.path()), json!({ "coherence": 3, "sentiment": 5 }));
 }

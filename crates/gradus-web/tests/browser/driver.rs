@@ -189,6 +189,26 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", event);
     }
 
+    /// A touch in the middle of an element.
+    #[track_caller]
+    pub fn tap(&mut self, selector: &str) {
+        let place = self.eval(&format!(
+            "(() => {{ const e = document.querySelector({}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); \
+             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] }})()",
+            json!(selector)
+        ));
+        let (Some(x), Some(y)) = (place[0].as_f64(), place[1].as_f64()) else { panic!("nothing is {selector}") };
+        let points = json!([{ "x": x, "y": y }]);
+        self.call("Input.dispatchTouchEvent", json!({ "type": "touchStart", "touchPoints": points }));
+        self.call("Input.dispatchTouchEvent", json!({ "type": "touchEnd", "touchPoints": [] }));
+    }
+
+    /// Whether the page reaches the network.
+    pub fn offline(&mut self, is_offline: bool) {
+        let speed = json!({ "offline": is_offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
+        self.call("Network.emulateNetworkConditions", speed);
+    }
+
     /// Types text where the focus is.
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
@@ -204,6 +224,8 @@ impl Browser {
             "ArrowLeft" => (key.to_owned(), 37, None),
             "ArrowRight" => (key.to_owned(), 39, None),
             "ArrowDown" => (key.to_owned(), 40, None),
+            "Home" => (key.to_owned(), 36, None),
+            "End" => (key.to_owned(), 35, None),
             " " => ("Space".to_owned(), 32, Some(" ")),
             digit if digit.parse::<u8>().is_ok() => {
                 (format!("Digit{digit}"), u32::from(digit.as_bytes()[0]), Some(key))

@@ -41,6 +41,8 @@ fn pictures_of_all_pages() {
     runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
     runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
     runs::completions(folder.path(), "tea/a");
+    runs::run(folder.path(), "game", "grpo", 2.0, "1e-5");
+    runs::episode(folder.path(), "game");
     annotate::differ(folder.path(), "differ");
     annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     let pages = [
@@ -55,6 +57,9 @@ fn pictures_of_all_pages() {
         ("scales", "/annotate/likert"),
         ("results", "/annotate/pairs/results"),
         ("decide", "/annotate/differ/adjudicate/1"),
+        ("decided-results", "/annotate/differ/results"),
+        ("error", "/nowhere"),
+        ("episodes", "/runs/completions?run=game"),
         ("runs", "/runs"),
         ("new-run", "/runs/new?method=grpo"),
         ("delete", "/runs/delete?run=tea/a"),
@@ -65,9 +70,11 @@ fn pictures_of_all_pages() {
         ("beside", "/runs/completions?run=tea/a&step=2&before=1&sort=reward&order=down"),
     ];
     for (name, path) in pages {
-        for (look, width, is_dark) in [("", 1280, false), ("-dark", 1280, true), ("-narrow", 390, false)] {
+        for (look, width, is_dark) in
+            [("", 1440, false), ("-dark", 1440, true), ("-narrow", 390, false), ("-narrow-dark", 390, true)]
+        {
             browser.dark(is_dark);
-            browser.size(width, 800, false);
+            browser.size(width, if width == 390 { 844 } else { 900 }, width == 390);
             browser.go(&format!("http://{}{path}", server.host()));
             if ["spans", "comparison", "scales", "decide"].contains(&name) {
                 browser.wait("document.querySelector('#asked section')");
@@ -82,6 +89,20 @@ fn pictures_of_all_pages() {
                 browser.click("[data-tokens]");
                 browser.wait("document.querySelector('.token')");
             }
+            take(&mut browser, &format!("{name}{look}"));
+        }
+    }
+
+    // A folder without anything.
+    let empty = tempfile::tempdir().expect("a folder");
+    let server = Server::with(empty.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
+    for (name, path) in
+        [("empty", "/"), ("empty-chat", "/chat"), ("empty-annotate", "/annotate"), ("empty-runs", "/runs")]
+    {
+        for (look, width, is_dark) in [("", 1440, false), ("-narrow-dark", 390, true)] {
+            browser.dark(is_dark);
+            browser.size(width, if width == 390 { 844 } else { 900 }, width == 390);
+            browser.go(&format!("http://{}{path}", server.host()));
             take(&mut browser, &format!("{name}{look}"));
         }
     }

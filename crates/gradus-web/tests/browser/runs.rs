@@ -56,6 +56,28 @@ pub fn completions(folder: &Path, name: &str) {
     writer.finish().expect("written");
 }
 
+/// An episode of two turns.
+pub fn episode(folder: &Path, name: &str) {
+    let turn = |text: &str, reply: Value, is_read: bool, reward: Option<f64>| json!({ "text": text, "replies": [reply], "reward": reward, "is_done": !is_read, "metrics": {}, "is_read": is_read });
+    let tool = json!({ "role": "tool", "name": "compare", "id": null, "content": "lower" });
+    let user = json!({ "role": "user", "content": "right" });
+    let turns = [turn("<b>50</b>", tool, true, Some(0.5)), turn("25", user, false, None)];
+    let episode = json!({ "turns": turns, "end": "done", "reward": 1.0 });
+    let record = Record {
+        step: 1,
+        prompt: "Guess the number.".into(),
+        completion: "<b>50</b>\nlower\n25".into(),
+        reward: Some(1.5),
+        length: 9,
+        stop_reason: "stop_id".into(),
+        episode: Some(serde_json::from_value(episode).expect("an episode")),
+        ..Record::default()
+    };
+    let mut writer = RolloutWriter::open(&folder.join(name).join("rollouts.sqlite"), 0).expect("a file");
+    writer.append(Table::Train, vec![record]).expect("appended");
+    writer.finish().expect("written");
+}
+
 #[test]
 fn runs_are_listed_filtered_tagged_compared_and_followed() {
     let Some(mut browser) = Browser::open() else { return };
@@ -216,4 +238,84 @@ fn curves_grow_while_a_run_goes_on() {
     browser.wait("document.getElementById('step')?.textContent === '1' && document.querySelector('#plot circle')");
     writeln!(file, "{}", json!({ "step": 2, "loss": 1.5 })).expect("written");
     browser.wait("document.getElementById('step').textContent === '2' && document.querySelector('#plot polyline').getAttribute('points').includes(' ')");
+}
+
+#[test]
+fn curves_show_what_there_is_and_say_what_they_leave_out() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, rows: &[Value]| {
+        run(folder.path(), name, "sft", 1.0, "1e-5");
+        let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        fs::write(folder.path().join(name).join("metrics.jsonl"), text).expect("written");
+    };
+    write("one", &[json!({ "step": 1, "loss": 0.0 })]);
+    write(
+        "gaps",
+        &[1.0, 2.0, 0.0, 3.0, 4.0, -1.0, 5.0]
+            .iter()
+            .enumerate()
+            .map(|(i, loss)| json!({ "step": i + 1, "loss": loss }))
+            .collect::<Vec<_>>(),
+    );
+    write("long", &(1..=5000).map(|step| json!({ "step": step, "loss": f64::from(step % 2) })).collect::<Vec<_>>());
+    let server = Server::over(folder.path());
+    let open = |browser: &mut Browser, name: &str| {
+        browser.go(&format!("http://{}/runs/show?run={name}", server.host()));
+        browser.wait("document.querySelector('#plot svg')");
+    };
+    // One value: a dot, and a scale without rounding errors around it.
+    open(&mut browser, "one");
+    let ticks = browser.eval("[...document.querySelectorAll('#plot .tick')].map(e => e.textContent)");
+    let ticks: Vec<String> = serde_json::from_value(ticks).expect("texts");
+    assert!(ticks.iter().all(|tick| tick.len() < 6) && ticks.contains(&"0".to_owned()), "{ticks:?}");
+    assert_eq!(browser.eval("document.querySelectorAll('#plot circle').length"), 1);
+    // On a logarithmic scale the line breaks where a value cannot be drawn.
+    open(&mut browser, "gaps");
+    assert_eq!(browser.eval("document.querySelectorAll('#plot polyline').length"), 1);
+    browser.click("#log");
+    browser.wait("document.querySelectorAll('#plot polyline').length === 2");
+    assert_eq!(browser.eval("document.querySelectorAll('#plot circle').length"), 1, "the last value stands alone");
+    assert!(browser.text("#averages").contains("2 values are 0 or less"));
+    // Averages say so, and a zoom brings the values themselves.
+    open(&mut browser, "long");
+    assert!(browser.text("#averages").contains("the mean of about 3 values"), "{}", browser.text("#averages"));
+    let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
+    let number = |i: usize| place[i].as_f64().expect("a place");
+    let (x, y) = (number(0) + number(2) / 2.0, number(1) + number(3) / 2.0);
+    browser.mouse("mouseMoved", x, y);
+    browser.mouse("mousePressed", x, y);
+    browser.call(
+        "Input.dispatchMouseEvent",
+        json!({ "type": "mouseMoved", "x": x + 40.0, "y": y, "button": "left", "buttons": 1 }),
+    );
+    browser.mouse("mouseReleased", x + 40.0, y);
+    // Steps follow each other without a gap: nothing is averaged any more.
+    browser.wait(
+        "(() => { const s = [...document.querySelectorAll('#values tbody td:first-child')].map(e => Number(e.textContent)); \
+         return s.length > 50 && s.every((step, i) => !i || step === s[i - 1] + 1) })()",
+    );
+    assert_eq!(browser.text("#averages"), "");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn episodes_are_shown_as_conversations() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "game", "grpo", 2.0, "1e-5");
+    episode(folder.path(), "game");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/completions?run=game", server.host()));
+    let turns = browser.eval("[...document.querySelectorAll('.episode li')].map(e => [e.className, e.innerText])");
+    let expected = json!([
+        ["turn-policy", "Policy reward 0.500\n\n<b>50</b>"],
+        ["turn-reply", "Tool compare\n\nlower"],
+        ["turn-policy", "Policy\n\n25"],
+        ["turn-reply", "Environment, not read\n\nright"],
+    ]);
+    assert_eq!(turns, expected);
+    assert!(browser.text("main").contains("The environment ended the episode."));
+    assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use gradus::device::DeviceChoice;
 use gradus::pretrained::TextFiles;
 use gradus_web::{
-    Answering, Form, NewProject, Number, Role, Tool, Trainer, export_project, import_project, invite, new_project,
-    project_stats,
+    Answering, Form, LEASE_MINUTES, NewProject, Number, Role, Tool, Trainer, export_project, import_project, invite,
+    new_project, project_stats,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ fn project(folder: &Path, labels: &str, rows: &[Value], annotators: usize) -> Ne
         data: data.to_string_lossy().into_owned(),
         labels: labels.into(),
         annotators,
+        lease_minutes: LEASE_MINUTES,
         max_tasks: None,
         sampled: None,
         uncertain_to: None,
@@ -78,7 +79,7 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     assert_eq!([hand_in(&ada, "first"), hand_in(&bob, "second")], [1, 1]);
     assert_eq!([hand_in(&ada, "second"), hand_in(&bob, "first")], [2, 2]);
     assert_eq!(hand_in(&ada, "first"), 3);
-    assert!(bob.get("/annotate/tea").body.contains("nothing left"));
+    assert!(bob.get("/annotate/tea").body.contains("No task is left for you"));
     for path in ["/annotate/tea/task/1", "/annotate/tea/task/1/state", "/annotate/tea/task/2/state"] {
         let shown = ada.get(path);
         assert!(
@@ -137,11 +138,19 @@ fn a_reviewer_decides_where_people_differ_and_that_is_final() {
     // They differ on all of the second, on a third of the third, and not on the first.
     assert_eq!(eve.get("/annotate/tea/adjudicate").header("location"), Some("/annotate/tea/adjudicate/2"));
     let page = eve.get("/annotate/tea/adjudicate/2").body;
-    assert!(page.contains("ada said") && page.contains("2 is better") && page.contains("2 wait"), "{page}");
+    assert!(page.contains("<h3>ada</h3>") && page.contains("is better") && page.contains("2 wait"), "{page}");
+    let state = eve.get("/annotate/tea/adjudicate/2/state").json();
+    assert_eq!(state["answer"]["ranks"], json!({}), "a decision begins empty");
+    assert_eq!(state["judged"]["problems"], json!(["Compare A and B."]));
+    assert_eq!(state["said"][1]["answer"]["ranks"]["1v2"], "second", "what people said can be taken");
     assert_eq!(
-        eve.get("/annotate/tea/adjudicate/2/state").json()["answer"]["ranks"]["1v2"],
-        "first",
-        "it begins with ada's"
+        eve.script(
+            "/annotate/tea/adjudicate/2/keep",
+            &json!({ "answer": state["answer"], "state": "done", "seconds": 1.0 })
+        )
+        .status,
+        400,
+        "untouched, it cannot be submitted"
     );
     let decide = |ranks: Value, state: &str| {
         eve.script(
@@ -338,11 +347,11 @@ fn annotations_lead_to_runs_and_back_to_people() {
         asked.starts_with("compare blind") && asked.contains("gpt2") && asked.contains("tea-prompt.jsonl\", 2"),
         "{asked}"
     );
-    assert!(ada.get("/annotate").body.contains("blind: models answer, 16 of 100 answers"));
+    assert!(ada.get("/annotate").body.contains("blind: models are writing answers, 16 of 100"));
     // What is no progress is none.
     fs::write(folder.path().join("configs/project-blind.progress"), "{\"done\": \"<b>\", \"of\": -1}")
         .expect("written");
-    assert!(ada.get("/annotate").body.contains("blind: models answer …"));
+    assert!(ada.get("/annotate").body.contains("blind: models are writing answers"));
     // Who is no owner, and a server without leave, do none of it.
     let bob = person(&server, folder.path(), "bob", Role::Reviewer);
     assert_eq!(bob.form("/annotate/tea/train", &[("form", "prompt"), ("method", "grpo")]).status, 403);
@@ -431,4 +440,145 @@ fn while_another_process_writes_others_are_served_and_a_save_waits() {
     assert!(refused.body.contains("gradus.sqlite: another process is writing it"), "{}", refused.body);
     lock.rollback().expect("released");
     assert_eq!(save().status, 200);
+}
+
+#[test]
+fn letters_name_no_model_and_what_was_shown_is_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: Vec<Value> = (0..16).map(|i| pair(&format!("Q{i}?"))).collect();
+    new_project(folder.path(), &project(folder.path(), "comparison", &rows, 1), &mut |_, _| {}).expect("a project");
+    let server = Server::over(folder.path());
+    let ada = person(&server, folder.path(), "ada", Role::Annotator);
+    let mut left = Vec::new();
+    for _ in 0..16 {
+        let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
+        let page = ada.get(&path);
+        assert!(page.status == 200 && !page.body.contains("Answer 1"), "{}", page.body);
+        let state = ada.get(&format!("{path}/state")).json();
+        let order = state["shown"]["order"].clone();
+        // A is on the left, whichever it is.
+        assert_eq!(state["shown"]["swapped"], json!([order[0] == 1]));
+        assert_eq!(state["judged"]["problems"], json!(["Compare A and B."]));
+        // The left one is always preferred.
+        let rank = if order[0] == 0 { "first" } else { "second" };
+        left.push(order[0] == 0);
+        let said = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "done", "seconds": 1.0 });
+        assert_eq!(ada.script(&format!("{path}/keep"), &said).status, 200);
+    }
+    assert!(left.contains(&true) && left.contains(&false), "16 alike have a probability of 1 in 32,768");
+    let stats = project_stats(folder.path(), "tea").expect("stats");
+    assert_eq!(stats.left_preferred, Number::Value(1.0), "counted from what was shown");
+    let raw = export_project(folder.path(), "tea", Form::Raw).expect("rows");
+    assert_eq!(raw[0]["shown"]["order"].as_array().map(Vec::len), Some(2));
+    assert_eq!((stats.comparisons[0].votes, stats.comparisons[0].tie.value), (16, 0.0));
+}
+
+#[test]
+fn two_windows_overwrite_nothing_of_each_other_unseen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1), &mut |_, _| {})
+        .expect("a project");
+    let server = Server::over(folder.path());
+    let ada = person(&server, folder.path(), "ada", Role::Annotator);
+    let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
+    ada.get(&path);
+    let save = |rank: &str, revision: u64, page: &str| {
+        let said = json!({ "answer": { "ranks": { "1v2": rank } }, "state": "open", "seconds": 1.0, "revision": revision, "page": page });
+        ada.script(&format!("{path}/keep"), &said)
+    };
+    assert_eq!(save("first", 0, "one").json()["revision"], 1);
+    let stale = save("second", 0, "other");
+    assert_eq!(stale.status, 409);
+    let both = stale.json();
+    assert_eq!((&both["answer"]["ranks"]["1v2"], &both["revision"]), (&json!("first"), &json!(1)));
+    let (mine, theirs) = (both["mine"][0].as_str().expect("a line"), both["theirs"][0].as_str().expect("a line"));
+    assert!(mine != theirs && mine.contains("is better") && theirs.contains("is better"), "{both}");
+    assert_eq!(ada.get(&format!("{path}/state")).json()["answer"]["ranks"]["1v2"], "first");
+    // A page whose save was stored but never confirmed is in no conflict with itself.
+    assert_eq!(save("tie", 0, "one").json()["revision"], 2);
+    assert_eq!(save("second", 2, "other").json()["revision"], 3);
+    assert_eq!(save("second", 3, &"x".repeat(65)).status, 400);
+}
+
+#[test]
+fn an_owner_releases_what_somebody_has_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1), &mut |_, _| {})
+        .expect("a project");
+    let server = Server::over(folder.path());
+    let (ada, bob) = (
+        person(&server, folder.path(), "ada", Role::Annotator),
+        person(&server, folder.path(), "bob", Role::Annotator),
+    );
+    let eve = person(&server, folder.path(), "eve", Role::Owner);
+    assert_eq!(ada.get("/annotate/tea").status, 303);
+    assert!(bob.get("/annotate/tea").body.contains("No task is left for you"));
+    let results = eve.get("/annotate/tea/results").body;
+    assert!(results.contains("Open tasks") && results.contains("Release task 1 of ada"), "{results}");
+    let release = [("task", "1"), ("person", "ada")];
+    assert_eq!(bob.form("/annotate/tea/release", &release).status, 403);
+    assert_eq!(eve.form("/annotate/tea/release", &release).status, 303);
+    assert_eq!(bob.get("/annotate/tea").header("location"), Some("/annotate/tea/task/1"));
+    assert_eq!(ada.get("/annotate/tea/task/1").status, 403);
+    // The same from the terminal.
+    assert_eq!(gradus_web::release_tasks(folder.path(), "tea", None, None).expect("released"), 1);
+    assert_eq!(ada.get("/annotate/tea").status, 303);
+}
+
+#[test]
+fn every_comparison_has_wins_ties_and_losses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = [pair("Q?"), pair("R?")];
+    new_project(folder.path(), &project(folder.path(), "comparison", &rows, 1), &mut |_, _| {}).expect("a project");
+    let server = Server::over(folder.path());
+    let eve = person(&server, folder.path(), "eve", Role::Owner);
+    assert!(eve.get("/annotate/tea/results").body.contains("Nobody has begun yet"));
+    assert_eq!([hand_in(&eve, "first"), hand_in(&eve, "first")], [1, 2]);
+    let page = eve.get("/annotate/tea/results").body;
+    // Two of two: Wilson's interval is from 34 to 100 %.
+    assert!(page.contains("100 % <span class=\"soft small\">(34–100)</span>"), "{page}");
+    assert!(page.contains("0 % <span class=\"soft small\">(0–66)</span>"), "{page}");
+    assert!(page.contains("no ranking of the models (Bradley–Terry): "), "{page}");
+}
+
+#[test]
+fn an_owner_makes_a_project_and_invites_people_in_the_browser() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("rows.jsonl"), format!("{}\n", pair("Q?"))).expect("written");
+    let server = Server::over(folder.path());
+    let eve = person(&server, folder.path(), "eve", Role::Owner);
+    let bob = person(&server, folder.path(), "bob", Role::Reviewer);
+    let page = eve.get("/annotate").body;
+    assert!(
+        page.contains("New project") && page.contains("rows.jsonl") && page.contains("There is no project yet"),
+        "{page}"
+    );
+    assert!(!bob.get("/annotate").body.contains("New project"));
+    let form = |name: &'static str, data: &'static str, labels: &'static str, annotators: &'static str| {
+        vec![("name", name), ("data", data), ("labels", labels), ("annotators", annotators)]
+    };
+    assert_eq!(bob.form("/annotate/+new", &form("tea", "rows.jsonl", "comparison", "1")).status, 403);
+    for (wrong, status) in [
+        (form("a/b", "rows.jsonl", "comparison", "1"), 422),
+        (form("tea", "/etc/passwd", "comparison", "1"), 400),
+        (form("tea", "rows.jsonl", "/etc/passwd", "1"), 400),
+        (form("tea", "rows.jsonl", "comparison", "0"), 400),
+    ] {
+        assert_eq!(eve.form("/annotate/+new", &wrong).status, status, "{wrong:?}");
+    }
+    assert_eq!(eve.form("/annotate/+new", &form("tea", "rows.jsonl", "comparison", "1")).status, 303);
+    assert_eq!(
+        eve.form("/annotate/+new", &form("tea", "rows.jsonl", "comparison", "1")).status,
+        422,
+        "the name is taken"
+    );
+    // The token of an invitation lets its person in.
+    assert_eq!(bob.form("/annotate/+invite", &[("name", "ada"), ("role", "owner")]).status, 403);
+    assert_eq!(eve.form("/annotate/+invite", &[("name", "eve"), ("role", "annotator")]).status, 400);
+    let page = eve.form("/annotate/+invite", &[("name", "ada"), ("role", "annotator")]).body;
+    let token = page.split("id=\"token\">").nth(1).and_then(|rest| rest.split('<').next()).expect("a token").to_owned();
+    let ada = Visitor::of(&server);
+    assert_eq!(ada.form("/annotate/enter", &[("name", "ada"), ("token", &token)]).status, 303);
+    assert_eq!(hand_in(&ada, "first"), 1);
+    assert!(ada.get("/annotate").body.contains("1 submitted"));
 }

@@ -346,3 +346,25 @@ fn who_goes_frees_the_place() {
     let answer = server.post("/v1/completions", &json!({ "model": "gpt2", "prompt": "The cup", "max_tokens": 5 }));
     assert_eq!(answer.status, 200);
 }
+
+#[test]
+fn an_answer_ends_where_the_positions_of_the_model_end() {
+    // `max_position_embeddings` of qwen3 and `n_positions` of gpt2, from their `config.json`.
+    for (model, positions) in [("qwen3", 256), ("gpt2", 192)] {
+        let (_folder, server) = server(&[model]);
+        let ask = |prompt: Vec<u32>| {
+            let body = json!({ "model": model, "prompt": prompt, "max_tokens": 4000, "min_tokens": 300, "seed": 1 });
+            server.post("/v1/completions", &body)
+        };
+        let answer = ask(vec![5; 10]);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = answer.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+        let total = answer["usage"]["total_tokens"].as_u64().expect("a number");
+        // The last token is drawn and never read, so it needs no position of its own.
+        assert!([positions, positions + 1].contains(&total), "{model}: {total} tokens");
+        let refused = ask(vec![5; positions as usize + 2]);
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert!(refused.body.contains(&format!("{positions} positions")), "{}", refused.body);
+    }
+}

@@ -47,6 +47,7 @@ impl Trainer for Recorder {
         let said = match work {
             Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
             Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
+            Job::Demo { output } => format!("demo {}", output.display()),
             Job::Compare(of) => {
                 fs::write(of.progress, "{\"done\": 16, \"of\": 100}").expect("written");
                 format!("compare {} {:?} {:?}", of.name, of.prompts, of.models)

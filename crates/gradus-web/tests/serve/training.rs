@@ -92,7 +92,7 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
     assert_eq!(fs::read_to_string(&earlier).expect("read"), asked[1].strip_prefix("train ").expect("a run"));
     assert!(visitor.get("/runs/show?run=first").body.contains("about to begin"));
-    assert!(visitor.get("/runs").body.contains("about to begin"));
+    assert!(visitor.get("/runs").body.contains("starting"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
 
     // The name is taken, also by a second plan that was made before.
@@ -259,4 +259,80 @@ fn no_link_leads_an_export_or_a_resumed_run_out_of_the_folder() {
     let written: Vec<_> =
         fs::read_dir(outside.path()).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(written, ["secret.json"]);
+}
+
+#[test]
+fn a_deleted_run_is_gone_and_no_failed_start() {
+    let folder = full();
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    let resume = || visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "7")]).status;
+    assert_eq!(resume(), 303);
+    recorder.end();
+    assert!(visitor.get("/runs").body.contains("show?run=old"));
+    assert_eq!(visitor.form("/runs/delete", &[("run", "old"), ("confirm", "old")]).status, 303);
+    let page = visitor.get("/runs").body;
+    assert!(!page.contains("show?run=old") && !page.contains("did not start"), "{page}");
+    assert_eq!(visitor.get("/runs/show?run=old").status, 404);
+    // Also where it is deleted in a terminal.
+    run(&folder.path().join("old"), "# Written by gradus 0.1.0.\n");
+    assert_eq!(resume(), 303);
+    assert_eq!(visitor.get("/runs").status, 200);
+    fs::remove_dir_all(folder.path().join("old")).expect("removed");
+    let page = visitor.get("/runs").body;
+    assert!(!page.contains("show?run=old") && !page.contains("did not start"), "{page}");
+}
+
+#[test]
+fn a_critic_is_no_reward_model() {
+    let folder = full();
+    for name in ["critic", "model"] {
+        let from = crate::client::fixture("qwen3-reward");
+        let to = folder.path().join("old").join(name);
+        fs::create_dir_all(&to).expect("a folder");
+        for entry in fs::read_dir(from).expect("a fixture").flatten() {
+            fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+        }
+    }
+    let (server, _) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    let page = visitor.get("/runs/new?method=ppo").body;
+    assert!(page.contains("old") && !page.contains("old/critic"), "{page}");
+    assert!(!visitor.get("/").body.contains("critic"));
+}
+
+#[test]
+fn an_empty_folder_offers_the_demonstration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    for path in ["/", "/runs"] {
+        assert!(visitor.get(path).body.contains("Make the demonstration"), "{path}");
+    }
+    assert_eq!(visitor.form("/runs/demo", &[]).status, 303);
+    assert_eq!(
+        recorder.asked(),
+        [format!("demo {}", folder.path().canonicalize().expect("a path").join("demo").display())]
+    );
+    assert!(visitor.get("/").body.contains("The demonstration is running"));
+    assert_eq!(visitor.form("/runs/demo", &[]).status, 422, "it is running");
+    recorder.end();
+    assert!(visitor.get("/").body.contains("&lt;b&gt;no&lt;/b&gt; tea"), "what it said is shown, and not obeyed");
+    // Without `--allow-training` there is the command alone.
+    let other = tempfile::tempdir().expect("a folder");
+    let server = Server::over(other.path());
+    let visitor = Visitor::of(&server);
+    let page = visitor.get("/").body;
+    assert!(page.contains("gradus demo --output-dir") && !page.contains("/runs/demo"), "{page}");
+    assert_eq!(visitor.form("/runs/demo", &[]).status, 403);
+}
+
+#[test]
+fn error_pages_lead_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::over(folder.path());
+    for path in ["/nowhere", "/runs/show?run=nothing", "/chat/9"] {
+        let page = server.get(path);
+        assert!(page.status == 404 && page.body.contains("href=\"/runs\""), "{path}: {}", page.body);
+    }
 }

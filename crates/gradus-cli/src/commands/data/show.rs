@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use gradus::data::feedback::Tally;
 use gradus::data::{
-    BadRows, Dataset, LabelTally, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts, profile,
+    BadRows, Content, Dataset, LabelTally, Message, Quantiles, Row, RowData, Stats, TokeniseOptions, Trained,
+    as_trained, measure, parts, profile,
 };
 use gradus::files::output::Outputs;
 use gradus::reports::RowsReport;
@@ -61,6 +62,11 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         Some(text) => trained(row, text, &options),
         None => parts(row, &options).into_iter().map(|(name, part)| (name.to_owned(), part)).collect(),
     };
+    // A conversation has a line for each turn.
+    let lines: Vec<Option<Vec<(String, String)>>> = match args.as_trained {
+        true => Vec::new(),
+        false => dataset.rows.iter().take(args.examples).map(turns).collect(),
+    };
     let examples: Examples =
         dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), shown(row))).collect();
     for error in dataset.bad.first() {
@@ -91,9 +97,9 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     });
     out.result(&value, || {
         let mut text = report(&dataset, &stats, args.tokens.model.is_some());
-        for (place, parts) in &examples {
+        for (i, (place, parts)) in examples.iter().enumerate() {
             let _ = writeln!(text, "\n{place}");
-            for (name, part) in parts {
+            for (name, part) in lines.get(i).and_then(Option::as_ref).unwrap_or(parts) {
                 let _ = match args.as_trained {
                     true => writeln!(text, "  {name}\n{part}"),
                     false => writeln!(text, "  {name:<11} {}", clip(part, name == "prompt")),
@@ -106,6 +112,54 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
 
 /// The place of each row, and its parts by name.
 type Examples = Vec<(String, Vec<(String, String)>)>;
+
+/// The turns of a row that is a conversation, each with who wrote it; none of another row.
+fn turns(row: &Row) -> Option<Vec<(String, String)>> {
+    let of = |part: &str, content: &Content| match content {
+        Content::Messages(messages) => messages.iter().map(turn).collect(),
+        Content::Text(text) => vec![(part.to_owned(), text.clone())],
+    };
+    let marked = |part: &str, content: &Content| {
+        let heading = (part.to_owned(), String::new());
+        match content {
+            Content::Messages(_) => std::iter::once(heading).chain(of(part, content)).collect(),
+            Content::Text(_) => of(part, content),
+        }
+    };
+    let is_several = |content: &Content| matches!(content, Content::Messages(messages) if messages.len() > 1);
+    match &row.data {
+        RowData::Messages(messages) => Some(messages.iter().map(turn).collect()),
+        RowData::Prompt(prompt) if is_several(prompt) => Some(of("prompt", prompt)),
+        RowData::PromptCompletion { prompt, completion } if is_several(prompt) || is_several(completion) => {
+            Some([marked("prompt", prompt), marked("completion", completion)].concat())
+        }
+        RowData::Preference { prompt: Some(prompt), chosen, rejected, .. }
+            if [prompt, chosen, rejected].into_iter().any(is_several) =>
+        {
+            Some([marked("prompt", prompt), marked("chosen", chosen), marked("rejected", rejected)].concat())
+        }
+        _ => None,
+    }
+}
+
+/// Who wrote a message, and what: the text, and the tools that it calls.
+fn turn(message: &Message) -> (String, String) {
+    let name = message.extra.get("name").and_then(Value::as_str);
+    let who = name.map_or_else(|| message.role.clone(), |name| format!("{} {name}", message.role));
+    let call = |call: &Value| {
+        let function = call.get("function").unwrap_or(call);
+        let name = function.get("name").and_then(Value::as_str).unwrap_or("?");
+        let arguments = match function.get("arguments") {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => String::new(),
+        };
+        format!("→ {name}({arguments})")
+    };
+    let calls = message.extra.get("tool_calls").and_then(Value::as_array).into_iter().flatten().map(call);
+    let text = Some(message.content.clone()).filter(|text| !text.is_empty());
+    (who, text.into_iter().chain(calls).collect::<Vec<_>>().join(" "))
+}
 
 /// What a model is trained on, with marks around what carries loss.
 fn trained(row: &Row, text: &Text, options: &TokeniseOptions) -> Vec<(String, String)> {

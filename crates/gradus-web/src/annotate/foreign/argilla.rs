@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
 use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
+use crate::annotate::shown::{END, stable_hash};
 use crate::annotate::task::Task;
-use crate::annotate::{END, stable_hash};
 use crate::store::projects::{Annotation, Project};
 
 /// Before a user's number in the metadata, which has the name.

@@ -14,9 +14,10 @@ use std::collections::hash_map::Entry;
 use gradus::{Error, Result};
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Marked, Missing, Rank, pair_name, pairs, whole_words};
+use super::answer::{Answer, Marked, Missing, Rank, pair_name, pairs};
 use super::labels::LabelSet;
 use super::task::{Passage, Task};
+use super::words::whole_words;
 
 /// Whose file it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,7 +245,7 @@ mod tests {
     use super::*;
     use crate::annotate::export::{Form, rows};
     use crate::store::Store;
-    use crate::store::projects::{Role, State};
+    use crate::store::projects::{LEASE_MINUTES, Role, Save, Saved, State};
 
     /// A project in which two people have said everything that can be said.
     fn project(folder: &std::path::Path, labels: &LabelSet) -> Store {
@@ -258,7 +259,7 @@ mod tests {
             expected: None,
             attention: false,
         };
-        store.projects().begin("p", labels, 2, &[task]).expect("kept");
+        store.projects().begin("p", labels, 2, LEASE_MINUTES, &[task]).expect("kept");
         let project = store.projects().find("p").expect("read").expect("a project");
         let span = |kind: &str, start, end| Marked { kind: kind.into(), start, end, ..Marked::default() };
         let full = Answer {
@@ -284,7 +285,8 @@ mod tests {
             let session = store.projects().sign_in(&session, name, &token).expect("kept").expect("signed in");
             let id = store.projects().who(&session).expect("read").expect("somebody").id;
             store.projects().next(&project, id).expect("read");
-            assert!(store.projects().keep(project.id, 1, id, (&answer, State::Done, ""), 2.5).expect("kept"));
+            let saved = store.projects().save(project.id, 1, id, &Save::of(&answer, State::Done, 2.5)).expect("saved");
+            assert!(matches!(saved, Saved::Stored(_)));
         }
         store
     }
@@ -294,8 +296,14 @@ mod tests {
         let strengths = LabelSet::open("comparison-strength").expect("a label set").strengths;
         labels.comparison = true;
         labels.strengths = strengths;
-        labels.questions =
-            vec![crate::annotate::labels::Question { name: "tone".into(), question: "Good?".into(), from: 1, to: 7 }];
+        labels.questions = vec![crate::annotate::labels::Question {
+            name: "tone".into(),
+            question: "Good?".into(),
+            from: 1,
+            to: 7,
+            low: String::new(),
+            high: String::new(),
+        }];
         labels
     }
 

@@ -228,6 +228,7 @@ mod tests {
 
     use super::*;
     use crate::annotate::labels::LabelSet;
+    use crate::annotate::shown::Shown;
 
     fn shown() -> Value {
         let passages = json!([{ "wikipage": "Tea", "content": ["Tea\n\nIt is hot.", "It is wet."] }]);
@@ -293,12 +294,14 @@ mod tests {
         assert_eq!(answer.missing, [Missing { kind: "Missing-Answer".into(), passage: 1, sentences: vec![1, 2] }]);
         assert_eq!(answer.correction.as_deref(), Some("Tea is hot."));
         let labels = LabelSet::open("fine-grained").expect("a label set");
-        assert_eq!(answer.problems(&labels, &task), [""; 0]);
+        assert_eq!(answer.problems(&labels, &task, &Shown::as_given(task.answers.len())), [""; 0]);
 
         let nothing = json!({ "annotations": [{ "error": { "situation-0": {}, "missing-info-0": {} },
             "corrected prediction": [task.answers[0]] }] });
         let Imported { said, .. } = read(&row("ada", &nothing)).expect("read");
-        assert!(said[0].1.no_error && said[0].1.problems(&labels, &task).is_empty());
+        assert!(
+            said[0].1.no_error && said[0].1.problems(&labels, &task, &Shown::as_given(task.answers.len())).is_empty()
+        );
     }
 
     #[test]
@@ -306,10 +309,13 @@ mod tests {
         let ranks = |numbers: [u8; 6]| json!({ "annotations": [{ "ranks": [numbers] }] });
         let compared = read(&row("ada", &ranks([1, 1, 1, 0, 2, 2]))).expect("read");
         let labels = LabelSet::open("comparison").expect("a label set");
-        assert_eq!(compared.said[0].1.problems(&labels, &compared.task), [""; 0]);
+        assert_eq!(compared.said[0].1.problems(&labels, &compared.task, &Shown::as_given(4)), [""; 0]);
         let contradicts = read(&row("ada", &ranks([1, 2, 0, 1, 0, 0]))).expect("read");
-        let problems = contradicts.said[0].1.problems(&labels, &contradicts.task);
-        assert!(problems.iter().any(|problem| problem == "1v2, 2v3 and 1v3 cannot all hold."), "{problems:?}");
+        let problems = contradicts.said[0].1.problems(&labels, &contradicts.task, &Shown::as_given(4));
+        assert!(
+            problems.iter().any(|problem| problem == "These choices contradict each other: A and B, A and C, B and C."),
+            "{problems:?}"
+        );
 
         let mut both = read(&row("ada", &spans())).expect("read");
         assert_eq!(both.task, compared.task);
