@@ -60,6 +60,7 @@ mod tests {
             is_read,
         };
         let episode = EpisodeRecord {
+            name: "step 1, prompt 1, completion 1".into(),
             opening: Some("Guess.".into()),
             turns: vec![
                 turn("look it up", vec![tool], true, Some(0.5)),
