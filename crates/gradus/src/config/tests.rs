@@ -125,6 +125,9 @@ fn registry() -> Registry {
     registry.reward("odd", reward).expect("a name");
     registry.metric("odd", |_: &Odds, _| Ok(Nothing)).expect("a name");
     registry.task("odd", |_: &Odds| Ok(Nothing)).expect("a name");
+    let toolbox = |_: &Odds| Ok(gradus_environments::Toolbox::new(Vec::new()).expect("no two tools of one name"));
+    registry.environment("odd", toolbox).expect("a name");
+    registry.tool("odd", |_: &Odds| Ok(gradus_environments::functions::Calculator::default())).expect("a name");
     registry.post_processor("odd", |_: &Odds| Ok(Nothing)).expect("a name");
     registry.observer("odd", |_: &Odds, _| Ok(crate::observer::Silent)).expect("a name");
     registry.online_method::<crate::algorithm::grpo::GrpoConfig>("odd").expect("a name");
@@ -138,6 +141,7 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     let odd = "{ odd: { count: 3, kind: one_word, within: [{ is_deep: true }] } }";
     let text = format!(
         "model: m\ndata: {{ task: {{ plugin: {odd} }} }}\nmethod: {{ grpo: {{}} }}\nobservers: [{odd}]\n\
+         environment: {{ plugin: {odd} }}\ntools: [{{ plugin: {odd} }}]\n\
          reward: {{ mix: [{{ weight: 1, reward: {{ plugin: {odd} }} }}, {{ weight: 1, reward: {{ metric: {{ plugin: {odd} }} }} }}] }}\n\
          train: {{ evaluation: {{ metrics: [rouge, {{ plugin: {odd} }}], post_process: {{ plugin: {odd} }} }} }}\n"
     );
@@ -147,13 +151,15 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     let again = read(&plan.to_yaml()).expect("it reads");
     assert_eq!(again.config, *plan.config());
     let Err(Error::Config(problems)) = RunConfig::parse(&text) else { panic!("no registry") };
-    assert_eq!(problems.len(), 6, "{problems:#?}");
+    assert_eq!(problems.len(), 8, "{problems:#?}");
     assert_eq!(problems[0].message, "`data.task.plugin` names `odd`, but this program has no such plug-ins");
     let made: RunConfig =
         serde_json::from_value(serde_json::to_value(plan.config()).expect("JSON")).expect("its shape");
     let Err(Error::Config(problems)) = Plan::check(&made.clone().into(), &machine) else { panic!("nothing is bound") };
-    assert_eq!(problems.len(), 6, "{problems:#?}");
-    assert!(problems[1].message.contains("`reward.mix[0].reward.plugin`: nobody says what makes the reward `odd`"));
+    assert_eq!(problems.len(), 8, "{problems:#?}");
+    let named = |part: &str| problems.iter().any(|problem| problem.message.contains(part));
+    assert!(named("`tools[0].plugin`: nobody says what makes the tool `odd`"), "{problems:#?}");
+    assert!(named("`reward.mix[0].reward.plugin`: nobody says what makes the reward `odd`"), "{problems:#?}");
     let mut bound = made;
     registry.bind(&mut bound).expect("all of it is there");
     Plan::check(&bound.into(), &machine).expect("all of it is bound");
