@@ -82,6 +82,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("annotate invite", &["gradus annotate invite ada --role owner --folder runs"]),
     ("annotate export", &["gradus annotate export tea --output pairs.jsonl --folder runs"]),
     ("annotate list", &["gradus annotate list --folder runs"]),
+    ("annotate release", &["gradus annotate release tea --person ada --folder runs"]),
     ("annotate rm", &["gradus annotate rm tea --folder runs"]),
     ("annotate stats", &["gradus annotate stats tea --folder runs"]),
     ("score", &["gradus score --model gpt2 --data rows.jsonl"]),

@@ -39,7 +39,7 @@ enum Verb {
     Export(ExportArgs),
     /// List the projects of the folder
     List,
-    /// Give tasks that people have open to others; what was marked so far is kept
+    /// Free the tasks that people have opened, for others; marks so far are kept
     Release(ReleaseArgs),
     /// Remove a project with everything that people said in it
     Rm(RmArgs),

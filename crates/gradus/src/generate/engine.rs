@@ -348,6 +348,10 @@ impl<'a> Engine<'a> {
 
     /// Draws one id for each of `rows` from its line of `logits`.
     fn draw(&self, rows: &mut [Row], logits: &mut Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
+        // Rows that are alone and kept compute their prompts themselves: none of them enters with its first id.
+        if rows.is_empty() {
+            return;
+        }
         let vocabulary = self.next.model().vocab_size();
         let Logits { own, guide } = logits;
         match self.mask {
