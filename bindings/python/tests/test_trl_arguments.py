@@ -121,11 +121,11 @@ def keys_of_documentation(method: str) -> set[str]:
         elif found := re.match(r"\| `([a-z_.]+)` \|", line):
             sections[section].append(found[1])
     own = sections[f"method.{SECTIONS[method]}"]
-    lora = [key for keys in sections.values() for key in keys if key.startswith("lora.")]
-    return {key.replace(".", "_") for key in [*own, *sections["train"], *sections["Top level"], *lora]}
+    parts = [key for keys in sections.values() for key in keys if key.startswith(("lora.", "episode."))]
+    return {key.replace(".", "_") for key in [*own, *sections["train"], *sections["Top level"], *parts]}
 
 
-OF_THE_FUNCTION = {"overwrite", "resume", "progress", "reward", "reward_weights"}
+OF_THE_FUNCTION = {"overwrite", "resume", "progress", "reward", "reward_weights", "tools", "environment"}
 """What the functions of gradus take beside keys."""
 
 
@@ -270,6 +270,15 @@ GONE = object()
 def lora(**values: Any) -> Any:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     return peft.LoraConfig(**values)
+
+
+def look_up(word: str) -> str:
+    """Looks a word up."""
+    return word
+
+
+class Playground:
+    """An environment."""
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
@@ -461,6 +470,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"eval_strategy": "steps", "metric_for_best_model": "completions/mean_length"},
         HELD_OUT,
         {**MEASURED, "eval_steps": 10, "evaluation_samples": 8, "best_metric": "eval_length"},
+    ),
+    ("GRPO", {"max_tool_calling_iterations": None}, {"tools": [look_up]}, {"tools": [look_up], "episode_max_turns": 10_000}),
+    ("GRPO", {"max_tool_calling_iterations": 2}, {"tools": [look_up]}, {"tools": [look_up], "episode_max_turns": 3}),
+    ("GRPO", {"max_tool_calling_iterations": 2}, {}, {}),
+    (
+        "GRPO",
+        {"max_tool_calling_iterations": None},
+        {"environment_factory": Playground, "reward_funcs": None},
+        {"environment": Playground, "episode_max_turns": 10_000, "reward": GONE},
     ),
     ("GRPO", {"log_completions": True, "num_completions_to_print": 2, "log_unique_prompts": True}, {}, {}),
     (
