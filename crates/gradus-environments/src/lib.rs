@@ -22,6 +22,7 @@ mod replay;
 pub mod sandbox;
 mod serve;
 mod started;
+mod timeout;
 mod tool;
 mod tool_calls;
 mod toolbox;

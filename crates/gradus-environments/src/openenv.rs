@@ -17,6 +17,7 @@ use tungstenite::{Message, WebSocket};
 
 use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
+use crate::timeout;
 use crate::tool::{Call, Tool};
 
 /// The longest message of a server in bytes.
@@ -44,12 +45,8 @@ pub struct OpenEnvConfig {
     #[serde(default)]
     pub deterministic: bool,
     /// The longest that one answer may take, in seconds. Default 60.
-    #[serde(default = "minute")]
+    #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
-}
-
-fn minute() -> f64 {
-    60.0
 }
 
 /// A server of OpenEnv as an environment.
@@ -116,10 +113,7 @@ impl OpenEnv {
     /// # Errors
     /// [`Error::Config`] when the server cannot be reached, or a key does not fit it.
     pub fn connect(config: &OpenEnvConfig) -> Result<Self> {
-        if !(config.timeout_s > 0.0 && config.timeout_s < 1e6) {
-            let message = format!("`timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
-            return Err(Error::config(message));
-        }
+        timeout::check(config.timeout_s)?;
         let address = Address::of(&config.url)?;
         let unusable = |error: Error| match error {
             Error::Episode { message, hint } => Error::Config { message, hint },

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::peer::{Dialect, Line, Peer, Running, excerpt};
+use crate::timeout;
 use crate::tool::Tool;
 
 /// The most messages of one answer.
@@ -29,12 +30,8 @@ pub struct ProgramConfig {
     /// The program and its arguments: `[python3, environment.py]`.
     pub program: Vec<String>,
     /// The longest that one answer may take, in seconds. Default 60.
-    #[serde(default = "minute")]
+    #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
-}
-
-fn minute() -> f64 {
-    60.0
 }
 
 /// The program as an environment.
@@ -81,10 +78,7 @@ impl ProgramEnvironment {
     /// # Errors
     /// [`Error::Config`] when it cannot be started, or does not describe itself.
     pub fn start(config: &ProgramConfig) -> Result<Self> {
-        if !(config.timeout_s > 0.0 && config.timeout_s < 1e6) {
-            let message = format!("`timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
-            return Err(Error::config(message));
-        }
+        timeout::check(config.timeout_s)?;
         if config.program.is_empty() {
             return Err(Error::config("the environment names no program")
                 .with_hint("write `command: { program: [python3, environment.py] }`"));

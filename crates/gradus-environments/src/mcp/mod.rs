@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::timeout;
 use crate::tool::Tool;
 use crate::toolbox::{CallResult, ToolSource};
 use http::Http;
@@ -55,12 +56,8 @@ pub struct McpConfig {
     #[serde(default)]
     pub deterministic: bool,
     /// The longest that one answer may take, in seconds. Default 60.
-    #[serde(default = "minute")]
+    #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
-}
-
-fn minute() -> f64 {
-    60.0
 }
 
 impl Default for McpConfig {
@@ -73,7 +70,7 @@ impl Default for McpConfig {
             only: None,
             except: Vec::new(),
             deterministic: false,
-            timeout_s: minute(),
+            timeout_s: timeout::default_s(),
         }
     }
 }
@@ -105,10 +102,7 @@ impl McpServer {
     /// # Errors
     /// [`Error::Config`] when the server cannot be reached, or a key does not fit it.
     pub fn connect(config: &McpConfig) -> Result<Self> {
-        if !(config.timeout_s > 0.0 && config.timeout_s < 1e6) {
-            let message = format!("`timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
-            return Err(Error::config(message));
-        }
+        timeout::check(config.timeout_s)?;
         let connection = match (&config.command[..], &config.url) {
             ([], Some(url)) => Connection::Http(Http::new(config, url)?),
             ([_, ..], None) if !config.headers.is_empty() || config.key_variable.is_some() => {

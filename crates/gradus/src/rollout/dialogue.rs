@@ -138,10 +138,7 @@ impl Dialogue {
     pub(super) fn opened(&self, prompt: &Prompt, opening: &str) -> Result<Prompt> {
         let (Some(template), Some(messages)) = (&self.template, &prompt.messages) else {
             let text = format!("{}{opening}", prompt.text);
-            let mut ids = self.tokenizer.encode(&text, true)?;
-            if self.tokenizer.appends_eos() {
-                ids.pop();
-            }
+            let ids = self.encode_whole(prompt, &text)?;
             return Ok(Prompt { text, ids, ..prompt.clone() });
         };
         let mut messages = messages.clone();
@@ -153,7 +150,7 @@ impl Dialogue {
             None => messages.push(Message::new("user", opening)),
         }
         let text = template.render(&messages, &self.options(prompt, true))?.text;
-        let ids = self.tokenizer.encode(&text, false)?;
+        let ids = self.encode_whole(prompt, &text)?;
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
 
@@ -255,18 +252,19 @@ impl Dialogue {
                         Some(plain.clone())
                     }
                 };
-                let end = at + turn.drawn + turn.answered;
-                let appended = before.iter().chain(&held.ids[at..end]);
                 let kept = before.len();
-                let length = kept + end - at;
+                let end = at + turn.drawn + turn.answered;
+                before.extend_from_slice(&held.ids[at..end]);
                 at = end;
                 let Some(text) = text else { continue };
                 let whole = self.encode_whole(held.prompt, &text)?;
-                let same = appended.zip(&whole).take_while(|(one, other)| one == other).count();
-                match same {
-                    _ if same == whole.len() && same == length => counts.clean += 1,
-                    _ if same >= kept => counts.realigned += 1,
-                    _ => counts.forked += 1,
+                let same = before.iter().zip(&whole).take_while(|(one, other)| one == other).count();
+                if before == whole {
+                    counts.clean += 1;
+                } else if same >= kept {
+                    counts.realigned += 1;
+                } else {
+                    counts.forked += 1;
                 }
                 before = whole;
             }
@@ -280,7 +278,7 @@ impl Dialogue {
         self.template.is_some() && prompt.messages.is_some()
     }
 
-    /// The ids of the whole text of an episode.
+    /// The ids of a prompt's text, and of what follows it.
     fn encode_whole(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
         let is_rendered = self.renders(prompt);
         let mut ids = self.tokenizer.encode(text, !is_rendered)?;

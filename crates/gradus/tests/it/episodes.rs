@@ -250,6 +250,27 @@ fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_cha
 }
 
 #[test]
+fn a_conversation_that_the_template_refuses_is_not_counted_and_spoils_no_later_one() {
+    let bench = Bench::new();
+    // The second answer makes five messages of it.
+    let kept = std::fs::read_to_string(directory().join("chat_template.jinja")).expect("a fixture");
+    let source = format!("{{% if messages | length == 5 %}}{{{{ raise_exception('five') }}}}{{% endif %}}{kept}");
+    let mut episodes = bench.episodes(Echo { turns: 4, delay: at_once }, 16);
+    let template = ChatTemplate::from_source(&source, "a.jinja", &bench.tokenizer).expect("a template");
+    episodes.dialogue.template = Some(template);
+    let (mut later, mut forked) = (0, 0);
+    for rollout in bench.sample(&episodes, 220).expect("sampled").rollouts {
+        let answered = rollout.turns.iter().filter(|turn| turn.answered > 0).count();
+        let found = rollout.episode.expect("an episode").retokenized;
+        assert_eq!(found.clean + found.realigned + found.forked, answered - usize::from(answered > 1), "{found:?}");
+        later += usize::from(answered > 2);
+        forked += found.forked;
+    }
+    // A refused turn cannot be realigned, so a later one differs where its ids are not those of the tokenizer, and only there.
+    assert!(later > 2 && forked < later, "{forked} of {later}");
+}
+
+#[test]
 fn how_long_answers_take_changes_nothing() {
     let bench = Bench::new();
     let fast = bench.sample(&bench.episodes(Echo { turns: 3, delay: at_once }, 16), 120).expect("sampled");
