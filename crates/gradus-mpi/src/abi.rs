@@ -1,0 +1,260 @@
+//! The functions and constants of MPI that are used, in the three binary interfaces that exist.
+//!
+//! The functions have the same names and parameters everywhere. The handles differ: integers in MPICH 3 and 4, pointers to objects of
+//! the library in Open MPI, and pointers with fixed values in the standard interface of MPI 5.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use libloading::Library;
+
+/// A message on its way.
+pub trait Request {
+    /// Whether it has arrived.
+    ///
+    /// # Errors
+    /// What the library reports.
+    fn is_done(&mut self) -> Result<bool, String>;
+}
+
+/// An open library.
+///
+/// # Safety
+/// Buffers given to [`send`](Self::send) and [`receive`](Self::receive) must stay where they are until the request is done, or for
+/// ever.
+pub trait Engine: Send + Sync {
+    fn init(&self) -> Result<(), String>;
+    fn place(&self) -> Result<(usize, usize), String>;
+    fn send(&self, bytes: &[u8], to: usize) -> Result<Box<dyn Request>, String>;
+    fn receive(&self, bytes: &mut [u8], from: usize) -> Result<Box<dyn Request>, String>;
+    fn abort(&self, code: i32);
+    fn finalize(&self) -> Result<(), String>;
+}
+
+/// All messages have the same tag: their order says which they are.
+const TAG: c_int = 1;
+
+/// Longer than any text that a library writes.
+const TEXT: usize = 8192;
+
+type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+type Number<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
+type SetErrorHandler<H> = unsafe extern "C" fn(H, H) -> c_int;
+type Send_<H> = unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+type Receive<H> = unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut c_void) -> c_int;
+type Abort<H> = unsafe extern "C" fn(H, c_int) -> c_int;
+type Nothing = unsafe extern "C" fn() -> c_int;
+type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
+
+/// What the interfaces call by different values.
+#[derive(Clone, Copy)]
+struct Constants<H> {
+    world: H,
+    byte: H,
+    errors_return: H,
+    no_request: H,
+    /// `MPI_THREAD_FUNNELED`: only the thread that initializes the library calls it.
+    funneled: c_int,
+    no_status: *mut c_void,
+}
+
+/// A library whose handles are `H`.
+struct Table<H> {
+    constants: Constants<H>,
+    init: Init,
+    rank: Number<H>,
+    size: Number<H>,
+    set_error_handler: SetErrorHandler<H>,
+    send: Send_<H>,
+    receive: Receive<H>,
+    test: Test<H>,
+    abort: Abort<H>,
+    finalize: Nothing,
+    error_text: ErrorText,
+    /// The functions are in it. It is never closed: MPI does not survive that.
+    _library: &'static Library,
+}
+
+// SAFETY: the table is read alone, and its pointers are constants. Calls come from one thread at a time (`Mpi` is used by the thread that
+// trains).
+unsafe impl<H> Send for Table<H> {}
+// SAFETY: as above.
+unsafe impl<H> Sync for Table<H> {}
+
+/// Which binary interface a library has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abi {
+    /// The standard one of MPI 5.
+    Standard,
+    /// Open MPI 4 and 5.
+    OpenMpi,
+    /// MPICH 3 and 4, Intel MPI, MVAPICH.
+    Mpich,
+}
+
+impl Abi {
+    /// Finds the functions of `library`, which must have this interface, and what it says of its version.
+    ///
+    /// # Errors
+    /// The name of a function that is missing.
+    pub fn engine(self, library: Library) -> Result<(Box<dyn Engine>, String), String> {
+        let library: &'static Library = Box::leak(Box::new(library));
+        let pointer = |value: usize| ptr::without_provenance_mut::<c_void>(value);
+        let (engine, text): (Box<dyn Engine>, Text) = match self {
+            Self::Standard => {
+                let constants = Constants {
+                    world: pointer(0x101),
+                    byte: pointer(0x247),
+                    errors_return: pointer(0x143),
+                    no_request: pointer(0x180),
+                    funneled: 1024,
+                    no_status: ptr::null_mut(),
+                };
+                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+            }
+            Self::OpenMpi => {
+                let object = |name: &str| function::<*mut c_void>(library, name);
+                let constants = Constants {
+                    world: object("ompi_mpi_comm_world")?,
+                    byte: object("ompi_mpi_byte")?,
+                    errors_return: object("ompi_mpi_errors_return")?,
+                    no_request: object("ompi_request_null")?,
+                    funneled: 1,
+                    no_status: ptr::null_mut(),
+                };
+                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+            }
+            Self::Mpich => {
+                let constants: Constants<c_int> = Constants {
+                    world: 0x4400_0000,
+                    byte: 0x4c00_010d,
+                    errors_return: 0x5400_0001,
+                    no_request: 0x2c00_0000,
+                    funneled: 1,
+                    no_status: pointer(1),
+                };
+                (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
+            }
+        };
+        // SAFETY: the function may be called before the library is initialized, and the buffer is as long as its longest text.
+        let version = read_text(|buffer, length| unsafe { text(buffer, length) });
+        Ok((engine, version.lines().next().unwrap_or_default().trim().to_owned()))
+    }
+}
+
+/// The address of a symbol, as a function or as a pointer to an object.
+fn function<F: Copy>(library: &'static Library, name: &str) -> Result<F, String> {
+    // SAFETY: the caller names a symbol of MPI and its type in this interface.
+    unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| format!("it has no `{name}`"))
+}
+
+fn read_text(fill: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
+    let (mut buffer, mut length) = (vec![0u8; TEXT], 0);
+    fill(buffer.as_mut_ptr().cast(), &mut length);
+    let length = usize::try_from(length).unwrap_or(0).min(TEXT);
+    String::from_utf8_lossy(&buffer[..length]).trim_end_matches('\0').trim().to_owned()
+}
+
+impl<H: Copy + PartialEq + 'static> Table<H> {
+    fn find(library: &'static Library, constants: Constants<H>) -> Result<Self, String> {
+        Ok(Self {
+            constants,
+            init: function(library, "MPI_Init_thread")?,
+            rank: function(library, "MPI_Comm_rank")?,
+            size: function(library, "MPI_Comm_size")?,
+            set_error_handler: function(library, "MPI_Comm_set_errhandler")?,
+            send: function(library, "MPI_Isend")?,
+            receive: function(library, "MPI_Irecv")?,
+            test: function(library, "MPI_Test")?,
+            abort: function(library, "MPI_Abort")?,
+            finalize: function(library, "MPI_Finalize")?,
+            error_text: function(library, "MPI_Error_string")?,
+            _library: library,
+        })
+    }
+
+    fn check(&self, code: c_int) -> Result<(), String> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: the buffer is as long as the longest text.
+        let text = read_text(|buffer, length| unsafe { (self.error_text)(code, buffer, length) });
+        Err(if text.is_empty() { format!("error {code}") } else { text })
+    }
+
+    fn request(&self, code: c_int, handle: H) -> Result<Box<dyn Request>, String> {
+        self.check(code)?;
+        let Constants { no_status, .. } = self.constants;
+        Ok(Box::new(Pending { handle, test: self.test, no_status, error_text: self.error_text }))
+    }
+}
+
+impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
+    fn init(&self) -> Result<(), String> {
+        let mut provided = 0;
+        // SAFETY: MPI takes null for the arguments of the program.
+        self.check(unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.constants.funneled, &mut provided) })?;
+        // SAFETY: the handles are those of the library.
+        self.check(unsafe { (self.set_error_handler)(self.constants.world, self.constants.errors_return) })
+    }
+
+    fn place(&self) -> Result<(usize, usize), String> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the library is initialized.
+        self.check(unsafe { (self.rank)(self.constants.world, &mut rank) })?;
+        // SAFETY: as above.
+        self.check(unsafe { (self.size)(self.constants.world, &mut size) })?;
+        Ok((usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1)))
+    }
+
+    fn send(&self, bytes: &[u8], to: usize) -> Result<Box<dyn Request>, String> {
+        let Constants { world, byte, no_request, .. } = self.constants;
+        let mut handle = no_request;
+        let (at, count) = (bytes.as_ptr().cast(), bytes.len() as c_int);
+        // SAFETY: the buffer outlives the request (see the trait), and its length fits (`LONGEST`).
+        let code = unsafe { (self.send)(at, count, byte, to as c_int, TAG, world, &mut handle) };
+        self.request(code, handle)
+    }
+
+    fn receive(&self, bytes: &mut [u8], from: usize) -> Result<Box<dyn Request>, String> {
+        let Constants { world, byte, no_request, .. } = self.constants;
+        let mut handle = no_request;
+        let (at, count) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
+        // SAFETY: the buffer outlives the request (see the trait), and its length fits (`LONGEST`).
+        let code = unsafe { (self.receive)(at, count, byte, from as c_int, TAG, world, &mut handle) };
+        self.request(code, handle)
+    }
+
+    fn abort(&self, code: i32) {
+        // SAFETY: the library is initialized. The call does not return.
+        unsafe { (self.abort)(self.constants.world, code) };
+    }
+
+    fn finalize(&self) -> Result<(), String> {
+        // SAFETY: the library is initialized, and no request is pending.
+        self.check(unsafe { (self.finalize)() })
+    }
+}
+
+/// A message on its way, over a library whose handles are `H`.
+struct Pending<H> {
+    handle: H,
+    test: Test<H>,
+    no_status: *mut c_void,
+    error_text: ErrorText,
+}
+
+impl<H> Request for Pending<H> {
+    fn is_done(&mut self) -> Result<bool, String> {
+        let mut done = 0;
+        // SAFETY: the request is one of this library. Once it is done, it is not asked again.
+        let code = unsafe { (self.test)(&mut self.handle, &mut done, self.no_status) };
+        if code == 0 {
+            return Ok(done != 0);
+        }
+        // SAFETY: the buffer is as long as the longest text.
+        Err(read_text(|buffer, length| unsafe { (self.error_text)(code, buffer, length) }))
+    }
+}

@@ -1,0 +1,169 @@
+//! Which of how many processes this one is, by what launchers put into the environment.
+
+use std::env;
+
+/// What started the processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launcher {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// `mpiexec` of MPICH and its relatives (Hydra).
+    Hydra,
+    /// Something that speaks PMIx: `prterun`, or `srun --mpi=pmix`.
+    Pmix,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "Open MPI's `mpirun`",
+            Self::Hydra => "`mpiexec`",
+            Self::Pmix => "a PMIx launcher",
+            Self::Slurm => "`srun`",
+        }
+    }
+}
+
+/// What a launcher says of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// The number of this process, from 0.
+    pub rank: usize,
+    /// How many processes there are.
+    pub size: usize,
+    /// Its number among those of this machine, where the launcher says.
+    pub local_rank: Option<usize>,
+    /// How many there are on this machine, where the launcher says.
+    pub local_size: Option<usize>,
+    /// What started it.
+    pub launcher: Launcher,
+}
+
+/// The environment of a launcher that makes no sense or cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// A variable is not what it should be.
+    #[error("`{variable}` is `{value}`, which is not a {wanted}")]
+    Unreadable {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What was expected.
+        wanted: &'static str,
+    },
+    /// torchrun and its relatives start processes, but bring no way to exchange messages.
+    #[error("`WORLD_SIZE` says that {size} copies were started as torchrun does, and no MPI launcher started them")]
+    NoMpi {
+        /// How many.
+        size: usize,
+    },
+}
+
+/// The variables of one launcher: rank, size, rank and size on this machine.
+const VARIABLES: [(Launcher, [&str; 4]); 4] = [
+    (
+        Launcher::OpenMpi,
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    ),
+    (Launcher::Hydra, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
+    // PMIx sets no size: Slurm's is beside it.
+    (Launcher::Pmix, ["PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]),
+    // `SLURM_PROCID` and `SLURM_NTASKS` are also set in a batch script, where one process runs. The step's are not.
+    (Launcher::Slurm, ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]),
+];
+
+impl Launch {
+    /// What the environment of this process says; `None` where no launcher started it.
+    ///
+    /// # Errors
+    /// Variables that make no sense, or a launcher that is none of MPI's.
+    pub fn detect() -> Result<Option<Self>, LaunchError> {
+        Self::of(|name| env::var(name).ok())
+    }
+
+    /// What `variables` say.
+    ///
+    /// # Errors
+    /// As [`detect`](Self::detect).
+    pub fn of(variables: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, LaunchError> {
+        let number = |variable: &'static str, wanted: &'static str| match variables(variable) {
+            None => Ok(None),
+            Some(value) => match value.trim().parse::<usize>() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(LaunchError::Unreadable { variable, value, wanted }),
+            },
+        };
+        for (launcher, [rank, size, local_rank, local_size]) in VARIABLES {
+            let (Some(rank), Some(count)) = (number(rank, "rank")?, number(size, "number of processes")?) else { continue };
+            if rank >= count {
+                let value = rank.to_string();
+                return Err(LaunchError::Unreadable { variable: size, value, wanted: "rank below the number of processes" });
+            }
+            // `2(x3)` on several nodes: the first number is that of each.
+            let leading = |name: &str| {
+                let value = variables(name)?;
+                value.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+            };
+            let (local_rank, local_size) = (leading(local_rank), leading(local_size));
+            return Ok(Some(Self { rank, size: count, local_rank, local_size, launcher }));
+        }
+        match number("WORLD_SIZE", "number of processes")? {
+            Some(size) if size > 1 && variables("RANK").is_some() => Err(LaunchError::NoMpi { size }),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Option<Launch>, LaunchError> {
+        let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        Launch::of(found)
+    }
+
+    #[test]
+    fn every_launcher_is_known_by_its_variables() {
+        let launch = |rank, size, local_rank, local_size, launcher| {
+            Ok(Some(Launch { rank, size, local_rank, local_size, launcher }))
+        };
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(
+            of(&[
+                ("OMPI_COMM_WORLD_RANK", "3"),
+                ("OMPI_COMM_WORLD_SIZE", "4"),
+                ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+                ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+                // It sets PMIx's, too.
+                ("PMIX_RANK", "3"),
+            ]),
+            launch(3, 4, Some(1), Some(2), Launcher::OpenMpi)
+        );
+        assert_eq!(
+            of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "2")]),
+            launch(0, 2, Some(0), Some(2), Launcher::Hydra)
+        );
+        let srun = [("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "6"), ("SLURM_STEP_TASKS_PER_NODE", "2(x3)")];
+        assert_eq!(of(&srun), launch(5, 6, None, Some(2), Launcher::Slurm));
+    }
+
+    #[test]
+    fn a_batch_script_is_one_process() {
+        assert_eq!(of(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16")]), Ok(None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let wrong = of(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]);
+        assert!(matches!(wrong, Err(LaunchError::Unreadable { .. })), "{wrong:?}");
+        let wrong = of(&[("PMI_RANK", "one"), ("PMI_SIZE", "4")]).expect_err("no number").to_string();
+        assert_eq!(wrong, "`PMI_RANK` is `one`, which is not a rank");
+        assert_eq!(of(&[("RANK", "1"), ("WORLD_SIZE", "4")]), Err(LaunchError::NoMpi { size: 4 }));
+        assert_eq!(of(&[("RANK", "0"), ("WORLD_SIZE", "1")]), Ok(None));
+    }
+}

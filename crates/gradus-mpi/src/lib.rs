@@ -1,0 +1,241 @@
+//! MPI, opened at run time.
+//!
+//! A program that links MPI needs that library on every machine, and works with one implementation alone. Here the library is opened
+//! when it is needed. Three tables of constants cover what is installed today: the standard ABI of MPI 5, Open MPI 4 and 5, and MPICH 3
+//! and 4 with its relatives.
+//!
+//! The crate moves bytes and does nothing else. [`Launch`] says which process this is, [`Mpi`] exchanges messages.
+
+#![deny(missing_docs)]
+
+mod abi;
+mod launch;
+mod library;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use launch::{Launch, LaunchError, Launcher};
+pub use library::{Found, candidates};
+
+use abi::Engine;
+
+/// Why MPI could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No library was found.
+    #[error("no MPI library was found (looked for {})", .looked_for.join(", "))]
+    NotFound {
+        /// The names and paths that were tried.
+        looked_for: Vec<String>,
+    },
+    /// A library was found but cannot be used.
+    #[error("`{library}` cannot be used: {reason}")]
+    Unusable {
+        /// The library.
+        library: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The library does not belong to the launcher.
+    #[error(
+        "{launcher} started {wanted} processes, but `{library}` knows of {found}: library and launcher do not belong together"
+    )]
+    Mismatch {
+        /// What started the processes.
+        launcher: String,
+        /// The library.
+        library: String,
+        /// How many processes the launcher started.
+        wanted: usize,
+        /// How many the library knows of.
+        found: usize,
+    },
+}
+
+/// Why an exchange of messages failed. The processes cannot go on together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// Some did not answer in time.
+    #[error("no answer from {} within {limit_s} s", list_of(.ranks))]
+    Late {
+        /// The processes that nothing was heard from.
+        ranks: Vec<usize>,
+        /// The time limit.
+        limit_s: u64,
+    },
+    /// The library reported an error.
+    #[error("MPI failed with {}: {message}", list_of(.ranks))]
+    Failed {
+        /// The processes that the messages were for or from.
+        ranks: Vec<usize>,
+        /// The library's own words.
+        message: String,
+    },
+}
+
+fn list_of(ranks: &[usize]) -> String {
+    let listed: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    if let [one] = listed.as_slice() { format!("rank {one}") } else { format!("ranks {}", listed.join(", ")) }
+}
+
+/// How to wait for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// The longest that one message may take.
+    pub limit: Duration,
+    /// Whether all processes have arrived, so that bytes flow now. Then the processor is kept busy with moving them. Otherwise
+    /// others may compute for minutes, and it is left to them.
+    pub flows: bool,
+}
+
+/// The longest message that is handed to MPI at once: lengths are 32-bit integers there.
+const LONGEST: usize = 1 << 30;
+
+/// How long a process that waits for others sleeps at most between two looks.
+const DOZE: Duration = Duration::from_micros(500);
+
+/// An open MPI library, initialized: this process is one of [`size`](Self::size).
+pub struct Mpi {
+    engine: Box<dyn Engine>,
+    found: Found,
+    rank: usize,
+    size: usize,
+}
+
+impl std::fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mpi({} of {}, {})", self.rank, self.size, self.found.path)
+    }
+}
+
+impl Mpi {
+    /// Opens the library that belongs to the launcher and initializes it. All processes must do so. Once a process, and never again.
+    ///
+    /// # Errors
+    /// No library, one that cannot be used, or one that belongs to another launcher.
+    pub fn open(launch: &Launch) -> Result<Self, Error> {
+        let (engine, found) = library::open(Some(launch.launcher))?;
+        let unusable = |reason: String| Error::Unusable { library: found.path.clone(), reason };
+        engine.init().map_err(unusable)?;
+        let (rank, size) = engine.place().map_err(unusable)?;
+        if (rank, size) != (launch.rank, launch.size) {
+            let (launcher, wanted) = (launch.launcher.name().to_owned(), launch.size);
+            return Err(Error::Mismatch { launcher, library: found.path, wanted, found: size });
+        }
+        Ok(Self { engine, found, rank, size })
+    }
+
+    /// Which library this is.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// The number of this process, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Sends each of `sends` to its process, and receives a message of known length from each of `receives`, in their order. Messages
+    /// between two processes arrive in the order in which they are sent.
+    ///
+    /// # Errors
+    /// A process that does not answer in time, or what the library reports. Its buffers are then given up, because the library may
+    /// still write to them; no further message can be exchanged.
+    pub fn exchange(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        wait: Wait,
+    ) -> Result<Vec<Vec<u8>>, Lost> {
+        let mut buffers: Vec<Vec<u8>> = receives.iter().map(|&(_, length)| vec![0; length]).collect();
+        let mut pending = Vec::new();
+        let result = self.begin(sends, receives, &mut buffers, &mut pending).and_then(|()| self.finish(pending, wait));
+        if let Err(lost) = result {
+            // The library may still read from and write to these.
+            std::mem::forget(buffers);
+            std::mem::forget(sends.to_vec());
+            return Err(lost);
+        }
+        Ok(buffers)
+    }
+
+    fn begin(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        buffers: &mut [Vec<u8>],
+        pending: &mut Vec<(usize, Box<dyn abi::Request>)>,
+    ) -> Result<(), Lost> {
+        let failed = |rank: usize| move |message: String| Lost::Failed { ranks: vec![rank], message };
+        for (&(rank, _), buffer) in receives.iter().zip(buffers) {
+            for part in buffer.chunks_mut(LONGEST) {
+                pending.push((rank, self.engine.receive(part, rank).map_err(failed(rank))?));
+            }
+        }
+        for (rank, bytes) in sends {
+            for part in bytes.chunks(LONGEST) {
+                pending.push((*rank, self.engine.send(part, *rank).map_err(failed(*rank))?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all requests are complete.
+    fn finish(&self, mut pending: Vec<(usize, Box<dyn abi::Request>)>, wait: Wait) -> Result<(), Lost> {
+        let mut since = Instant::now();
+        let mut looks = 0u32;
+        while !pending.is_empty() {
+            let before = pending.len();
+            let mut failure = None;
+            pending.retain_mut(|(rank, request)| match request.is_done() {
+                Ok(done) => !done,
+                Err(message) => {
+                    failure.get_or_insert((*rank, message));
+                    true
+                }
+            });
+            if let Some((rank, message)) = failure {
+                std::mem::forget(pending);
+                return Err(Lost::Failed { ranks: vec![rank], message });
+            }
+            if pending.len() < before {
+                (since, looks) = (Instant::now(), 0);
+                continue;
+            }
+            if since.elapsed() > wait.limit {
+                let mut ranks: Vec<usize> = pending.iter().map(|(rank, _)| *rank).collect();
+                ranks.sort_unstable();
+                ranks.dedup();
+                std::mem::forget(pending);
+                return Err(Lost::Late { ranks, limit_s: wait.limit.as_secs() });
+            }
+            looks = looks.saturating_add(1);
+            match wait.flows || looks < 100 {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(DOZE),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all processes at once, with this exit code where the launcher passes it on.
+    pub fn abort(&self, code: i32) -> ! {
+        self.engine.abort(code);
+        std::process::exit(code)
+    }
+
+    /// Takes leave of the others, which all must do. No message can be exchanged afterwards.
+    ///
+    /// # Errors
+    /// What the library reports.
+    pub fn finalize(self) -> Result<(), Lost> {
+        let others = (0..self.size).filter(|rank| *rank != self.rank).collect();
+        self.engine.finalize().map_err(|message| Lost::Failed { ranks: others, message })
+    }
+}
