@@ -81,7 +81,7 @@ pub fn measure<'py>(
     let interrupt = Interrupt::default();
     let stopped = interrupt.clone();
     let found = compute(py, None, &interrupt, move || {
-        let passes = MicroBatch { tokens: 4096, rows: None };
+        let passes = MicroBatch::new(4096, None);
         let models = MetricModels::new(DeviceChoice::cpu().device(), passes);
         let metric = metric.build(&models, &stopped)?;
         let measures = metric.measure(&rows).map_err(|error| {

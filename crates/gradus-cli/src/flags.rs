@@ -36,6 +36,7 @@ pub fn add(command: Command, file: Arg, specs: Vec<FlagSpec>) -> Command {
                 .conflicts_with("overwrite"),
         )
         .arg(run("overwrite", "Replace the run in the output directory"))
+        .args(crate::ranks::arguments())
         .arg(run("stop-with-stdin", "Stop after a checkpoint when stdin ends, as Ctrl-C does").hide(true));
     for spec in specs {
         command = command.next_help_heading(spec.section).args(arguments(&spec));

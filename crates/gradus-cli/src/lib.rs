@@ -14,6 +14,7 @@ mod numbers;
 mod output;
 mod process;
 mod progress;
+mod ranks;
 mod report;
 mod table;
 mod watch;
@@ -54,7 +55,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return output::usage(error),
     };
     let out = Output::new(&cli::Global::from(&matches));
-    let result = process::register_children().and_then(|()| {
+    let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
         // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its
         // thread counted among those that compute, one would be missing.
         if commands::computes(&matches) {

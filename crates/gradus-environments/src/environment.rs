@@ -62,7 +62,7 @@ pub struct Begun {
 }
 
 /// What the policy wrote in one turn.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// The text as it was sampled, calls included, special tokens left out.
     pub text: String,

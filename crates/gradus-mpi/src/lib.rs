@@ -234,7 +234,7 @@ impl Mpi {
     ///
     /// # Errors
     /// What the library reports.
-    pub fn finalize(self) -> Result<(), Lost> {
+    pub fn finalize(&self) -> Result<(), Lost> {
         let others = (0..self.size).filter(|rank| *rank != self.rank).collect();
         self.engine.finalize().map_err(|message| Lost::Failed { ranks: others, message })
     }

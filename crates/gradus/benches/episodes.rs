@@ -109,7 +109,7 @@ fn main() {
         beams: None,
         stop: &stop,
         masking: None,
-        episodes: Some(Scene { episodes: &episodes, when: "step 1" }),
+        episodes: Some(Scene { episodes: &episodes, when: "step 1", earlier: &[] }),
         progress: &Unwatched,
     };
     let play = || {

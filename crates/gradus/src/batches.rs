@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use rand::Rng;
 use rand::seq::SliceRandom;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::ranks::{Lanes, Ranks};
 use crate::rng::{Purpose, Seed};
 
 /// The order in which rows are visited. It depends only on the seed and the step, so a resumed run needs no cursor.
@@ -125,16 +128,64 @@ impl Weighted {
     }
 }
 
-/// How large one forward and backward pass may be. The result of a step does not depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the rows of a step are split: into lanes, which ranks share, and within a lane into forward and backward passes. The result of a
+/// step does not depend on it, but for the rounding of sums.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MicroBatch {
     /// Tokens at most; a single longer row still makes a pass of its own.
     pub tokens: usize,
     /// Rows at most.
     pub rows: Option<usize>,
+    /// The parts of a step that are summed in one order.
+    pub lanes: Lanes,
 }
 
 impl MicroBatch {
+    /// Passes of so many tokens and rows at most, in one lane.
+    pub const fn new(tokens: usize, rows: Option<usize>) -> Self {
+        Self { tokens, rows, lanes: Lanes::ONE }
+    }
+
+    /// The same passes for what this rank does by itself.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { lanes: Lanes::ONE, ..self }
+    }
+
+    /// The ranks that share the work.
+    pub fn ranks(&self) -> Ranks {
+        self.lanes.ranks()
+    }
+
+    /// Runs `of_pass` over all passes, each with its number, and returns what they gave for all rows, in order. Ranks share the passes, which
+    /// are the same on any number of ranks: which rows pass through a model together can change the last bits.
+    pub fn deal<T: Serialize + DeserializeOwned>(
+        &self,
+        what: &'static str,
+        lengths: &[usize],
+        mut of_pass: impl FnMut(usize, Range<usize>) -> Vec<T>,
+    ) -> Vec<T> {
+        let passes = self.split(lengths);
+        let own = |share: Range<usize>| share.flat_map(|number| of_pass(number, passes[number].clone())).collect();
+        self.ranks().deal_all(what, (passes.len(), 1), own)
+    }
+
+    /// The passes of every lane over rows of the given lengths: lane after lane, and numbered from 0 over all of them, whichever rank
+    /// does them.
+    pub fn in_lanes(&self, lengths: &[usize]) -> Vec<Vec<(usize, Range<usize>)>> {
+        let mut number = 0;
+        let mut numbered = |pass: Range<usize>, first: usize| {
+            number += 1;
+            (number - 1, pass.start + first..pass.end + first)
+        };
+        let of_lane = |lane: usize| {
+            let rows = self.lanes.rows(lane, lengths.len());
+            let passes = self.split(&lengths[rows.clone()]);
+            passes.into_iter().map(|pass| numbered(pass, rows.start)).collect()
+        };
+        (0..self.lanes.count()).map(of_lane).collect()
+    }
+
     /// The rows of the longest pass that a step over `batch_size` rows of the given lengths can hold: the longest row,
     /// then the longest of the others that still fit.
     pub fn longest(&self, lengths: &[usize], batch_size: usize) -> Vec<usize> {
@@ -237,18 +288,22 @@ mod tests {
 
     #[test]
     fn the_longest_pass_holds_the_longest_row_and_what_fits_beside_it() {
-        let longest = |tokens, rows, batch| MicroBatch { tokens, rows }.longest(&[3, 9, 2, 9, 4, 30], batch);
+        let longest = |tokens, rows, batch| MicroBatch::new(tokens, rows).longest(&[3, 9, 2, 9, 4, 30], batch);
         assert_eq!(longest(45, None, 8), [5, 1, 4, 2], "30 + 9 + 4 + 2: the other 9 and the 3 no longer fit");
         assert_eq!(longest(20, None, 8), [5], "a row over the limit makes a pass of its own");
         assert_eq!((longest(100, Some(2), 8), longest(100, None, 3)), (vec![5, 1], vec![5, 1, 3]));
-        assert_eq!(MicroBatch { tokens: 8, rows: None }.longest(&[], 4), Vec::<usize>::new());
+        assert_eq!(MicroBatch::new(8, None).longest(&[], 4), Vec::<usize>::new());
     }
 
     #[test]
     fn passes_are_bounded_by_tokens_and_rows() {
-        let split = |tokens, rows, lengths: &[usize]| MicroBatch { tokens, rows }.split(lengths);
+        let split = |tokens, rows, lengths: &[usize]| MicroBatch::new(tokens, rows).split(lengths);
         assert_eq!(split(10, None, &[4, 4, 4, 20, 1]), [0..2, 2..3, 3..4, 4..5]);
         assert_eq!(split(100, Some(2), &[4, 4, 4]), [0..2, 2..3]);
         assert_eq!(split(10, None, &[]), Vec::<Range<usize>>::new());
+        let lanes = MicroBatch { lanes: Lanes::new(2, Ranks::ALONE), ..MicroBatch::new(10, None) };
+        assert_eq!(lanes.in_lanes(&[4, 4, 4, 20, 1]), [vec![(0, 0..2)], vec![(1, 2..3), (2, 3..4), (3, 4..5)]]);
+        let more = MicroBatch { lanes: Lanes::new(4, Ranks::ALONE), ..lanes };
+        assert_eq!(more.in_lanes(&[4]).concat(), [(0, 0..1)], "lanes without rows");
     }
 }

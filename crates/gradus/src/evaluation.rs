@@ -13,7 +13,7 @@ use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
 use crate::rng::{Purpose, Seed};
-use crate::rollout::{EpisodeEnd, Policy, Prompt, Retokenized, RolloutSource, Rollouts, Sampler, StopReason};
+use crate::rollout::{self, EpisodeEnd, Policy, Prompt, Retokenized, RolloutSource, Rollouts, Sampler, StopReason};
 use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
 use crate::text::Tokenizer;
@@ -181,19 +181,21 @@ impl Evaluation<'_> {
         policy: &Policy,
         reward: Option<&mut dyn Reward>,
     ) -> Result<Evaluated> {
+        let (ranks, passes) = (self.passes.ranks(), self.passes);
         let stream = |i: usize| self.seed.stream(Purpose::Evaluation, 0, i as u64);
-        let rollouts = source.sample(policy.clone(), self.prompts.to_vec(), self.sampler, &stream)?;
+        let prompts = self.prompts.to_vec();
+        let rollouts = rollout::sample_on(ranks, source, policy.clone(), prompts, self.sampler, &stream)?;
         let policy = &policy.model;
         let mut stats = Stats::default();
         let scores = match reward {
             Some(reward) => {
-                let scores = reward::apply(reward, &rollouts)?;
+                let scores = reward::apply_on(ranks, reward, &rollouts)?;
                 observe_rewards(&reward.name(), &scores, &mut stats);
                 scores
             }
             None => rollouts.rollouts.iter().map(|_| Score::unscored()).collect(),
         };
-        let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: self.passes };
+        let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: passes.alone() };
         let measures = self.measuring.measure(&rollouts, &reads)?;
         let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
@@ -203,7 +205,6 @@ impl Evaluation<'_> {
         let kls = self.reference.map(|reference| {
             // Greedy completions are measured at temperature 1, sampled ones at that of the logprobs which train.
             let temperature = self.sampler.params.logprob_temperature();
-            let passes = self.passes;
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
             let pairs = policy.iter().zip(&reference);
             pairs.map(|(policy_t, reference_t)| kl::of_sequence(policy_t, reference_t)).collect::<Vec<f64>>()

@@ -38,6 +38,7 @@ pub mod plugin;
 pub mod pretrained;
 pub mod process;
 pub mod progress;
+pub mod ranks;
 pub mod reports;
 pub mod reward;
 pub mod rng;

@@ -1,5 +1,6 @@
 //! Metrics gathered over micro-batches and steps until they are logged.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::run::Metrics;
@@ -37,7 +38,7 @@ pub struct StepReport {
 }
 
 /// How the values under one name are put together.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Gathered {
     /// Σ value · weight and Σ weight.
     Mean(f64, f64),
@@ -50,7 +51,7 @@ enum Gathered {
 }
 
 /// Values by name, in the order in which the names first appeared.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     entries: Vec<(String, Gathered)>,
 }

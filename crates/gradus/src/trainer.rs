@@ -88,7 +88,7 @@ impl Default for TrainerOptions {
             device: DeviceChoice::cpu(),
             compute: Precision::F32,
             optimizer: OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 }),
-            passes: MicroBatch { tokens: 4096, rows: None },
+            passes: MicroBatch::new(4096, None),
             seed: Seed(0),
         }
     }

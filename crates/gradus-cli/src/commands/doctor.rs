@@ -16,6 +16,18 @@ pub fn run(_: DoctorArgs, out: &Output) -> anyhow::Result<()> {
     out.result(&machine, || table(&machine))
 }
 
+/// The MPI libraries that are here.
+fn mpi() -> String {
+    let found: Vec<String> = gradus::ranks::candidates()
+        .iter()
+        .map(|library| format!("{} ({}, {})", library.version, library.abi(), library.path))
+        .collect();
+    match found.is_empty() {
+        true => "none: `pip install mpich`, or the package `mpich` or `openmpi-bin`, for `--ranks`".into(),
+        false => found.join("\n             "),
+    }
+}
+
 fn table(machine: &Machine) -> String {
     let gibibytes =
         |bytes: Option<u64>| bytes.map_or("unknown".into(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64));
@@ -38,6 +50,7 @@ fn table(machine: &Machine) -> String {
     );
     line("threads", machine.threads.to_string());
     line("memory", format!("{}, {} free", gibibytes(machine.memory_bytes), gibibytes(machine.memory_free_bytes)));
+    line("mpi", mpi());
     line("build", machine.build.join(" "));
     for (name, version) in &machine.versions {
         line(name, (*version).to_owned());

@@ -192,6 +192,16 @@ pub fn computes(matches: &ArgMatches) -> bool {
     entry.is_some_and(|entry| matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve")
 }
 
+/// Refuses copies of a command that does not share its work among ranks.
+///
+/// # Errors
+/// A launcher started several.
+pub fn check_ranks(matches: &ArgMatches) -> anyhow::Result<()> {
+    let name = matches.subcommand_name().unwrap_or_default();
+    let trains = name == "train" || MethodConfig::all().iter().any(|method| method.name() == name);
+    if trains { Ok(()) } else { crate::ranks::refuse_copies(name) }
+}
+
 /// Runs the command that `matches` names.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (name, arguments) = matches.subcommand().expect("clap requires a command");

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::flags::{self, MethodFlags};
 use crate::output::Output;
+use crate::ranks::{self, Joined};
 use crate::report::NotResumed;
 use crate::watch::{Watcher, fetch, fetch_rows, short, stop_with_stdin};
 
@@ -40,14 +41,33 @@ pub fn run_method(method: &str, matches: &ArgMatches, out: &Output) -> anyhow::R
 }
 
 fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    ranks::start(matches)?;
     if matches.get_flag("stop-with-stdin") {
         stop_with_stdin();
     }
-    carry_out(&plan(request, matches)?.in_directory_of_its_own()?, out)
+    let plan = plan(request, matches);
+    let joined = Joined::new(matches)?;
+    let result = plan.and_then(|plan| carry_out_on(plan, &joined, joined.output(out)));
+    joined.end(result, out)
 }
 
-/// Trains, and says what came of it.
+/// Trains on all ranks.
+fn carry_out_on(plan: Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
+    let ranks = joined.ranks;
+    let plan = if joined.is_launched() { plan.on_ranks() } else { plan };
+    // The first rank chooses a directory of its own for all.
+    let chosen = if ranks.is_first() { plan.clone().in_directory_of_its_own() } else { Ok(plan.clone()) };
+    let chosen = ranks.all_ok("the output directory", chosen.map(|plan| plan.output_dir().to_owned()))?;
+    let plan = plan.in_directory(chosen[0].clone());
+    train(&plan, joined, out)
+}
+
+/// Trains on this rank alone, and says what came of it.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
+    train(plan, &Joined::alone(), out)
+}
+
+fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let machine = Machine::detect();
     warn_of_bf16(plan, &machine, out);
     let cores = machine.threads;
@@ -56,9 +76,15 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
             "`train.threads` is {threads}, but this machine runs {cores} at once: the others only cost time"
         ));
     }
-    gradus::machine::use_threads(plan.train().threads)?;
-    fetch_inputs(plan, out)?;
-    let outcome = gradus::train::run(plan, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
+    gradus::machine::use_threads(plan.train().threads.or_else(|| joined.threads(cores)))?;
+    // One rank fetches what the others find.
+    let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };
+    joined.ranks.agree("what is fetched", fetched.map_err(of_library))?;
+    let ranks = joined.ranks;
+    let outcome = gradus::train::run_on(plan, ranks, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
+    if !ranks.is_first() {
+        return Ok(());
+    }
     out.note(summary(&outcome.results));
     if let Some(text) = outcome.results["no_improvement"].as_str() {
         out.warn(out.paint().bold(text));
@@ -75,6 +101,10 @@ pub fn fetch_inputs(plan: &Plan, out: &Output) -> anyhow::Result<()> {
         .flatten()
         .try_for_each(|data| fetch_rows(data, out))?;
     config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))
+}
+
+fn of_library(error: anyhow::Error) -> gradus::Error {
+    error.downcast().unwrap_or_else(|other| gradus::Error::input(other.to_string()))
 }
 
 /// An interruption before anything was kept says so.

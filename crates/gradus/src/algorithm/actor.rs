@@ -71,7 +71,7 @@ impl Actor {
     /// The values of the states before all completion tokens that count, one list per rollout; no gradient is kept.
     pub fn values(&self, rollouts: &Rollouts, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
         let head = self.value_head.as_ref()?;
-        Some(per_rollout(&self.policy.trunk, rollouts, passes, |batch| {
+        Some(per_rollout(&self.policy.trunk, rollouts, passes, |_, batch| {
             let hidden_nd = self.policy.hidden(batch);
             let device = hidden_nd.device();
             read(&head.values(hidden_nd.select(0, positions(&device, batch.targets()))))
@@ -81,7 +81,7 @@ impl Actor {
 
 /// The logprobs of all completion tokens that count under `model`, one list per rollout.
 pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
-    per_rollout(&model.trunk, rollouts, passes, |batch| read(&model.logprobs(batch, temperature).logprobs_m))
+    per_rollout(&model.trunk, rollouts, passes, |_, batch| read(&model.logprobs(batch, temperature).logprobs_m))
 }
 
 /// [`logprobs`] of a model that drops, with masks drawn from `masks`: those of the policy as it learns.
@@ -92,41 +92,38 @@ pub(crate) fn logprobs_dropping(
     passes: MicroBatch,
     masks: DropoutStream,
 ) -> Vec<Vec<f32>> {
-    let mut number = 0;
-    per_rollout(&model.trunk, rollouts, passes, |batch| {
+    per_rollout(&model.trunk, rollouts, passes, |number, batch| {
         let batch = batch.clone().dropping(Some(masks.part(number)));
-        number += 1;
         read(&model.logprobs(&batch, temperature).logprobs_m)
     })
 }
 
 /// [`logprobs`] among all ids, whatever the tokens were drawn among.
 pub fn raw_logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
-    per_rollout(&model.trunk, rollouts, passes, |batch| {
+    per_rollout(&model.trunk, rollouts, passes, |_, batch| {
         read(&model.logprobs(&batch.clone().among(Vec::new()), temperature).logprobs_m)
     })
 }
 
-/// Runs `pass` over all rollouts and deals its values, one per completion token that counts, to them.
+/// Runs `pass` over all rollouts and gives each its values, one per completion token that counts. `pass` gets the number of the pass. Ranks share the passes.
 pub(crate) fn per_rollout(
     trunk: &Trunk,
     rollouts: &Rollouts,
     passes: MicroBatch,
-    mut pass: impl FnMut(&Batch) -> Vec<f32>,
+    mut pass: impl FnMut(usize, &Batch) -> Vec<f32>,
 ) -> Vec<Vec<f32>> {
     let all: Vec<usize> = (0..rollouts.len()).collect();
-    let mut lists = Vec::with_capacity(rollouts.len());
-    for range in passes.split(&lengths(rollouts, &all)) {
+    passes.deal("values of rollouts", &lengths(rollouts, &all), |number, range| {
         let batch = batch(trunk, rollouts, &all[range]);
-        let values_m = pass(&batch);
+        let values_m = pass(number, &batch);
         let mut rest = values_m.as_slice();
-        for &count in batch.counts_b() {
+        let mut of_rollout = |count: usize| {
             let (own, others) = rest.split_at(count);
-            lists.push(own.to_vec());
             rest = others;
-        }
-    }
-    lists
+            own.to_vec()
+        };
+        batch.counts_b().iter().map(|&count| of_rollout(count)).collect::<Vec<Vec<f32>>>()
+    })
 }
 
 /// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbours with one

@@ -44,7 +44,7 @@ impl Critic {
             Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
             Self::Separate(critic) => {
                 let model = critic.learner.frozen();
-                per_rollout(&model.trunk, rollouts, passes, |batch| read(&at_targets(&model, batch)))
+                per_rollout(&model.trunk, rollouts, passes, |_, batch| read(&at_targets(&model, batch)))
             }
         }
     }

@@ -55,11 +55,18 @@ impl Distributions<'_> {
         self.chosen.iter().map(|&i| self.experience.rollouts.rollouts[i].counted()).sum()
     }
 
-    /// Passes whose logits fit, as parts of `chosen`.
-    fn parts(&self, vocabulary: usize) -> impl Iterator<Item = &[usize]> {
+    /// Passes whose logits fit, as parts of `chosen`, lane after lane.
+    fn parts(&self, vocabulary: usize) -> Vec<Vec<&[usize]>> {
         let tokens = self.passes.tokens.min(LOGITS / vocabulary);
-        let passes = MicroBatch { tokens, ..self.passes };
-        passes.split(&lengths(&self.experience.rollouts, self.chosen)).into_iter().map(|range| &self.chosen[range])
+        let passes = MicroBatch { tokens, ..self.passes }.in_lanes(&lengths(&self.experience.rollouts, self.chosen));
+        passes.into_iter().map(|lane| lane.into_iter().map(|(_, range)| &self.chosen[range]).collect()).collect()
+    }
+
+    /// The sum over all parts of what `of` makes of each. Lanes are shared by ranks.
+    fn sum(&self, vocabulary: usize, of: impl Fn(&[usize]) -> f64) -> f64 {
+        let parts = self.parts(vocabulary);
+        let of_lane = |lane: usize| Ok::<_, ()>(parts[lane].iter().map(|part| of(part)).sum::<f64>());
+        self.passes.lanes.run("distances", of_lane).unwrap_or_default().into_iter().sum()
     }
 
     fn batch(&self, model: &CausalLm, part: &[usize]) -> Batch {
@@ -73,23 +80,19 @@ impl Distributions<'_> {
 
     /// How far `new` is from `old`, and what its ratios make of `advantages`.
     pub fn distance(&self, new: &CausalLm, old: &CausalLm, advantages: &[Vec<f32>]) -> Distance {
-        let (mut kl, mut objective) = (0.0, 0.0);
-        for part in self.parts(new.vocab_size()) {
+        let kl = self.sum(new.vocab_size(), |part| {
             let batch = self.batch(new, part);
             let [new_mv, old_mv] = [new, old].map(|model| activation::log_softmax(self.logits(model, &batch), 1));
             let kl_m = (new_mv.clone().exp() * (new_mv.clone() - old_mv)).sum_dim(1);
-            kl += sum(read(&kl_m.squeeze_dim::<1>(1)));
-            objective += self.objective_of(new, &batch, part, advantages);
-        }
-        let tokens = self.tokens().max(1) as f64;
-        Distance { kl: kl / tokens, objective: objective / tokens }
+            sum(read(&kl_m.squeeze_dim::<1>(1)))
+        });
+        Distance { kl: kl / self.tokens().max(1) as f64, objective: self.objective(new, advantages) }
     }
 
     /// What the ratios of `model` make of `advantages`: the [`objective`](Distance::objective) of its distance, to the bit.
     pub fn objective(&self, model: &CausalLm, advantages: &[Vec<f32>]) -> f64 {
-        let parts = self.parts(model.vocab_size());
-        let sums = parts.map(|part| self.objective_of(model, &self.batch(model, part), part, advantages));
-        sums.sum::<f64>() / self.tokens().max(1) as f64
+        let of_part = |part: &[usize]| self.objective_of(model, &self.batch(model, part), part, advantages);
+        self.sum(model.vocab_size(), of_part) / self.tokens().max(1) as f64
     }
 
     /// Σ `Â·ρ` over the tokens of a part.
@@ -110,7 +113,8 @@ impl Distributions<'_> {
         let at = |steps: f64| learner.frozen_with(&(parameters.clone() + vector.clone() * (steps * step))).policy;
         let [ahead, behind, far_ahead, far_behind] = [1.0, -1.0, 2.0, -2.0].map(at);
         let tokens = self.tokens() as f64;
-        for part in self.parts(ahead.vocab_size()) {
+        let (lanes, parts) = (self.passes.lanes, self.parts(ahead.vocab_size()));
+        let of_part = |learner: &mut Learner<Actor>, part: &[usize]| {
             let batch = self.batch(&ahead, part);
             let apart = |a: &CausalLm, b: &CausalLm| self.logits(a, &batch) - self.logits(b, &batch);
             let along_mv = (apart(&ahead, &behind) * 8.0 - apart(&far_ahead, &far_behind)) / (12.0 * step);
@@ -122,7 +126,14 @@ impl Distributions<'_> {
             let [m, v] = weights_mv.dims();
             let weights_mv = constant(read(&weights_mv.reshape([m * v])), &logits_mv.device()).reshape([m, v]);
             learner.accumulate(&(logits_mv * weights_mv).sum());
-        }
+        };
+        let done = lanes.run("products with the Fisher matrix", |lane| {
+            parts[lane].iter().for_each(|part| of_part(learner, part));
+            learner.end_lane(lane);
+            Ok::<_, ()>(())
+        });
+        done.unwrap_or_default();
+        learner.reduce(lanes);
         let product = read(&learner.gradient());
         learner.discard();
         product
@@ -136,7 +147,7 @@ impl Distributions<'_> {
         let (length, size) = (norm(vector), norm(&parameters));
         let small = SHARE * size / length;
         let here = learner.frozen().policy;
-        let part = self.parts(here.vocab_size()).next()?;
+        let part = self.parts(here.vocab_size()).iter().flatten().next().copied()?;
         let there = learner.frozen_with(&(parameters + vector.clone() * small)).policy;
         let batch = self.batch(&here, part);
         let change_mv = self.logits(&there, &batch) - self.logits(&here, &batch);

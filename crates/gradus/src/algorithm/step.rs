@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::actor::{self, Actor, Forward, concat, gather, lengths};
 use super::critic::Critic;
@@ -24,6 +25,7 @@ use crate::loss::{cispo, sapo, value};
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 use crate::model::DropoutStream;
+use crate::ranks::Lanes;
 use crate::rollout::Rollouts;
 
 /// The parts of a policy's loss.
@@ -251,7 +253,7 @@ pub struct Learners<'a> {
 }
 
 /// The losses of one step.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Losses {
     /// The surrogate and the KL term.
     pub policy: f64,
@@ -273,7 +275,7 @@ pub struct Norms {
 }
 
 /// What passes over tokens measured; several steps are added up in one.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// How many tokens there were.
     pub tokens: usize,
@@ -287,6 +289,30 @@ pub struct Seen {
     pub kl: Option<f64>,
     /// Tokens whose value loss was clipped.
     pub value_clipped: f64,
+}
+
+impl Losses {
+    /// Adds those of the next lane.
+    fn add(&mut self, other: &Self) {
+        self.policy += other.policy;
+        self.total += other.total;
+        self.value += other.value;
+        self.entropy += other.entropy;
+    }
+}
+
+impl Seen {
+    /// Adds what the passes of the next lane measured.
+    fn add(&mut self, other: &Self) {
+        self.tokens += other.tokens;
+        self.ratios.add(&other.ratios);
+        self.weights = (self.weights.0 + other.weights.0, self.weights.1 + other.weights.1);
+        self.entropy += other.entropy;
+        if let Some(kl) = other.kl {
+            *self.kl.get_or_insert_default() += kl;
+        }
+        self.value_clipped += other.value_clipped;
+    }
 }
 
 impl PolicyLoss {
@@ -341,92 +367,150 @@ impl PolicyLoss {
         passes: MicroBatch,
         seen: &mut Seen,
     ) -> Result<Losses, String> {
-        let MiniBatch { experience, advantages, chosen, silent, dropout, old } = batch;
+        let MiniBatch { experience, chosen, silent, .. } = batch;
         let rollouts = &experience.rollouts;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
         let tokens: usize = counts_b.iter().sum();
-        let passes = passes.split(&lengths(rollouts, chosen));
-        let reducer = Reducer::new(self.denominator, &counts_b, silent, &passes);
+        let (lanes, passes) = (passes.lanes, passes.in_lanes(&lengths(rollouts, chosen)));
+        let all: Vec<Range<usize>> = passes.iter().flatten().map(|(_, pass)| pass.clone()).collect();
+        let reducer = Reducer::new(self.denominator, &counts_b, silent, &all);
+        let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
+        let of_lane = |lane: usize| {
+            let (mut losses, mut seen) = (Losses::default(), Seen::default());
+            for (number, pass) in &passes[lane] {
+                step.pass(learners, *number, pass, &mut losses, &mut seen)?;
+            }
+            learners.end_lane(lane, self.value.is_some());
+            Ok::<_, String>((losses, seen))
+        };
         let mut losses = Losses::default();
-        for (number, pass) in passes.into_iter().enumerate() {
-            let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
-            // 1. Forward.
-            let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
-            let masks = |learner: usize| dropout.map(|stream| stream.part(2 * number + learner));
-            let forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), self.temperature);
-            let Forward { logprobs: found, values_m } = forward;
-            let device = found.logprobs_m.device();
-
-            // 2. The loss of each token, and its part of the step's.
-            let old = old.of(rollouts, part, &found.logprobs_m);
-            let advantages_m = concat(&advantages.advantages, part);
-            let of_level = |logprobs_m| self.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
-            let own = Tokens {
-                logprobs_m: found.logprobs_m.clone(),
-                log_ratios_m: of_level(found.logprobs_m.clone()),
-                old: &old,
-                advantages: &advantages_m,
-                counts_b,
-            };
-            let (losses_m, weights_b) = own.losses(&self.surrogate);
-            let mut policy = reducer.reduce(losses_m, &pass, counts_b);
-            let mut kl_m = None;
-            if let (Some((coefficient, correction)), Some(reference)) = (self.kl, &experience.reference) {
-                let reference_m = gather(reference, part, &device);
-                let term_m = kl_term(found.logprobs_m.clone(), reference_m, own.log_ratios_m.clone(), correction);
-                policy = policy + reducer.reduce(term_m.clone(), &pass, counts_b) * coefficient;
-                kl_m = Some(term_m);
-            }
-            let mut total = policy.clone() * self.coefficient;
-            if self.entropy_coefficient != 0.0 {
-                total = total - found.entropies_m.clone().sum() * (self.entropy_coefficient / tokens as f64);
-            }
-            let value_of = |loss: ValueLoss, values_m: Tensor<1>| {
-                let losses_m = loss.of_tokens(values_m.clone(), advantages, part);
-                Value { loss, values_m, reduced: reducer.reduce(losses_m, &pass, counts_b) }
-            };
-            let shared = self.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
-
-            // 3. Look at everything at once.
-            let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
-            wanted.extend(&kl_m);
-            wanted.extend(shared.iter().flat_map(Value::wanted));
-            let mut read = read_all(&wanted).into_iter();
-            let mut next = || read.next().expect("one list per tensor");
-            losses.policy += f64::from(next()[0]);
-            losses.total += finite("policy loss", next()[0])?;
-            let clip = self.surrogate.clip();
-            seen.ratios.add(&Statistics::at(self.level, &next(), &old, &advantages_m, counts_b, &clip));
-            seen.tokens += old.len();
-            seen.weights = (seen.weights.0 + sum(&weights_b), seen.weights.1 + weights_b.len());
-            let entropy = sum(&next());
-            (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
-            if kl_m.is_some() {
-                *seen.kl.get_or_insert_default() += sum(&next());
-            }
-            if let Some(value) = shared {
-                value.look([next(), next()], advantages, part, &mut losses, seen)?;
-                total = total + value.weighted();
-            }
-
-            // 4. Back.
-            drop((policy, kl_m, own, found));
-            learners.actor.accumulate(&total);
-
-            // 5. A critic of its own: what was recorded of the policy is gone, so one pass is in memory at a time.
-            if let (Some(loss), Some(Critic::Separate(critic))) = (self.value, &mut learners.critic) {
-                let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
-                let read = read_all(&value.wanted()).try_into().expect("one list per tensor");
-                value.look(read, advantages, part, &mut losses, seen)?;
-                critic.learner.accumulate(&value.weighted());
-            }
+        for (of_lane, found) in lanes.run("losses of rollouts", of_lane)? {
+            losses.add(&of_lane);
+            seen.add(&found);
         }
+        learners.reduce(lanes, self.value.is_some());
         losses.entropy /= tokens.max(1) as f64;
         Ok(losses)
     }
 }
 
+/// What the passes of a step have in common.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    loss: &'a PolicyLoss,
+    batch: MiniBatch<'a>,
+    /// Tokens of each rollout that carry loss.
+    counts_b: &'a [usize],
+    /// All of them.
+    tokens: usize,
+    reducer: &'a Reducer,
+}
+
+impl Step<'_> {
+    /// One forward and one backward pass over neighboring rollouts of the step; `number` counts passes from 0.
+    fn pass(
+        &self,
+        learners: &mut Learners<'_>,
+        number: usize,
+        pass: &Range<usize>,
+        losses: &mut Losses,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let Self { loss, reducer, tokens, .. } = *self;
+        let MiniBatch { experience, advantages, chosen, dropout, old, .. } = self.batch;
+        let rollouts = &experience.rollouts;
+        let (part, counts_b) = (&chosen[pass.clone()], &self.counts_b[pass.clone()]);
+        // 1. Forward.
+        let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
+        let masks = |learner: usize| dropout.map(|stream| stream.part(2 * number + learner));
+        let forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), loss.temperature);
+        let Forward { logprobs: found, values_m } = forward;
+        let device = found.logprobs_m.device();
+
+        // 2. The loss of each token, and its part of the step's.
+        let old = old.of(rollouts, part, &found.logprobs_m);
+        let advantages_m = concat(&advantages.advantages, part);
+        let of_level = |logprobs_m| loss.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
+        let own = Tokens {
+            logprobs_m: found.logprobs_m.clone(),
+            log_ratios_m: of_level(found.logprobs_m.clone()),
+            old: &old,
+            advantages: &advantages_m,
+            counts_b,
+        };
+        let (losses_m, weights_b) = own.losses(&loss.surrogate);
+        let mut policy = reducer.reduce(losses_m, pass, counts_b);
+        let mut kl_m = None;
+        if let (Some((coefficient, correction)), Some(reference)) = (loss.kl, &experience.reference) {
+            let reference_m = gather(reference, part, &device);
+            let term_m = kl_term(found.logprobs_m.clone(), reference_m, own.log_ratios_m.clone(), correction);
+            policy = policy + reducer.reduce(term_m.clone(), pass, counts_b) * coefficient;
+            kl_m = Some(term_m);
+        }
+        let mut total = policy.clone() * loss.coefficient;
+        if loss.entropy_coefficient != 0.0 {
+            total = total - found.entropies_m.clone().sum() * (loss.entropy_coefficient / tokens as f64);
+        }
+        let value_of = |loss: ValueLoss, values_m: Tensor<1>| {
+            let losses_m = loss.of_tokens(values_m.clone(), advantages, part);
+            Value { loss, values_m, reduced: reducer.reduce(losses_m, pass, counts_b) }
+        };
+        let shared = loss.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
+
+        // 3. Look at everything at once.
+        let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
+        wanted.extend(&kl_m);
+        wanted.extend(shared.iter().flat_map(Value::wanted));
+        let mut read = read_all(&wanted).into_iter();
+        let mut next = || read.next().expect("one list per tensor");
+        losses.policy += f64::from(next()[0]);
+        losses.total += finite("policy loss", next()[0])?;
+        let clip = loss.surrogate.clip();
+        seen.ratios.add(&Statistics::at(loss.level, &next(), &old, &advantages_m, counts_b, &clip));
+        seen.tokens += old.len();
+        seen.weights = (seen.weights.0 + sum(&weights_b), seen.weights.1 + weights_b.len());
+        let entropy = sum(&next());
+        (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
+        if kl_m.is_some() {
+            *seen.kl.get_or_insert_default() += sum(&next());
+        }
+        if let Some(value) = shared {
+            value.look([next(), next()], advantages, part, losses, seen)?;
+            total = total + value.weighted();
+        }
+
+        // 4. Back.
+        drop((policy, kl_m, own, found));
+        learners.actor.accumulate(&total);
+
+        // 5. A critic of its own: what was recorded of the policy is gone, so one pass is in memory at a time.
+        if let (Some(loss), Some(Critic::Separate(critic))) = (loss.value, &mut learners.critic) {
+            let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
+            let read = read_all(&value.wanted()).try_into().expect("one list per tensor");
+            value.look(read, advantages, part, losses, seen)?;
+            critic.learner.accumulate(&value.weighted());
+        }
+        Ok(())
+    }
+}
+
 impl Learners<'_> {
+    /// The lane is over.
+    fn end_lane(&mut self, lane: usize, critic_learns: bool) {
+        self.actor.end_lane(lane);
+        if let Some(Critic::Separate(critic)) = self.critic.as_mut().filter(|_| critic_learns) {
+            critic.learner.end_lane(lane);
+        }
+    }
+
+    /// All lanes are over: everyone who learned gets the sum of all ranks.
+    fn reduce(&mut self, lanes: Lanes, critic_learns: bool) {
+        self.actor.reduce(lanes);
+        if let Some(Critic::Separate(critic)) = self.critic.as_mut().filter(|_| critic_learns) {
+            critic.learner.reduce(lanes);
+        }
+    }
+
     /// Moves the weights.
     fn step(&mut self, update: Update<'_>, clips_jointly: bool) -> Result<Norms, String> {
         let (settings, multiplier) = (update.settings, update.multiplier);

@@ -368,17 +368,25 @@ impl Trpo {
                 // The policy's step comes first.
                 update.report(1 + epoch * count + number, 1 + count * critic_updates);
                 let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
-                let mut loss = 0.0;
-                for pass in update.settings.passes.split(&lengths(rollouts, chosen)) {
-                    let part = &chosen[pass];
-                    let rows = actor::batch(&critic.learner.module().trunk, rollouts, part);
-                    let values_m = critic.values(&rows);
-                    let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
-                    let part: Tensor<1> = value::plain(values_m, returns_m).sum() / tokens as f64;
-                    loss += f64::from(read(&part)[0]);
-                    // The mean squared error, which is not halved.
-                    critic.learner.accumulate(&(part * 2.0));
-                }
+                let settings = update.settings;
+                let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths(rollouts, chosen)));
+                let of_lane = |lane: usize| {
+                    let mut loss = 0.0;
+                    for (_, pass) in &passes[lane] {
+                        let part = &chosen[pass.clone()];
+                        let rows = actor::batch(&critic.learner.module().trunk, rollouts, part);
+                        let values_m = critic.values(&rows);
+                        let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
+                        let part: Tensor<1> = value::plain(values_m, returns_m).sum() / tokens as f64;
+                        loss += f64::from(read(&part)[0]);
+                        // The mean squared error, which is not halved.
+                        critic.learner.accumulate(&(part * 2.0));
+                    }
+                    critic.learner.end_lane(lane);
+                    Ok::<f64, String>(loss)
+                };
+                let loss: f64 = lanes.run("losses of the critic", of_lane)?.into_iter().sum();
+                critic.learner.reduce(lanes);
                 if !loss.is_finite() {
                     critic.learner.discard();
                     return Err(format!("the value loss is {loss}"));

@@ -27,6 +27,9 @@ pub struct Plan {
     changes: Vec<Change>,
 }
 
+/// The lanes of a run that is started on ranks and does not say how many.
+const LANES: usize = 8;
+
 impl Plan {
     /// Checks `written` against the rules and this machine, and fills in what depends on the method.
     ///
@@ -84,6 +87,22 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// The plan of a run that is started on ranks: gradients are summed in lanes that ranks can share, unless the run says in how many.
+    #[must_use]
+    pub fn on_ranks(mut self) -> Self {
+        if self.existing != Existing::Resume {
+            self.config.train.lanes.get_or_insert(LANES);
+        }
+        self
+    }
+
+    /// The plan with another output directory.
+    #[must_use]
+    pub fn in_directory(mut self, path: PathBuf) -> Self {
+        self.config.output_dir = Some(path.clone());
+        Self { output_dir: path, ..self }
     }
 
     /// The plan with another answer to an output directory that is not empty; the default is to refuse it.

@@ -71,7 +71,7 @@ impl PreferenceExample {
 }
 
 /// A prompt ready for sampling: its text, its ids, and the row it came from.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
     /// The row number in its data set, counted from 0; names the prompt in messages and in the rollout log.
     pub row: usize,

@@ -1,5 +1,6 @@
 //! One row of the engine: a completion on its way, and how it ends.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use gradus_kernels::CacheRow;
@@ -29,7 +30,7 @@ impl StopRule for NoStopRule {
 }
 
 /// Why a completion ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum StopReason {
     /// A stop id was sampled; it is the last id of the completion.
     StopId,

@@ -34,7 +34,7 @@ use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
 use crate::pretrained::{Pretrained, TextFiles};
 
 /// Tokens of one forward pass.
-const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
+const PASSES: MicroBatch = MicroBatch::new(4096, None);
 
 /// The directory of the model `name`, which may be a run, with `adapter`, which may be one too, on it.
 fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {

@@ -1,11 +1,13 @@
 //! A module with what it takes to train it: the sum of its gradients and its optimiser.
 
+mod across;
 pub mod flat;
 pub mod optimizer;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
+use crate::ranks::{LaneSums, Lanes};
 use optimizer::{GradientSum, Optimizer};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
@@ -14,7 +16,10 @@ pub struct Learner<M: Module> {
     /// `None` only while [`change`](Self::change) moves the module.
     module: Option<M>,
     optimizer: Optimizer,
+    /// Of the lane under way; after [`reduce`](Self::reduce), of the whole step.
     gradients: GradientSum,
+    /// Of the lanes before it.
+    lanes: LaneSums<GradientSum>,
     version: u64,
 }
 
@@ -31,12 +36,12 @@ impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, mut optimizer: Optimizer) -> Self {
         optimizer.reserve(&module);
-        Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
+        Self { module: Some(module), optimizer, gradients: GradientSum::default(), lanes: LaneSums::default(), version: 0 }
     }
 
     /// The same for a module that something else than the optimiser moves: no moments are held.
     pub fn without_moments(module: M, optimizer: Optimizer) -> Self {
-        Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
+        Self { module: Some(module), optimizer, gradients: GradientSum::default(), lanes: LaneSums::default(), version: 0 }
     }
 
     /// The module, with autodiff: forward passes through it are recorded.
@@ -69,6 +74,20 @@ impl<M: Module> Learner<M> {
     pub fn accumulate(&mut self, loss: &Tensor<1>) {
         let mut gradients = loss.backward();
         self.gradients.add(self.module.as_ref().expect("the module is in its place between steps"), &mut gradients);
+    }
+
+    /// The lane is over: what was accumulated since the one before is its sum.
+    pub fn end_lane(&mut self, lane: usize) {
+        let sum = std::mem::take(&mut self.gradients);
+        self.lanes.push(lane, (!sum.is_empty()).then_some(sum));
+    }
+
+    /// All lanes of this rank are over: adds up those of all ranks. Every rank has the whole gradient then, the same bits on any number of
+    /// ranks.
+    pub fn reduce(&mut self, lanes: Lanes) {
+        let own = std::mem::take(&mut self.lanes);
+        let parameters = optimizer::parameters(self.module());
+        self.gradients = across::sum(own, lanes, &parameters).unwrap_or_default();
     }
 
     /// One optimiser step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
@@ -116,7 +135,7 @@ impl<M: Module> Learner<M> {
 
     /// Forgets the accumulated gradients.
     pub fn discard(&mut self) {
-        self.gradients = GradientSum::default();
+        (self.gradients, self.lanes) = (GradientSum::default(), LaneSums::default());
     }
 }
 

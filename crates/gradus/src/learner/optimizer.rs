@@ -10,6 +10,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 
 use crate::model::NamePath;
+use crate::ranks::Summand;
 use gradus_kernels::{AdamWStep, adamw, add_gradient, flat_gradient, host_values, sum_of_squares};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
@@ -130,6 +131,36 @@ impl GradientSum {
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }
+}
+
+impl FromIterator<(String, Tensor<1>)> for GradientSum {
+    /// The sums of parameters by name, each flat and without autodiff.
+    fn from_iter<I: IntoIterator<Item = (String, Tensor<1>)>>(sums: I) -> Self {
+        Self { sums: sums.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Summand for GradientSum {
+    fn plus(mut self, other: Self) -> Self {
+        for (name, gradient) in other.sums {
+            let sum = match self.sums.remove(&name) {
+                Some(sum) => add_gradient(sum, gradient),
+                None => gradient,
+            };
+            self.sums.insert(name, sum);
+        }
+        self
+    }
+}
+
+/// The trained parameters of a module, in the order of their names: name, numbers and device.
+pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
+    let mut found = BTreeMap::new();
+    let each = |name, n, device| {
+        found.insert(name, (n, device));
+    };
+    module.visit(&mut Trained { path: NamePath::default(), each });
+    found.into_iter().map(|(name, (n, device))| (name, n, device)).collect()
 }
 
 /// What is remembered of one parameter, flat, on its device and without autodiff.

@@ -1,6 +1,7 @@
 //! The clipped surrogate of PPO and GRPO, and what to watch while it runs.
 
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::reduce::{segment_mean, segment_sum, spread};
 
@@ -91,7 +92,7 @@ pub fn clipped_surrogate(log_ratios_m: Tensor<1>, advantages_m: Tensor<1>, clip:
 ///
 /// With `x = logprob − old logprob` and `ρ = eˣ`. A token is clipped low when its ratio is below `1 − low` and its
 /// advantage negative, high when the ratio is above `1 + high` and the advantage positive: where the loss has no gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Statistics {
     /// How many tokens.
     pub tokens: usize,

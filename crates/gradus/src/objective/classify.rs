@@ -429,8 +429,7 @@ struct Found(Vec<f32>);
 impl Found {
     fn of(model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Self {
         let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
-        let passes = passes.split(&lengths).into_iter();
-        Self(passes.flat_map(|pass| read(&logits(model, &examples[pass], None).flatten(0, 1))).collect())
+        Self(passes.deal("logits", &lengths, |_, pass| read(&logits(model, &examples[pass], None).flatten(0, 1))))
     }
 
     fn errors(&self, examples: &[&LabelledExample]) -> Vec<f32> {

@@ -197,11 +197,14 @@ impl Distill {
     ) -> Result<Vec<DistillExample>, String> {
         let prompts: Vec<&[u32]> = examples.iter().map(|example| &example.ids[..example.prompt_len]).collect();
         let Some(params) = examples.first().map(|example| &*example.params) else { return Ok(Vec::new()) };
-        let stream = |i: usize| at.seed.stream(Purpose::Rollout, at.step, i as u64);
-        let found =
-            generate(model, &prompts, 1, params, &mut NoStopRule, &stream).map_err(|error| error.to_string())?;
-        let with = |(example, completion): (&&DistillExample, crate::generate::Completion)| DistillExample {
-            ids: [&example.ids[..example.prompt_len], &completion.ids].concat(),
+        let found = at.ranks.deal("completions", (prompts.len(), 1), |own| {
+            let stream = |i: usize| at.seed.stream(Purpose::Rollout, at.step, (own.start + i) as u64);
+            let found = generate(model, &prompts[own.clone()], 1, params, &mut NoStopRule, &stream)?;
+            Ok(found.into_iter().map(|completion| completion.ids).collect())
+        });
+        let found: Vec<Vec<u32>> = found.map_err(|error| error.to_string())?;
+        let with = |(example, completion): (&&DistillExample, Vec<u32>)| DistillExample {
+            ids: [&example.ids[..example.prompt_len], &completion].concat(),
             ..(*example).clone()
         };
         Ok(examples.iter().zip(found).map(with).collect())

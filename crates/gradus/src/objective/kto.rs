@@ -244,29 +244,29 @@ impl Objective for Kto {
             (0..n).map(|i| mismatched(&examples[i].example, &examples[(i + n - 1) % n].example)).collect();
         let lengths: Vec<usize> =
             examples.iter().zip(&others).map(|(own, other)| self.tokens(own) + other.tokens()).collect();
-        let (mut own, mut log_ratios) = (Vec::with_capacity(n), Vec::with_capacity(n));
-        for pass in passes.split(&lengths) {
+        // Of each completion, the logprob sum under the reference, and the log-ratio of the other completion.
+        let found: Vec<(f32, f64)> = passes.deal("the reference point", &lengths, |_, pass| {
             let of_policy = logprob_sums(&policy, &Rows::Alone(others[pass.clone()].to_vec()));
             let both = examples[pass.clone()].iter().zip(&others[pass.clone()]);
             let both = both.map(|(example, other)| [sequence(&example.example), *other]).collect();
             let of_reference = logprob_sums(reference, &Rows::Pairs(both));
             let (of_own, of_others) = of_reference.split_at(pass.len());
-            own.extend_from_slice(of_own);
-            log_ratios.extend(of_policy.iter().zip(of_others).map(|(a, b)| f64::from(a - b)));
-        }
-        let point = kto::reference_point(log_ratios.into_iter());
-        let completed = examples.iter().zip(own);
-        Some(
-            completed
-                .map(|(kto, own)| KtoExample { example: kto.example.clone(), known: Some((own, point)) })
-                .collect(),
-        )
+            let log_ratios = of_policy.iter().zip(of_others).map(|(a, b)| f64::from(a - b));
+            of_own.iter().copied().zip(log_ratios).collect()
+        });
+        let point = kto::reference_point(found.iter().map(|(_, log_ratio)| *log_ratio));
+        let completed = examples.iter().zip(&found);
+        let of = |(kto, (own, _)): (&&KtoExample, &(f32, f64))| KtoExample {
+            example: kto.example.clone(),
+            known: Some((*own, point)),
+        };
+        Some(completed.map(of).collect())
     }
 
     fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
             // These are all that there is of a step.
-            let whole = MicroBatch { tokens: usize::MAX, rows: None };
+            let whole = MicroBatch::new(usize::MAX, None);
             let completed =
                 self.with_batch_context(model, examples, whole).expect("it is known unless a reference is kept");
             return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);

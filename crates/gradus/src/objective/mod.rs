@@ -14,16 +14,18 @@ pub use reward_model::{CALIBRATION_BINS, PairScore};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokeniseOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::read;
 use crate::method::Method;
 use crate::model::{CausalLm, DropoutStream, Rows, Trained};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
+use crate::ranks::Ranks;
 use crate::rng::Seed;
 use crate::stats::Stats;
 
@@ -93,6 +95,8 @@ pub struct StepId {
     pub seed: Seed,
     /// Optimiser steps before this one.
     pub step: u64,
+    /// The ranks that share the work.
+    pub ranks: Ranks,
 }
 
 /// What one forward pass is part of.
@@ -217,14 +221,27 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     let with_context: Option<Vec<O::Example>> = objective.with_batch_context(model, examples, passes);
     let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
-    let (mut stats, mut loss) = (Stats::default(), 0.0);
-    let mut measured = Stats::default();
-    for pass in passes.split(&lengths) {
-        progress.advance("evaluated", pass.start, examples.len())?;
-        let share = objective.loss(model, &examples[pass], step, &mut measured);
-        loss += share.map_or(0.0, |share| f64::from(read(&share)[0]));
+    let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
+    let in_lanes = passes.in_lanes(&lengths);
+    let of_lane = |lane: usize| {
+        let (mut measured, mut loss) = (Stats::default(), 0.0);
+        for (_, pass) in in_lanes[lane].clone() {
+            progress.advance("evaluated", pass.start, examples.len()).map_err(|_| IsInterrupted)?;
+            let share = objective.loss(model, &examples[pass], step, &mut measured);
+            loss += share.map_or(0.0, |share| f64::from(read(&share)[0]));
+        }
+        Ok((loss, measured))
+    };
+    let found = passes.lanes.run("evaluated losses", of_lane).map_err(|IsInterrupted| Error::Interrupted)?;
+    for (part, of_lane) in found {
+        loss += part;
+        measured.merge(&of_lane);
     }
     stats.last("loss", loss);
     stats.merge(&measured);
     Ok(stats)
 }
+
+/// The wish to stop, as ranks tell it each other.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct IsInterrupted;

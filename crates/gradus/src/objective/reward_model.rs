@@ -109,7 +109,7 @@ impl OfflineMethod for RewardModelConfig {
 pub const CALIBRATION_BINS: usize = 10;
 
 /// What a reward model makes of one pair.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairScore {
     /// The row it came from, from 0.
     pub row: usize,
@@ -223,22 +223,18 @@ impl Objective for BradleyTerry {
 
     fn scores(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {
         let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
-        let mut scores = Vec::with_capacity(pairs.len());
-        for pass in passes.split(&lengths) {
-            let rewards = Self::rewards(model, &pairs[pass.clone()], None).map(|rewards_p| read(&rewards_p));
-            let [chosen, rejected] = rewards;
-            for ((pair, chosen), rejected) in pairs[pass].iter().zip(chosen).zip(rejected) {
-                scores.push(PairScore {
-                    row: pair.row,
-                    chosen,
-                    rejected,
-                    margin: pair.margin,
-                    chosen_tokens: pair.chosen_ids.len(),
-                    rejected_tokens: pair.rejected_ids.len(),
-                });
-            }
-        }
-        scores
+        passes.deal("scores of pairs", &lengths, |_, pass| {
+            let [chosen, rejected] = Self::rewards(model, &pairs[pass.clone()], None).map(|rewards_p| read(&rewards_p));
+            let of = |((pair, chosen), rejected): ((&&PreferenceExample, f32), f32)| PairScore {
+                row: pair.row,
+                chosen,
+                rejected,
+                margin: pair.margin,
+                chosen_tokens: pair.chosen_ids.len(),
+                rejected_tokens: pair.rejected_ids.len(),
+            };
+            pairs[pass].iter().zip(chosen).zip(rejected).map(of).collect()
+        })
     }
 
     /// Mean and standard deviation of the scores of all winners and losers.

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::reward::test_rollouts::{rollouts, totals};
 
-    const PASSES: MicroBatch = MicroBatch { tokens: 64, rows: None };
+    const PASSES: MicroBatch = MicroBatch::new(64, None);
 
     fn fixture(name: &str) -> ModelDir {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders").join(name);

@@ -38,6 +38,7 @@ use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
 use crate::plugin::Kind;
 use crate::process::ProgramError;
+use crate::ranks::Ranks;
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
@@ -230,6 +231,20 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
         checked.push(score);
     }
     Ok(checked)
+}
+
+/// [`apply`] by all ranks: each scores its share of the groups, and all of them get every score.
+///
+/// # Errors
+/// As [`apply`], on any rank.
+pub(crate) fn apply_on(ranks: Ranks, reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<Score>> {
+    if ranks.is_alone() {
+        return apply(reward, rollouts);
+    }
+    ranks.deal("scores", (rollouts.len(), rollouts.group_size), |own| match own.is_empty() {
+        true => Ok(Vec::new()),
+        false => apply(reward, &rollouts.part(own)),
+    })
 }
 
 /// Refuses scores that judge no completion at all: nothing can be learnt from them.

@@ -1,5 +1,6 @@
 //! What a reward says of a completion: named parts, each with its weight and one value per token.
 
+use serde::{Deserialize, Serialize};
 use super::RewardError;
 
 /// What counts segments that were cut off before a model read them.
@@ -10,7 +11,7 @@ pub(super) const CUT: &str = "cut";
 /// What a reward says of one rollout: the reward of a token is the weighted sum of its parts there.
 ///
 /// Without parts the reward does not apply to the row (`null` from a command); a part that does not apply is left out.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
     /// The parts, in the order in which they are added up.
     pub parts: Vec<Part>,
@@ -20,7 +21,7 @@ pub struct Score {
 
 /// A share or a mean over more than completions: segments that are right, of all segments. Over several completions both
 /// numbers are added up, so a completion with more segments weighs more.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Count {
     /// What it is called where it is logged.
     pub name: String,
@@ -44,7 +45,7 @@ impl Count {
 }
 
 /// One part of a reward.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// What it is called where it is logged. Empty for a reward that is a single part: it has the reward's own name.
     pub name: String,

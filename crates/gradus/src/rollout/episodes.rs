@@ -67,6 +67,8 @@ pub struct Scene<'a> {
     pub episodes: &'a Episodes,
     /// Begins the names of episodes.
     pub when: &'a str,
+    /// The rows of prompts whose episodes began at the same time, before these: names are unique.
+    pub earlier: &'a [usize],
 }
 
 /// What a thread does for an episode.
@@ -200,7 +202,7 @@ impl Episodes {
         policy: &CausalLm,
         prompts: Vec<Prompt>,
         sampler: &Sampler<'_>,
-        when: &str,
+        (when, earlier): (&str, &[usize]),
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<Rollouts> {
         if sampler.beams.is_some() {
@@ -215,7 +217,7 @@ impl Episodes {
         let workers = Workers::start(&self.environment, self.limits.at_once.min(count));
         let rows = (0..count).map(|_| Playing::default()).collect();
         let mut game = Game { episodes: self, sampler, stream, workers, rows };
-        let prompts = game.begin(prompts, when)?;
+        let prompts = game.begin(prompts, (when, earlier))?;
         game.play(policy, &prompts)?;
         game.rollouts(prompts)
     }
@@ -283,10 +285,11 @@ impl Game<'_> {
     }
 
     /// Begins all episodes; gives the prompts with what their episodes add to them.
-    fn begin(&mut self, mut prompts: Vec<Prompt>, when: &str) -> Result<Vec<Prompt>> {
+    fn begin(&mut self, mut prompts: Vec<Prompt>, (when, earlier): (&str, &[usize])) -> Result<Vec<Prompt>> {
         let group = self.sampler.group_size;
         // A step that crosses an epoch may draw a prompt twice: names stay unique.
         let mut times: HashMap<usize, usize> = HashMap::new();
+        earlier.iter().for_each(|row| *times.entry(*row).or_default() += 1);
         for (p, prompt) in prompts.iter().enumerate() {
             // Completions of a prompt are compared with each other: their episodes begin alike.
             let mut stream = (self.stream)(p * group);

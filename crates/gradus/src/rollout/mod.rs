@@ -20,16 +20,18 @@ use std::iter::repeat_n;
 use std::ops::Range;
 
 use gradus_environments::Observation;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::generate::{BeamParams, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
 use crate::model::{CausalLm, Support, WeightFormat};
 use crate::progress::Progress;
+use crate::ranks::Ranks;
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
 
 /// One sampled completion.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
     /// Index into [`Rollouts::prompts`].
     pub prompt: usize,
@@ -54,7 +56,7 @@ pub struct Rollout {
 }
 
 /// One turn of an episode: ids that the policy drew, then ids of the environment's answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Ids that the policy drew. They carry loss. At least one.
     pub drawn: usize,
@@ -65,7 +67,7 @@ pub struct Turn {
 }
 
 /// What the policy wrote in a turn, and what the environment answered.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// The turn of the policy.
     pub said: gradus_environments::Turn,
@@ -81,7 +83,7 @@ impl Turn {
 }
 
 /// What became of an episode.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// Names it within the run: `step 12, prompt 5, completion 3`.
     pub name: String,
@@ -96,7 +98,7 @@ pub struct Episode {
 }
 
 /// Why an episode ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EpisodeEnd {
     /// The environment ended it.
     Done,
@@ -126,7 +128,7 @@ impl EpisodeEnd {
 /// How ids that were appended compare with those of the conversation when all of it is rendered and tokenized anew at every turn, as a
 /// server does that is asked for chat completions. Counts turns of the policy that were answered; the names are TRL's. Training always
 /// uses the ids as they were appended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retokenized {
     /// The ids are the same.
     pub clean: usize,
@@ -281,6 +283,19 @@ impl Rollouts {
     pub fn is_empty(&self) -> bool {
         self.rollouts.is_empty()
     }
+
+    /// Some groups of them, by the numbers of their rollouts.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let first = range.start / self.group_size.max(1);
+        let prompts = first..range.end.div_ceil(self.group_size.max(1));
+        let own = |rollout: &Rollout| Rollout { prompt: rollout.prompt - first, ..rollout.clone() };
+        Self {
+            prompts: self.prompts[prompts].to_vec(),
+            rollouts: self.rollouts[range].iter().map(own).collect(),
+            group_size: self.group_size,
+            tokenizer: self.tokenizer.clone(),
+        }
+    }
 }
 
 /// How completions are sampled: what the engine needs, and where text comes in.
@@ -334,6 +349,51 @@ pub trait RolloutSource {
     fn is_exact(&self) -> bool;
 }
 
+/// [`RolloutSource::sample`] by all ranks: each samples its share of the prompts, and all of them get every completion. A completion's
+/// random stream does not depend on who samples it.
+///
+/// # Errors
+/// As [`RolloutSource::sample`], on any rank.
+pub(crate) fn sample_on(
+    ranks: Ranks,
+    source: &mut dyn RolloutSource,
+    policy: Policy,
+    prompts: Vec<Prompt>,
+    sampler: &Sampler<'_>,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Rollouts> {
+    if ranks.is_alone() {
+        return source.sample(policy, prompts, sampler, stream);
+    }
+    let own = ranks.share(prompts.len(), 1);
+    let first = own.start * if sampler.beams.is_some() { 1 } else { sampler.group_size };
+    let earlier: Vec<usize> = prompts[..own.start].iter().map(|prompt| prompt.row).collect();
+    let sampler = &Sampler {
+        params: sampler.params.clone(),
+        episodes: sampler.episodes.map(|scene| Scene { earlier: &earlier, ..scene }),
+        ..*sampler
+    };
+    let found = match own.is_empty() {
+        true => Ok((Vec::new(), Vec::new())),
+        false => source
+            .sample(policy, prompts[own.clone()].to_vec(), sampler, &|i| stream(first + i))
+            .map(|found| (found.prompts, found.rollouts)),
+    };
+    let mut all = Rollouts {
+        prompts: Vec::with_capacity(prompts.len()),
+        rollouts: Vec::with_capacity(prompts.len() * sampler.group_size),
+        group_size: sampler.group_size,
+        tokenizer: Some(sampler.tokenizer.clone()),
+    };
+    // An environment may add to the prompts.
+    for (prompts, rollouts) in ranks.all_ok("rollouts", found)? {
+        let first = all.prompts.len();
+        all.prompts.extend(prompts);
+        all.rollouts.extend(rollouts.into_iter().map(|rollout| Rollout { prompt: rollout.prompt + first, ..rollout }));
+    }
+    Ok(all)
+}
+
 /// Samples in this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalEngine {
@@ -354,7 +414,9 @@ impl RolloutSource for LocalEngine {
             None => policy.model,
         };
         match sampler.episodes {
-            Some(Scene { episodes, when }) => episodes.sample(&model, prompts, sampler, when, stream),
+            Some(Scene { episodes, when, earlier }) => {
+                episodes.sample(&model, prompts, sampler, (when, earlier), stream)
+            }
             None => sample(&model, prompts, sampler, stream),
         }
     }

@@ -169,6 +169,11 @@ impl RunDir {
         Self::claim(free, Existing::Refuse)
     }
 
+    /// The run of this directory, whatever is there.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
     /// An existing run, for reading.
     ///
     /// # Errors

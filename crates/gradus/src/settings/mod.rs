@@ -32,6 +32,11 @@ pub struct TrainConfig {
     /// Tokens of one forward and backward pass at most. Default 4096.
     #[schemars(range(max = 100_000_000))]
     pub micro_batch_tokens: usize,
+    /// In how many parts the rows of an optimizer step are added up: a power of two. Within a part, gradients are added up in the order
+    /// of the rows, and the parts in a fixed binary tree. So a run gives the same bits on any number of ranks up to this one. Default: 1;
+    /// 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`).
+    #[schemars(range(max = 65_536))]
+    pub lanes: Option<usize>,
     /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
     pub try_longest: bool,
     /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
@@ -171,6 +176,7 @@ impl Default for TrainConfig {
             batch_size: 8,
             micro_batch_size: None,
             micro_batch_tokens: 4096,
+            lanes: None,
             try_longest: true,
             memory_check: true,
             recompute: false,
@@ -240,7 +246,7 @@ pub enum OptimizerName {
 impl TrainConfig {
     /// How large a forward pass may be.
     pub fn passes(&self) -> MicroBatch {
-        MicroBatch { tokens: self.micro_batch_tokens, rows: self.micro_batch_size }
+        MicroBatch::new(self.micro_batch_tokens, self.micro_batch_size)
     }
 
     /// `column` as (name in the file, name here).

@@ -322,7 +322,7 @@ mod tests {
                 regroups: false,
             },
             rows,
-            passes: MicroBatch { tokens: micro_batch_tokens, rows: None },
+            passes: MicroBatch::new(micro_batch_tokens, None),
             tries_longest: true,
             moments: 2,
             has_lagged: false,

@@ -28,7 +28,7 @@ mod watched;
 pub use crate::observer;
 use crate::run::database::Table;
 use crate::run::metrics::TEST_PREFIX;
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_on};
 
 /// Rows that are measured and not trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::diagnosis;
@@ -145,7 +146,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
 }
 
 /// What ends a step before its optimizer step.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Halt {
     /// The progress asked for an end.
     Interrupted,
@@ -174,25 +175,36 @@ pub fn optimise<O: Objective>(
 ) -> Result<StepReport, Halt> {
     let step = learner.optimizer().steps();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
-    let at = StepId { seed: settings.seed, step };
+    let at = StepId { seed: settings.seed, step, ranks: settings.passes.ranks() };
     let regenerated = objective.regenerate(learner.module(), batch, at, &mut measured)?;
     let batch: Vec<&O::Example> = regenerated.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
     let totals = totals(objective, &batch);
     let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes);
     let batch: Vec<&O::Example> = with_context.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
-    for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
-        progress.advance("accumulated", pass.start, batch.len()).map_err(|_| Halt::Interrupted)?;
-        let masks = DropoutStream::new(settings.seed, step, index as u64);
-        let at = Pass { totals, dropout: Some(masks) };
-        let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
-        let value = f64::from(read(&share)[0]);
-        if !value.is_finite() {
-            return Err(Halt::Diverged(format!("the loss is {value}")));
+    let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
+    let of_lane = |lane: usize| -> Result<(f64, Stats), Halt> {
+        let (mut measured, mut loss) = (Stats::default(), 0.0);
+        for (index, pass) in passes[lane].clone() {
+            progress.advance("accumulated", pass.start, batch.len()).map_err(|_| Halt::Interrupted)?;
+            let masks = DropoutStream::new(settings.seed, step, index as u64);
+            let at = Pass { totals, dropout: Some(masks) };
+            let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
+            let value = f64::from(read(&share)[0]);
+            if !value.is_finite() {
+                return Err(Halt::Diverged(format!("the loss is {value}")));
+            }
+            loss += value;
+            learner.accumulate(&share);
         }
-        loss += value;
-        learner.accumulate(&share);
+        learner.end_lane(lane);
+        Ok((loss, measured))
+    };
+    for (part, of_lane) in lanes.run("losses", of_lane)? {
+        loss += part;
+        measured.merge(&of_lane);
     }
+    learner.reduce(lanes);
     let grad_norm = learner.step(learning_rate, settings.max_grad_norm)?;
     stats.mean("loss", loss, 1.0);
     stats.mean("grad_norm", grad_norm, 1.0);

@@ -92,7 +92,7 @@ impl<'a> Online<'a> {
             beams: None,
             stop,
             masking: algorithm.masking(in_evaluation),
-            episodes: self.episodes.map(|episodes| Scene { episodes, when }),
+            episodes: self.episodes.map(|episodes| Scene { episodes, when, earlier: &[] }),
             progress,
         }
     }
@@ -149,7 +149,7 @@ impl OnlineTraining<'_, '_> {
         refuse_if_all_failed(&rollouts)?;
 
         progress.advance("scored", 0, rollouts.len())?;
-        let mut scores = reward::apply(*reward, &rollouts)?;
+        let mut scores = reward::apply_on(task.settings.passes.ranks(), *reward, &rollouts)?;
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
         }
@@ -408,7 +408,8 @@ impl Round<'_, '_> {
         let prompts = rows.iter().map(|&row| self.task.prompts[row].clone()).collect();
         let first = round * self.size;
         let stream = |i: usize| settings.seed.stream(Purpose::Rollout, self.iteration as u64, (first + i) as u64);
-        let mut rollouts = self.source.sample(policy(actor), prompts, self.sampler, &stream)?;
+        let ranks = settings.passes.ranks();
+        let mut rollouts = rollout::sample_on(ranks, self.source, policy(actor), prompts, self.sampler, &stream)?;
         if self.source.is_exact() {
             return Ok(rollouts);
         }
@@ -446,7 +447,7 @@ impl Round<'_, '_> {
                 break;
             }
             let again = self.sample(round, &others, actor, measured)?;
-            let found = reward::apply(reward, &again)?;
+            let found = reward::apply_on(self.task.settings.passes.ranks(), reward, &again)?;
             replaced += others.len();
             rows.extend(others);
             let group_size = again.group_size;

@@ -16,6 +16,7 @@ use crate::files::atomic;
 use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
 use crate::progress::Progress;
+use crate::ranks::Ranks;
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
@@ -91,6 +92,7 @@ pub struct Recorder<'a> {
     description: String,
     /// Where the run goes on being recorded whose directory was deleted.
     rescue: Option<Claim>,
+    ranks: Ranks,
 }
 
 impl<'a> Recorder<'a> {
@@ -131,6 +133,25 @@ impl<'a> Recorder<'a> {
         Self { description, ..self }
     }
 
+    /// Goes on from a checkpoint that is the first rank's: this one writes nothing that anybody reads.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` cannot be written.
+    pub fn beside(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
+        let log = MetricsLog::open(&run.metrics())?;
+        let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
+        let saved = Some(state.step);
+        let mut recorder = Self { saved, ..Self::new(run, log, observer, state, history) };
+        recorder.restore_pending()?;
+        Ok(recorder)
+    }
+
+    /// Says which ranks train together: the first one records, and all stop together.
+    #[must_use]
+    pub fn on(self, ranks: Ranks) -> Self {
+        Self { ranks, ..self }
+    }
+
     fn new(
         run: RunDir,
         log: MetricsLog,
@@ -157,6 +178,7 @@ impl<'a> Recorder<'a> {
             trackers: None,
             description: String::new(),
             rescue: None,
+            ranks: Ranks::ALONE,
         }
     }
 
@@ -187,9 +209,9 @@ impl<'a> Recorder<'a> {
         self.observer.event(event);
     }
 
-    /// Whether the observer wants the run to stop.
+    /// Whether the observer wants the run to stop, or that of another rank. All ranks get the same answer.
     pub fn should_stop(&mut self) -> bool {
-        self.observer.should_stop()
+        self.ranks.stops(self.observer.should_stop())
     }
 
     /// Tells the observer of progress within step `step` (counted from 1), and ends the work when the observer wants to stop.
@@ -260,7 +282,7 @@ impl<'a> Recorder<'a> {
     /// # Errors
     /// When an old checkpoint cannot be removed.
     pub fn tidy(&self, settings: &Settings) -> Result<()> {
-        self.saved.map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
+        self.saved.filter(|_| self.ranks.is_first()).map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
     }
 
     /// Everything up to here is complete: the weights, the state and every file. `version` is that of all learners
@@ -449,7 +471,9 @@ impl<'a> Recorder<'a> {
             diagnosis::watch_evaluation(self, done, settings, start, value);
         }
         if better {
-            atomic::write_dir(&self.run.best(), save)?;
+            if self.ranks.is_first() {
+                atomic::write_dir(&self.run.best(), save)?;
+            }
             self.state.best = Some((done, value));
             self.state.evaluations_since_best = 0;
         } else {
@@ -502,6 +526,10 @@ impl<'a> Recorder<'a> {
                 ("stats".to_owned(), Value::Object(self.pending.to_json())),
             ]),
         };
+        if !self.ranks.is_first() {
+            self.saved = Some(step);
+            return Ok(());
+        }
         let moments = moments_on_host(optimizers);
         let tensors = optimizer_tensors(optimizers, &moments);
         let parts = CheckpointParts {

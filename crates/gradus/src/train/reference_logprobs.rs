@@ -37,9 +37,8 @@ impl ReferenceLogprobs {
         passes: MicroBatch,
         observer: &mut dyn Observer,
     ) -> Self {
-        let mut done = 0;
+        let (mut done, total) = (0, Some(parts.iter().map(|part| part.len()).sum()));
         if method.reference_width() > 0 {
-            let total = Some(parts.iter().map(|part| part.len()).sum());
             observer.event(&Event::Phase { name: "reference", total, done });
         }
         let [train, held_out, test] = parts.map(|examples| {
@@ -47,13 +46,12 @@ impl ReferenceLogprobs {
                 return Vec::new();
             }
             let lengths: Vec<usize> = examples.iter().map(|example| M::rows(example).tokens()).collect();
-            let mut found = Vec::with_capacity(method.reference_width() * examples.len());
-            for pass in passes.split(&lengths) {
-                done += pass.len();
-                found.extend(method.score_with_reference(reference, &examples[pass].iter().collect::<Vec<_>>()));
-                observer.event(&Event::Progress { done });
-            }
-            found
+            passes.deal("log-probabilities of the reference", &lengths, |_, pass| {
+                done += pass.len() * passes.ranks().size();
+                let found = method.score_with_reference(reference, &examples[pass].iter().collect::<Vec<_>>());
+                observer.event(&Event::Progress { done: total.map_or(done, |total| done.min(total)) });
+                found
+            })
         });
         Self { train, held_out, test }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 
 use super::beginning::Beginning;
 use super::cast::{self, Player};
@@ -45,6 +46,7 @@ use crate::objective::{Objective, OfflineMethod};
 use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
 use crate::progress::Progress;
+use crate::ranks::{self, Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::metrics::is_of_evaluation;
@@ -69,21 +71,79 @@ pub struct Outcome {
 /// # Errors
 /// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
+    run_on(plan, Ranks::ALONE, observer)
+}
+
+/// [`run`] on several ranks, each of which calls this with the same plan. The first one has the run directory; the outcome of the others
+/// is empty. All must see the same files: the model, the rows and, when a run is resumed, its directory.
+///
+/// # Errors
+/// As [`run`], on any rank; and a rank that cannot be reached.
+pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<Outcome> {
+    ranks::catching(|| {
+        let lanes = lanes(plan, ranks)?;
+        ranks.check_alike(&plan.to_yaml())?;
+        run_in_lanes(plan, lanes, observer)
+    })
+}
+
+/// How gradients are summed.
+fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
+    let count = plan.train().lanes.unwrap_or(1);
+    if ranks.size() > count {
+        let message = format!("{} ranks cannot share the work of a run with `train.lanes: {count}`", ranks.size());
+        let hint = "at most one rank a lane: start fewer ranks, or raise `--lanes`. Runs with other lanes differ in the rounding of sums";
+        return Err(Error::input(message).with_hint(hint));
+    }
+    Ok(Lanes::new(count, ranks))
+}
+
+/// The run directory of this rank, and the one that all ranks read.
+struct Place {
+    /// The first rank's is that of the plan. The others write their few small files where nobody looks.
+    directory: RunDir,
+    /// Where a resumed run finds what it wrote before.
+    shared: RunDir,
+    /// Goes with all that is in it.
+    _scratch: Option<TempDir>,
+}
+
+impl Place {
+    /// Makes the directory, which the first rank claims before the others look.
+    fn claim(plan: &Plan, ranks: Ranks) -> Result<(Self, Claim)> {
+        let claimed = match ranks.is_first() {
+            true => RunDir::claim(plan.output_dir(), plan.existing()).map(Some),
+            false => Ok(None),
+        };
+        if let Some((directory, claim)) = ranks.agree("the run directory", claimed)? {
+            return Ok((Self { shared: directory.clone(), directory, _scratch: None }, claim));
+        }
+        let scratch = tempfile::tempdir().map_err(|source| Error::io(std::env::temp_dir(), source))?;
+        let (directory, claim) = RunDir::claim(scratch.path().join("run"), Existing::Refuse)?;
+        Ok((Self { directory, shared: RunDir::at(plan.output_dir()), _scratch: Some(scratch) }, claim))
+    }
+}
+
+fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Result<Outcome> {
     let other = match plan.origin() {
         Origin::Other(path) => Some(Checkpoint::open(path)?),
         Origin::Own(_) => None,
     };
-    let (directory, claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
+    let ranks = lanes.ranks();
+    let (place, claim) = Place::claim(plan, ranks)?;
+    let Place { directory, shared, .. } = &place;
     let checkpoint = match (&other, plan.origin()) {
-        (Some(other), _) => Some(other.adopted_by(&directory)?),
-        (None, Origin::Own(step)) if plan.existing() == Existing::Resume => Checkpoint::of(&directory, *step)?,
+        (Some(other), _) => Some(other.adopted_by(directory)?),
+        (None, Origin::Own(step)) if plan.existing() == Existing::Resume => Checkpoint::of(shared, *step)?,
         _ => None,
     };
+    ranks.barrier("the checkpoint");
     if plan.existing() == Existing::Resume && checkpoint.is_none() {
         directory.restart()?;
     }
     let claim = RefCell::new(claim);
-    let outcome = run_in(plan, &directory, checkpoint, &claim, &mut Claimed { claim: &claim, inner: observer });
+    let observer = &mut Claimed { claim: &claim, inner: observer };
+    let outcome = run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer);
     let mut claim = claim.into_inner();
     if matches!(outcome, Err(Error::Diverged { .. })) {
         // The batch that it names lies in the directory.
@@ -100,14 +160,17 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
 /// [`run`] in a directory that is ours.
 fn run_in(
     plan: &Plan,
-    directory: &RunDir,
+    (directory, shared): (&RunDir, &RunDir),
+    lanes: Lanes,
     checkpoint: Option<Checkpoint>,
     claim: &RefCell<Claim>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
     let beginning = Beginning::new(plan, directory, claim)?;
     let observer: &mut dyn Observer = &mut Logged::new(&beginning.log(), observer)?;
-    let observer: &mut dyn Observer = &mut Watched::new(plan, directory.path(), &beginning, observer)?;
+    let ranks = lanes.ranks();
+    let observer: &mut dyn Observer = &mut Watched::new(plan, directory.path(), &beginning, ranks, observer)?;
+    tell_ranks(lanes, observer);
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, directory, checkpoint.as_ref(), observer);
     }
@@ -122,8 +185,35 @@ fn run_in(
         fingerprint::check_models(&checkpoint.run_state.models, &models)?;
     }
     let device = plan.device().device().autodiff();
-    let job = Job { plan, start: &start, cast: &cast, models, directory, checkpoint, device, beginning: &beginning };
+    let (start, cast, beginning) = (&start, &cast, &beginning);
+    let job = Job { plan, start, cast, models, directory, shared, lanes, checkpoint, device, beginning };
     plan.method().visit(Training { job, observer })
+}
+
+/// Says how many ranks there are, and where they differ.
+fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
+    let ranks = lanes.ranks();
+    if ranks.is_alone() {
+        return;
+    }
+    let machine = Machine::detect();
+    let own = (machine.processor.unwrap_or_default(), gradus_kernels_in_use(), rayon::current_num_threads());
+    let all = ranks.all("processors", &own);
+    let (processor, _, threads) = &all[0];
+    let count = ranks.size();
+    let lanes = lanes.count();
+    observer.event(&Event::Message(&format!("{count} ranks of {threads} threads share {lanes} lanes")));
+    if let Some((rank, (other, ..))) = all.iter().enumerate().find(|(_, (_, kernels, _))| *kernels != all[0].1) {
+        observer.event(&Event::Warning(&format!(
+            "rank 0 computes on `{processor}` and rank {rank} on `{other}`, which have different instructions: the weights are those of this \
+             mixture, to the bit, and not those of one kind of processor"
+        )));
+    }
+}
+
+/// The instructions that the kernels use: equal ones give equal bits.
+fn gradus_kernels_in_use() -> String {
+    Machine::detect().processor_features.iter().map(|(name, has)| format!("{name} {has} ")).collect()
 }
 
 /// Says where a run goes on, and with what that it did not have before.
@@ -165,6 +255,9 @@ struct Job<'a> {
     /// The print of each model whose files a resumed run reads again.
     models: BTreeMap<String, String>,
     directory: &'a RunDir,
+    /// What all ranks read of a run that goes on.
+    shared: &'a RunDir,
+    lanes: Lanes,
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
     device: Device,
@@ -226,7 +319,7 @@ impl Job<'_> {
         let about = self.reference_question(method, [&train, &held_out, &test]);
         // A run that is to be replaced takes its answers with it.
         let goes_on = self.checkpoint.is_some();
-        let kept = about.as_ref().filter(|_| goes_on).and_then(|about| ReferenceLogprobs::read(self.directory, about));
+        let kept = about.as_ref().filter(|_| goes_on).and_then(|about| ReferenceLogprobs::read(self.shared, about));
         let reference = match (model.language(), &kept) {
             (Some(policy), None) => self.models().reference(policy)?,
             _ => None,
@@ -235,7 +328,7 @@ impl Job<'_> {
         let logprobs = match (kept, &reference) {
             (Some(kept), _) => kept,
             (None, Some(reference)) => {
-                ReferenceLogprobs::compute(method, reference, [&train, &held_out, &test], self.passes(), observer)
+                ReferenceLogprobs::compute(method, reference, [&train, &held_out, &test], self.settings(1).passes, observer)
             }
             (None, None) => ReferenceLogprobs::default(),
         };
@@ -256,7 +349,7 @@ impl Job<'_> {
         let trained = |model: &<M::Objective as Objective>::Model, examples: &[&_]| Trained {
             max_length: known.max_length,
             sentences: known.sentences.clone(),
-            ..objective.trained(model, examples, settings.passes)
+            ..objective.trained(model, examples, settings.passes.alone())
         };
         // Every model that is saved says how it is read; what has to be measured is said of those that stay.
         let for_use = self.start.model.saving(self.plan.train().saved_weights);
@@ -297,6 +390,10 @@ impl Job<'_> {
         };
         offline::train(&task, &mut learner, &mut recorder)?;
         log.map_or(Ok(()), |log| log.into_inner().finish())?;
+        if !self.lanes.ranks().is_first() {
+            return Ok(self.outcome(Value::Null));
+        }
+        let passes = settings.passes.alone();
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let model = learner.frozen();
         let all: Vec<_> = train.iter().collect();
@@ -315,15 +412,15 @@ impl Job<'_> {
             }
         }
         let examples: Vec<_> = held_out.iter().collect();
-        held_out::write(self.directory, &objective.scores(&model, &examples, settings.passes))?;
-        held_out::report(self.directory, objective.report(&model, &examples, settings.passes))?;
+        held_out::write(self.directory, &objective.scores(&model, &examples, passes))?;
+        held_out::report(self.directory, objective.report(&model, &examples, passes))?;
         self.finish(&mut recorder, &settings)
     }
 
     /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
-        let recorded = rollout_log::recorded(self.directory, self.checkpoint.as_ref())?;
+        let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
         let episodes = environment::open(self.plan, self.start, recorded)?;
         let tools = episodes.as_ref().map_or(&[][..], |episodes| &episodes.dialogue.tools);
         let parts = examples::prompts(self.plan, self.start, self.cast, (new, tools), observer)?;
@@ -374,6 +471,9 @@ impl Job<'_> {
             save: &save,
         };
         online::train(&task, &mut *algorithm, &mut *reward, &mut learner, &mut recorder)?;
+        if !self.lanes.ranks().is_first() {
+            return Ok(self.outcome(Value::Null));
+        }
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let frozen = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path, SaveFor::Use))?;
@@ -455,16 +555,23 @@ impl Job<'_> {
     }
 
     fn settings(&self, steps: usize) -> Settings {
-        Settings::new(self.plan.train(), steps, self.plan.learning_rate(), self.plan.best_metric())
+        let settings = Settings::new(self.plan.train(), steps, self.plan.learning_rate(), self.plan.best_metric());
+        Settings { passes: MicroBatch { lanes: self.lanes, ..settings.passes }, ..settings }
     }
 
     /// Everything is checked and loaded: the run begins.
     fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
+        let ranks = self.lanes.ranks();
+        // The first rank removes what is behind the checkpoint: the others have read it.
+        ranks.barrier("the beginning");
         self.beginning.begin()?;
+        let directory = self.directory.clone();
         let recorder = match &self.checkpoint {
-            Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint)?,
-            None => Recorder::start(self.directory.clone(), observer)?,
+            Some(checkpoint) if ranks.is_first() => Recorder::resume(directory, observer, checkpoint)?,
+            Some(checkpoint) => Recorder::beside(directory, observer, checkpoint)?,
+            None => Recorder::start(directory, observer)?,
         };
+        let recorder = recorder.on(ranks);
         let recorder = recorder.reading(self.start.data.get().cloned(), self.models.clone());
         Ok(recorder.described_by(self.plan.to_yaml()))
     }
@@ -509,8 +616,11 @@ impl Job<'_> {
             recorder.tell(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
-        let results = Value::Object(report::finish(self.directory, results)?);
-        Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
+        Ok(self.outcome(Value::Object(report::finish(self.directory, results)?)))
+    }
+
+    fn outcome(&self, results: Value) -> Outcome {
+        Outcome { directory: self.shared.path().to_owned(), model: self.shared.model(), results }
     }
 }
 

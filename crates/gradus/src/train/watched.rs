@@ -7,6 +7,7 @@ use crate::config::Plan;
 use crate::error::Result;
 use crate::observer::{Event, Observer};
 use crate::process::Interrupt;
+use crate::ranks::Ranks;
 
 /// Passes everything on, to the observers of the plan from when the run directory is the run's own.
 pub struct Watched<'a> {
@@ -24,9 +25,12 @@ impl<'a> Watched<'a> {
         plan: &Plan,
         directory: &Path,
         beginning: &'a Beginning<'a>,
+        ranks: Ranks,
         inner: &'a mut dyn Observer,
     ) -> Result<Self> {
-        let others = plan.config().observers.iter().map(|plugin| plugin.make()?(directory));
+        // A run is observed once, whatever the number of ranks.
+        let observers = plan.config().observers.iter().filter(|_| ranks.is_first());
+        let others = observers.map(|plugin| plugin.make()?(directory));
         Ok(Self { inner, others: others.collect::<Result<_>>()?, beginning })
     }
 }

@@ -130,7 +130,7 @@ impl Bench {
             beams: None,
             stop: &stop,
             masking: None,
-            episodes: Some(Scene { episodes, when: "step 1" }),
+            episodes: Some(Scene { episodes, when: "step 1", earlier: &[] }),
             progress: &Unwatched,
         };
         let policy = Policy { model: self.model.clone(), version: 0 };
@@ -156,7 +156,7 @@ fn the_recorded_logprobs_are_those_of_the_policy_after_everything_it_read() {
     let rollouts = bench.sample(&bench.episodes(Echo { turns: 4, delay: at_once }, 16), 200).expect("sampled");
     assert_eq!(rollouts.len(), 12);
     assert!(rollouts.rollouts.iter().filter(|rollout| rollout.turns.len() == 4).count() > 6, "most take four turns");
-    let again = logprobs(&bench.model, &rollouts, 1.0, MicroBatch { rows: None, tokens: 100_000 });
+    let again = logprobs(&bench.model, &rollouts, 1.0, MicroBatch::new(100_000, None));
     for (rollout, again_t) in rollouts.rollouts.iter().zip(&again) {
         assert_eq!(rollout.counted_logprobs().len(), again_t.len());
         for (recorded, again) in rollout.counted_logprobs().iter().zip(again_t) {

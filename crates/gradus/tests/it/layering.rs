@@ -12,6 +12,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("rng", &[]),
     ("files", &[]),
     ("border", &[]),
+    ("ranks", &["gradus_mpi"]),
     ("progress", &[]),
     ("device", &["gradus_kernels"]),
     ("machine", &["device"]),
@@ -147,14 +148,14 @@ const PARTS: &[(&str, &[&str])] = &[
 ];
 
 /// The crates below the library.
-const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics", "gradus_environments"];
+const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics", "gradus_environments", "gradus_mpi"];
 
 /// Stands for every module above the line.
 const ALL_BELOW: &str = "*";
 
 /// Modules that every module may use: the error type, random streams, reading and writing files, the guard around libraries
-/// that panic, and progress.
-const GROUND: &[&str] = &["error", "rng", "files", "border", "progress"];
+/// that panic, progress, and the ranks that share work.
+const GROUND: &[&str] = &["error", "rng", "files", "border", "progress", "ranks"];
 
 /// What must not be found in the code of a module, and why.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
@@ -168,7 +169,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
 ];
 
 /// What is no binary, and prints nothing.
-const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-web"];
+const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-mpi", "gradus-web"];
 
 /// Files that are only there for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];

@@ -386,17 +386,17 @@ fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
 }
 
 /// Where the rows and runs of one test lie.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new(rows: impl IntoIterator<Item = serde_json::Value>) -> Self {
+    pub(crate) fn new(rows: impl IntoIterator<Item = serde_json::Value>) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let text: String = rows.into_iter().map(|row| row.to_string() + "\n").collect();
         std::fs::write(place.0.path().join("rows.jsonl"), text).unwrap();
         place
     }
 
-    fn plan(&self, name: &str, start: &str, rest: &str) -> Plan {
+    pub(crate) fn plan(&self, name: &str, start: &str, rest: &str) -> Plan {
         let text = format!(
             "model: {}\ndata: {}\noutput_dir: {}\n{rest}",
             model(start).path.display(),
@@ -406,7 +406,7 @@ impl Place {
         Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap()
     }
 
-    fn run(&self, name: &str) -> PathBuf {
+    pub(crate) fn run(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 }
@@ -421,7 +421,7 @@ fn colours() -> impl Iterator<Item = serde_json::Value> {
     (0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLOURS[i % 6]) }))
 }
 
-fn pairs() -> impl Iterator<Item = serde_json::Value> {
+pub(crate) fn pairs() -> impl Iterator<Item = serde_json::Value> {
     (0..60).map(|i| {
         let (colour, other) = (COLOURS[i % 6], COLOURS[(i + 2) % 6]);
         serde_json::json!({
@@ -507,7 +507,7 @@ fn simpo_and_cpo_learn() {
 }
 
 /// Pairs taken apart, in an order that puts no two of a pair beside each other.
-fn marked() -> impl Iterator<Item = serde_json::Value> {
+pub(crate) fn marked() -> impl Iterator<Item = serde_json::Value> {
     let pairs: Vec<_> = pairs().collect();
     (0..2 * pairs.len()).map(move |i| {
         let (pair, label) = (&pairs[i * 7 % pairs.len()], i % 2 == 0);
@@ -592,7 +592,7 @@ fn a_teacher_with_another_vocabulary_is_refused() {
 }
 
 /// Stops a run after some logged steps.
-struct Stopper(usize);
+pub(crate) struct Stopper(pub(crate) usize);
 
 impl Observer for Stopper {
     fn event(&mut self, event: &Event<'_>) {
@@ -659,13 +659,13 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
     }
 }
 
-fn bits(directory: &Path) -> Vec<u32> {
+pub(crate) fn bits(directory: &Path) -> Vec<u32> {
     let policy = CausalLm::load(&ModelDir::open(directory).unwrap(), &Device::flex()).unwrap();
     named_tensors(&policy).iter().flat_map(|tensor| tensor.values.iter().map(|x| x.to_bits())).collect()
 }
 
 /// Everything logged but the timings.
-fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
+pub(crate) fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
     let timing = |key: &str| key.starts_with("time/") || key == "tokens_per_s";
     let rows = rows_of_steps(&run.join("metrics.jsonl"));
     let values = |row: &gradus::run::MetricsRow| {
@@ -701,7 +701,7 @@ fn resumes_with(method: &str, train: &str, rows: impl IntoIterator<Item = serde_
     assert!(rollouts(&whole.directory) == rollouts(&parts.directory), "{method}: rollouts.sqlite");
 }
 
-fn questions() -> impl Iterator<Item = serde_json::Value> {
+pub(crate) fn questions() -> impl Iterator<Item = serde_json::Value> {
     (0..30).map(|i| serde_json::json!({ "prompt": format!("{i}: what is {}?", COLOURS[i % 6]) }))
 }
 
@@ -734,7 +734,7 @@ fn distill_resumes_with_the_same_bits() {
     resumes(&method, questions_with_answers());
 }
 
-fn questions_with_answers() -> impl Iterator<Item = serde_json::Value> {
+pub(crate) fn questions_with_answers() -> impl Iterator<Item = serde_json::Value> {
     pairs().map(|pair| serde_json::json!({ "prompt": pair["prompt"], "completion": pair["chosen"] }))
 }
 

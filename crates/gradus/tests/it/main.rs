@@ -9,6 +9,7 @@ mod invariants;
 mod layering;
 mod learning;
 mod metrics;
+mod ranks;
 mod recipes;
 mod records;
 #[path = "../support/mod.rs"]

@@ -47,7 +47,7 @@ fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
     let name = words.next().expect("a name");
     let options: Vec<String> = words.map(|word| option(&word)).collect();
     let config = configure(std::slice::from_ref(&name), &options).expect("known");
-    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch::new(64, None));
     let measures =
         config[0].build(&models, &Interrupt::default()).expect("readable").measure(rows).expect("measurable");
     let key = |part: &str| if part.is_empty() { name.clone() } else { format!("{name}/{part}") };
@@ -79,7 +79,7 @@ fn layers_of_bert_score_are_the_tools() {
 fn summac_needs_two_labels() {
     let options = ["model=FIXTURES/../encoders/bert", "entailment=good", "contradiction=2"];
     let options: Vec<String> = options.into_iter().map(option).collect();
-    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch::new(64, None));
     let config = configure(&["summac_zs".into()], &options).expect("known");
     let error = config[0].build(&models, &Interrupt::default()).err().expect("refused").to_string();
     assert_eq!(error, "the options `entailment` and `contradiction` of `summac` both name `good`");
@@ -94,7 +94,7 @@ fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
         std::fs::copy(encoder.join(name), copy.path().join(name)).expect("copied");
     }
     std::fs::write(copy.path().join("tokenizer_config.json"), r#"{"model_max_length": 12}"#).expect("written");
-    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch::new(64, None));
     let open = |path: &Path| models.classifier(&path.to_string_lossy()).expect("a classifier");
     let (limited, free) = (open(copy.path()), open(&encoder));
     let long = "the tea is warm and the cup is full, she poured the water slowly, more tea for everyone";

@@ -270,7 +270,7 @@ impl Run {
             beams: None,
             stop: &[],
             masking: Some(Masking { mask: &script, guide: None, record: Record::Nothing }),
-            episodes: Some(Scene { episodes: &self.episodes, when: "step 1" }),
+            episodes: Some(Scene { episodes: &self.episodes, when: "step 1", earlier: &[] }),
             progress: &Unwatched,
         };
         let prompts = recorded.len() / GROUP;
@@ -357,7 +357,7 @@ impl Run {
             &self.model.clone().valid(),
             &rollouts,
             temperature,
-            MicroBatch { rows: None, tokens: 100_000 },
+            MicroBatch::new(100_000, None),
         );
         let leaves_out = self.given("mask_truncated_completions") == true;
         for (i, rollout) in rollouts.rollouts.iter().enumerate() {

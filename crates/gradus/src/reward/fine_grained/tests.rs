@@ -12,7 +12,7 @@ use crate::reward::{Interrupt, apply, build, load_learned};
 use crate::stats::Stats;
 use crate::text::Tokenizer;
 
-const PASSES: MicroBatch = MicroBatch { tokens: 40, rows: None };
+const PASSES: MicroBatch = MicroBatch::new(40, None);
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")

@@ -218,7 +218,7 @@ fn the_loss_falls_and_everything_is_recorded() {
 fn the_split_into_passes_changes_nothing_but_rounding() {
     let steps = |tokens, rows| {
         let mut settings = settings(12);
-        settings.passes = crate::batches::MicroBatch { tokens, rows };
+        settings.passes = crate::batches::MicroBatch::new(tokens, rows);
         run(&points(), &settings).bits.iter().map(|&bits| f32::from_bits(bits)).collect::<Vec<_>>()
     };
     let whole = steps(4096, None);

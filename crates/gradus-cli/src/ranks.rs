@@ -1,0 +1,197 @@
+//! Runs on several ranks: how they start, who speaks, and how they end together.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgMatches};
+use gradus::Error;
+use gradus::ranks::{Launch, Mpi, PATIENCE, Ranks};
+
+use crate::output::Output;
+use crate::report;
+
+/// How long a rank that has failed waits for the first one to say so.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+
+/// Adds `--ranks` and `--rank-timeout` to a command that trains.
+pub fn arguments() -> [Arg; 2] {
+    let number = clap::value_parser!(u64).range(1..=65_536);
+    [
+        Arg::new("ranks").long("ranks").value_name("N").value_parser(number.clone()).help(
+            "Train with so many processes on this machine, which `mpiexec` starts. On a cluster, start gradus with `mpirun` or `srun`",
+        ),
+        Arg::new("rank-timeout").long("rank-timeout").value_name("SECONDS").value_parser(number).help(format!(
+            "How long a rank waits for another before the run ends. Default {}",
+            PATIENCE.as_secs()
+        )),
+    ]
+}
+
+/// What a launcher says of this process.
+///
+/// # Errors
+/// An environment that makes no sense.
+pub fn launch() -> anyhow::Result<Option<Launch>> {
+    let found = Launch::detect();
+    found.map_err(|error| {
+        let hint = "start gradus with `mpirun`, `mpiexec` or `srun`, or with `--ranks N`";
+        Error::input(error.to_string()).with_hint(hint).into()
+    })
+}
+
+/// Refuses a command that would run once a rank.
+///
+/// # Errors
+/// The launcher started more than one process.
+pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
+    match launch()? {
+        Some(Launch { size, launcher, .. }) if size > 1 => {
+            let message = format!("{} started `gradus {command}` {size} times, but it runs in one process", launcher.name());
+            Err(Error::input(message).with_hint("only training shares work among ranks: start this without the launcher").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where `--ranks` asks for processes that no launcher has started: starts them in the place of this one.
+///
+/// # Errors
+/// No launcher, or one that has started another number.
+pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
+    let Some(&wanted) = matches.get_one::<u64>("ranks") else { return Ok(()) };
+    if let Some(launch) = launch()? {
+        if launch.size as u64 == wanted {
+            return Ok(());
+        }
+        let message = format!("`--ranks` is {wanted}, but {} started {} processes", launch.launcher.name(), launch.size);
+        return Err(Error::input(message).with_hint("leave `--ranks` out: the launcher says how many there are").into());
+    }
+    let Some(launcher) = launcher() else {
+        let message = "`--ranks` needs MPI, and there is no `mpiexec` in `PATH`";
+        return Err(Error::input(message).with_hint("install it: `pip install mpich`, or the package `mpich` or `openmpi-bin`").into());
+    };
+    let program = std::env::current_exe().context("the path of gradus is unknown")?;
+    let mut command = Command::new(&launcher);
+    command.arg("-n").arg(wanted.to_string()).arg(program).args(std::env::args_os().skip(1));
+    // More ranks than cores are fine where somebody asks for them; Open MPI refuses them, and root, unless it is told.
+    command.envs([
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ]);
+    replace(command).with_context(|| format!("`{}` does not start", launcher.display()))
+}
+
+/// `mpiexec`, or `mpirun`, by `PATH`.
+fn launcher() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let named = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|program| Path::is_file(program));
+    named("mpiexec").or_else(|| named("mpirun"))
+}
+
+/// Puts another program in the place of this one, so that signals reach it.
+#[cfg(unix)]
+fn replace(mut command: Command) -> std::io::Result<()> {
+    use std::os::unix::process::CommandExt as _;
+    Err(command.exec())
+}
+
+#[cfg(not(unix))]
+fn replace(mut command: Command) -> std::io::Result<()> {
+    let status = command.status()?;
+    std::process::exit(status.code().unwrap_or(1))
+}
+
+/// The ranks of a training command, and what its output goes to.
+pub struct Joined {
+    /// The ranks.
+    pub ranks: Ranks,
+    launch: Option<Launch>,
+    silence: Option<Output>,
+}
+
+impl Joined {
+    /// One rank alone.
+    pub fn alone() -> Self {
+        Self { ranks: Ranks::ALONE, launch: None, silence: None }
+    }
+
+    /// Joins the ranks that a launcher started; one rank alone where there is no launcher.
+    ///
+    /// # Errors
+    /// No MPI, or one that does not belong to the launcher.
+    pub fn new(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let Some(launch) = launch()? else { return Ok(Self::alone()) };
+        let patience = matches.get_one::<u64>("rank-timeout").map_or(PATIENCE, |&seconds| Duration::from_secs(seconds));
+        let ranks = match (Mpi::open(&launch), launch.size) {
+            (Ok(mpi), _) => Ranks::new(mpi, patience),
+            // Nobody to talk to.
+            (Err(_), 1) => Ranks::ALONE,
+            (Err(error), size) => {
+                let message = format!("{} started {size} processes, but {error}", launch.launcher.name());
+                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or name \
+                            it: `GRADUS_MPI=/path/to/libmpi.so`";
+                return Err(Error::input(message).with_hint(hint).into());
+            }
+        };
+        let silence = (!ranks.is_first()).then(Output::captured);
+        Ok(Self { ranks, launch: Some(launch), silence })
+    }
+
+    /// Whether a launcher started this process, alone or with others.
+    pub fn is_launched(&self) -> bool {
+        self.launch.is_some()
+    }
+
+    /// Where output goes: only the first rank speaks.
+    pub fn output<'o>(&'o self, out: &'o Output) -> &'o Output {
+        self.silence.as_ref().unwrap_or(out)
+    }
+
+    /// Threads of this rank, where nobody says how many: its share of the cores. A launcher that binds ranks to cores has shared them
+    /// already.
+    pub fn threads(&self, cores: usize) -> Option<usize> {
+        let local = self.launch.filter(|launch| launch.size > 1)?.local_size?;
+        let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let all = all.lines().filter(|line| line.starts_with("processor")).count();
+        (cores >= all).then(|| (cores / local).max(1))
+    }
+
+    /// The end of the command on all ranks: an error is shown once.
+    ///
+    /// # Errors
+    /// That of this rank, where it is the one to show it.
+    pub fn end(&self, result: anyhow::Result<()>, out: &Output) -> anyhow::Result<()> {
+        let ranks = self.ranks;
+        match result {
+            _ if ranks.is_alone() => result,
+            Ok(()) => {
+                ranks.finish();
+                Ok(())
+            }
+            // All have stopped at the same step.
+            Err(error) if matches!(error.downcast_ref::<Error>(), Some(Error::Interrupted)) => {
+                ranks.finish();
+                match ranks.is_first() {
+                    true => Err(error),
+                    false => std::process::exit(i32::from(report::finish(Err(error), self.output(out)))),
+                }
+            }
+            Err(error) if ranks.is_first() => {
+                let code = report::finish(Err(error), out);
+                ranks.abort(i32::from(code))
+            }
+            Err(error) => {
+                ranks.fail(&report::text(&error));
+                // The first rank says it, and ends this one.
+                std::thread::sleep(LAST_WORDS);
+                let code = report::finish(Err(error.context(format!("rank {}", ranks.rank()))), out);
+                ranks.abort(i32::from(code))
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Gradients summed over ranks.
+//!
+//! Every rank sends each of the others a part of its sums, adds up the parts that it receives, in the order of the tree of lanes, and
+//! sends the result to all. A number crosses the network as often as in a ring all-reduce, and the order of the sum does not depend on
+//! the number of ranks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::{HostValues, host_values};
+
+use super::optimizer::GradientSum;
+use crate::ranks::{LaneSums, Lanes, Node, Summand, combine, nodes_of};
+
+/// Numbers that are exchanged at once: 128 MiB.
+const BLOCK: usize = 32 << 20;
+
+/// A trained parameter: its name, how many numbers it has, and where it is.
+pub(super) type Parameter = (String, usize, Device);
+
+/// The sum over the lanes of all ranks. `own` holds those of this rank.
+pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parameter]) -> Option<GradientSum> {
+    if lanes.ranks().is_alone() {
+        return own.into_sum();
+    }
+    let ranks = lanes.ranks();
+    // Which parameters each node has a gradient of: a loss need not depend on all.
+    let has = |sum: &Option<GradientSum>, name: &str| sum.as_ref().is_some_and(|sum| sum.sum(name).is_some());
+    let of_node = |(_, sum): &(Node, Option<GradientSum>)| -> Vec<bool> {
+        parameters.iter().map(|(name, ..)| has(sum, name)).collect()
+    };
+    let present = ranks.all("which gradients there are", &own.nodes().iter().map(of_node).collect::<Vec<_>>());
+    let holders: Vec<Holder> = present.into_iter().enumerate().map(|(rank, present)| Holder::new(rank, lanes, present)).collect();
+    let is_anywhere = |parameter: usize| holders.iter().any(|holder| holder.present.iter().any(|node| node[parameter]));
+    let layout = Layout::new(parameters, (0..parameters.len()).filter(|&parameter| is_anywhere(parameter)));
+    if layout.places.is_empty() {
+        return None;
+    }
+    // On a CPU these are handles: nothing is copied.
+    let values_of = |(_, sum): &(Node, Option<GradientSum>)| -> Vec<Option<HostValues>> {
+        let of = |(name, ..): &Parameter| sum.as_ref()?.sum(name).map(|sum| host_values(sum.clone()));
+        parameters.iter().map(of).collect()
+    };
+    let values: Vec<Vec<Option<HostValues>>> = own.nodes().iter().map(values_of).collect();
+    let mut sums: Vec<Vec<f32>> = layout.places.iter().map(|(_, range)| Vec::with_capacity(range.len())).collect();
+    for start in (0..layout.len()).step_by(BLOCK) {
+        let block = start..layout.len().min(start + BLOCK);
+        let pieces: Vec<Range<usize>> = (0..ranks.size()).map(|rank| piece(&block, rank, ranks.size())).collect();
+
+        // 1. Everybody gets what is theirs to add up.
+        let mut sends: Vec<Vec<u8>> = pieces.iter().map(|_| Vec::new()).collect();
+        for of_node in &values {
+            for (send, piece) in sends.iter_mut().zip(&pieces) {
+                for (parameter, part) in layout.parts(piece) {
+                    if let Some(values) = &of_node[parameter] {
+                        extend(send, &values[part]);
+                    }
+                }
+            }
+        }
+        let received = ranks.exchange("gradients", sends.into_iter().map(Arc::new).collect());
+
+        // 2. The sum, in the order of the tree.
+        let mine = &pieces[ranks.rank()];
+        let mut found: Vec<BTreeMap<Node, Part>> = layout.parts(mine).map(|_| BTreeMap::new()).collect();
+        for (holder, bytes) in holders.iter().zip(&received) {
+            let mut rest = bytes.as_slice();
+            for (node, present) in holder.nodes.iter().zip(&holder.present) {
+                for (place, (parameter, part)) in layout.parts(mine).enumerate() {
+                    let sum = present[parameter].then(|| {
+                        let (own, others) = rest.split_at(4 * part.len());
+                        rest = others;
+                        Part(numbers(own))
+                    });
+                    found[place].extend(sum.map(|sum| (*node, sum)));
+                }
+            }
+        }
+        let held: Vec<Node> = holders.iter().flat_map(|holder| holder.nodes.iter().copied()).collect();
+        let mut summed = Vec::with_capacity(4 * mine.len());
+        for mut nodes in found {
+            let mut take = |node: Node| held.contains(&node).then(|| nodes.remove(&node));
+            let Part(sum) = combine(Node::root(lanes.count()), &mut take).expect("some lane has it");
+            extend(&mut summed, &sum);
+        }
+
+        // 3. Everybody gets the whole.
+        let all = ranks.exchange("summed gradients", vec![Arc::new(summed); ranks.size()]);
+        for (bytes, piece) in all.iter().zip(&pieces) {
+            let mut rest = bytes.as_slice();
+            for (place, part) in layout.places_in(piece) {
+                let (own, others) = rest.split_at(4 * part.len());
+                sums[place].extend(own.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)));
+                rest = others;
+            }
+        }
+    }
+    let named = layout.places.iter().zip(sums).map(|((parameter, range), values)| {
+        let (name, _, device) = &parameters[*parameter];
+        (name.clone(), Tensor::from_data(TensorData::new(values, [range.len()]), device))
+    });
+    Some(named.collect())
+}
+
+/// What a rank holds.
+struct Holder {
+    nodes: Vec<Node>,
+    /// Of each node, which parameters it has a gradient of.
+    present: Vec<Vec<bool>>,
+}
+
+impl Holder {
+    fn new(rank: usize, lanes: Lanes, present: Vec<Vec<bool>>) -> Self {
+        Self { nodes: nodes_of(lanes.of_rank(rank)), present }
+    }
+}
+
+/// Where parameters lie end to end.
+struct Layout {
+    /// Each parameter with its numbers.
+    places: Vec<(usize, Range<usize>)>,
+}
+
+impl Layout {
+    fn new(parameters: &[Parameter], chosen: impl Iterator<Item = usize>) -> Self {
+        let mut end = 0;
+        let place = |parameter: usize| {
+            let start = end;
+            end += parameters[parameter].1;
+            (parameter, start..end)
+        };
+        Self { places: chosen.map(place).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.places.last().map_or(0, |(_, range)| range.end)
+    }
+
+    /// The places that a piece touches, and which of their numbers.
+    fn places_in(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let first = self.places.partition_point(|(_, range)| range.end <= piece.start);
+        let Range { start, end } = *piece;
+        let touched = self.places.iter().enumerate().skip(first).take_while(move |(_, (_, range))| range.start < end);
+        touched.map(move |(place, (_, range))| (place, start.max(range.start) - range.start..end.min(range.end) - range.start))
+    }
+
+    /// The parameters that a piece touches, and which of their numbers.
+    fn parts(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        self.places_in(piece).map(|(place, part)| (self.places[place].0, part))
+    }
+}
+
+/// What rank `rank` of `size` adds up of a block.
+fn piece(block: &Range<usize>, rank: usize, size: usize) -> Range<usize> {
+    let at = |rank: usize| block.start + block.len() * rank / size;
+    at(rank)..at(rank + 1)
+}
+
+/// Part of a parameter's sum.
+struct Part(Vec<f32>);
+
+impl Summand for Part {
+    fn plus(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, x)| *sum += x);
+        self
+    }
+}
+
+fn extend(bytes: &mut Vec<u8>, values: &[f32]) {
+    let start = bytes.len();
+    bytes.resize(start + 4 * values.len(), 0);
+    bytes[start..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)).collect()
+}

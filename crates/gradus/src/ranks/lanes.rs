@@ -1,0 +1,88 @@
+//! Lanes: the parts of a step that are summed in one order, whatever computes them.
+
+use std::ops::Range;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Ranks, share};
+
+/// The rows of an optimizer step in parts of equal size, and the ranks that share them.
+///
+/// Floating-point sums depend on their order. Within a lane, rows are added up in their order. Lanes are added up in a fixed binary tree:
+/// `((l₀ + l₁) + (l₂ + l₃)) + …`. A rank owns neighboring lanes. So the sum is the same bits on any number of ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lanes {
+    count: usize,
+    ranks: Ranks,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl Lanes {
+    /// One lane on one rank: rows are added up in their order.
+    pub const ONE: Self = Self { count: 1, ranks: Ranks::ALONE };
+
+    /// So many lanes on these ranks.
+    ///
+    /// # Panics
+    /// When `count` is not a power of two, or below the number of ranks.
+    pub fn new(count: usize, ranks: Ranks) -> Self {
+        assert!(count.is_power_of_two(), "{count} lanes form no binary tree");
+        assert!(count >= ranks.size(), "{} ranks cannot share {count} lanes", ranks.size());
+        Self { count, ranks }
+    }
+
+    /// The ranks that share them.
+    pub fn ranks(self) -> Ranks {
+        self.ranks
+    }
+
+    /// How many there are.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// The lanes of this rank.
+    pub fn own(self) -> Range<usize> {
+        self.of_rank(self.ranks.rank())
+    }
+
+    /// The lanes of a rank.
+    pub(crate) fn of_rank(self, rank: usize) -> Range<usize> {
+        share(self.count, 1, rank, self.ranks.size())
+    }
+
+    /// Which of `rows` rows are in a lane.
+    pub fn rows(self, lane: usize, rows: usize) -> Range<usize> {
+        share(rows, 1, lane, self.count)
+    }
+
+    /// Runs `work` for each lane of this rank, and returns what it gave for all lanes, in order.
+    ///
+    /// # Errors
+    /// That of the first lane that failed.
+    pub fn run<T, E>(
+        self,
+        what: &'static str,
+        mut work: impl FnMut(usize) -> std::result::Result<T, E>,
+    ) -> std::result::Result<Vec<T>, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Serialize + DeserializeOwned,
+    {
+        let own: std::result::Result<Vec<T>, E> = self.own().map(&mut work).collect();
+        if self.ranks.is_alone() {
+            return own;
+        }
+        let mut found = Vec::with_capacity(self.count);
+        for one in self.ranks.all(what, &own) {
+            found.extend(one?);
+        }
+        Ok(found)
+    }
+}

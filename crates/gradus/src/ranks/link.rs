@@ -1,0 +1,163 @@
+//! How ranks reach each other: MPI between processes, or channels between threads.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use gradus_mpi::{Lost, Mpi, Wait};
+
+/// Messages between ranks.
+pub trait Link: Send + Sync {
+    /// The number of this rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+
+    /// Sends each of `sends` to its rank, and receives a message of known length from each of `receives`, in their order. Messages
+    /// between two ranks arrive in the order in which they are sent.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached. Nothing more can be exchanged then.
+    fn exchange(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        wait: Wait,
+    ) -> Result<Vec<Vec<u8>>, Lost>;
+
+    /// Ends all ranks at once, with this exit code.
+    fn abort(&self, code: i32) -> !;
+
+    /// Takes leave of the others.
+    fn finish(&self);
+}
+
+impl Link for Mpi {
+    fn rank(&self) -> usize {
+        Mpi::rank(self)
+    }
+
+    fn size(&self) -> usize {
+        Mpi::size(self)
+    }
+
+    fn exchange(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        wait: Wait,
+    ) -> Result<Vec<Vec<u8>>, Lost> {
+        Mpi::exchange(self, sends, receives, wait)
+    }
+
+    fn abort(&self, code: i32) -> ! {
+        Mpi::abort(self, code)
+    }
+
+    fn finish(&self) {
+        if let Err(lost) = self.finalize() {
+            tracing::warn!("MPI does not end: {lost}");
+        }
+    }
+}
+
+type Queues = HashMap<(usize, usize), Vec<Arc<Vec<u8>>>>;
+
+/// Messages on their way between threads of one process.
+#[derive(Default)]
+struct Post {
+    /// By sender and receiver, oldest first.
+    queues: Mutex<Queues>,
+    news: Condvar,
+}
+
+/// One of several threads that are ranks.
+struct Thread {
+    rank: usize,
+    size: usize,
+    post: Arc<Post>,
+}
+
+/// Links between so many threads of this process: for tests, and to see what ranks would do without starting any.
+pub fn threads(size: usize) -> Vec<Box<dyn Link>> {
+    let post = Arc::new(Post::default());
+    (0..size).map(|rank| Box::new(Thread { rank, size, post: Arc::clone(&post) }) as Box<dyn Link>).collect()
+}
+
+impl Link for Box<dyn Link> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+
+    fn size(&self) -> usize {
+        (**self).size()
+    }
+
+    fn exchange(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        wait: Wait,
+    ) -> Result<Vec<Vec<u8>>, Lost> {
+        (**self).exchange(sends, receives, wait)
+    }
+
+    fn abort(&self, code: i32) -> ! {
+        (**self).abort(code)
+    }
+
+    fn finish(&self) {
+        (**self).finish();
+    }
+}
+
+impl Link for Thread {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn exchange(
+        &self,
+        sends: &[(usize, Arc<Vec<u8>>)],
+        receives: &[(usize, usize)],
+        wait: Wait,
+    ) -> Result<Vec<Vec<u8>>, Lost> {
+        let since = Instant::now();
+        let mut queues = self.post.queues.lock().expect("no holder panics");
+        for (to, bytes) in sends.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            queues.entry((self.rank, *to)).or_default().push(Arc::clone(bytes));
+        }
+        self.post.news.notify_all();
+        let mut found = Vec::with_capacity(receives.len());
+        for &(from, length) in receives {
+            if length == 0 {
+                found.push(Vec::new());
+                continue;
+            }
+            let message = loop {
+                let queue = queues.entry((from, self.rank)).or_default();
+                if !queue.is_empty() {
+                    break queue.remove(0);
+                }
+                let Some(left) = wait.limit.checked_sub(since.elapsed()) else {
+                    return Err(Lost::Late { ranks: vec![from], limit_s: wait.limit.as_secs() });
+                };
+                queues = self.post.news.wait_timeout(queues, left).expect("no holder panics").0;
+            };
+            assert_eq!(message.len(), length, "a message from rank {from}");
+            found.push(Arc::unwrap_or_clone(message));
+        }
+        Ok(found)
+    }
+
+    fn abort(&self, code: i32) -> ! {
+        panic!("rank {} ends all with code {code}", self.rank)
+    }
+
+    fn finish(&self) {}
+}

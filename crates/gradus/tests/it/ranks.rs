@@ -1,0 +1,165 @@
+//! The same run on 1, 2, 3 and 4 ranks ends with the same bits, for every method. Here ranks are threads; processes that MPI starts are
+//! tested in the tests of the command line.
+
+use std::thread;
+
+use gradus::Error;
+use gradus::ranks::{PATIENCE, Ranks, threads};
+use gradus::run::Existing;
+use gradus::train::observer::{Observer, Silent};
+use gradus::train::{Outcome, run_on};
+use serde_json::{Value, json};
+
+use crate::learning::{Place, Stopper, logged, marked, pairs, questions, questions_with_answers};
+
+/// What all runs of this file are trained with: five steps, of which the last has fewer rows than there are lanes.
+const TRAIN: &str = "max_steps: 5, batch_size: 6, micro_batch_tokens: 60, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, \
+                     save_steps: 2, lanes: 4";
+
+/// A configuration whose `method` is open: what follows closes it.
+fn text(method: &str) -> String {
+    format!("method: {{{method}}}\ntrain: {{{TRAIN}}}\n")
+}
+
+/// Runs a plan on so many ranks, each a thread, with an observer of its own.
+fn on<O: Observer>(
+    size: usize,
+    place: &Place,
+    (name, start, rest): (&str, &str, &str),
+    existing: Existing,
+    observer: impl Fn(usize) -> O + Sync,
+) -> Vec<gradus::Result<Outcome>> {
+    thread::scope(|scope| {
+        let rank = |(rank, link): (usize, _)| {
+            let (plan, observer) = (place.plan(name, start, rest).on_existing(existing), &observer);
+            scope.spawn(move || run_on(&plan, Ranks::new(link, PATIENCE), &mut observer(rank)))
+        };
+        let ranks: Vec<_> = threads(size).into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    })
+}
+
+/// Compares runs on 2, 3 and 4 ranks with one on one.
+fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
+    let (place, rest) = (Place::new(rows), text(method));
+    let alone = gradus::train::run(&place.plan("alone", start, &rest), &mut Silent).expect("it trains");
+    for size in [2, 3, 4] {
+        let name = format!("ranks-{size}");
+        let outcomes = on(size, &place, (&name, start, &rest), Existing::Refuse, |_| Silent);
+        let outcomes: Vec<Outcome> = outcomes.into_iter().map(|outcome| outcome.expect("it trains")).collect();
+        let first = &outcomes[0];
+        assert!(outcomes[1..].iter().all(|outcome| outcome.results.is_null()), "the first rank alone has results");
+        assert!(weights(&alone) == weights(first), "{method} on {size} ranks: weights");
+        assert_eq!(logged(&alone.directory), logged(&first.directory), "{method} on {size} ranks");
+        assert_eq!(alone.results["after"], first.results["after"], "{method} on {size} ranks");
+        assert_eq!(alone.results["best"], first.results["best"], "{method} on {size} ranks");
+        assert!(rollouts(&alone) == rollouts(first), "{method} on {size} ranks: rollouts.sqlite");
+    }
+}
+
+/// The file of the trained weights, or of the adapter.
+fn weights(outcome: &Outcome) -> Vec<u8> {
+    let files = ["model.safetensors", "adapter_model.safetensors"].map(|name| outcome.model.join(name));
+    std::fs::read(files.iter().find(|file| file.is_file()).expect("weights")).expect("readable")
+}
+
+/// Everything that was sampled.
+fn rollouts(outcome: &Outcome) -> Option<Vec<u8>> {
+    std::fs::read(outcome.directory.join("rollouts.sqlite")).ok()
+}
+
+const ONLINE: &str = "}\nreward: {rule: {length: {target: 3}}";
+
+#[test]
+fn sft_on_ranks() {
+    let rows = || (0..40).map(|i| json!({ "text": format!("{i} is {}", ["red", "a long way off"][i % 2]) }));
+    same_bits("qwen3", "sft: {}", rows());
+    same_bits("gpt2", "sft: {}}\nlora: {rank: 2", rows());
+    same_bits("t5", "sft: {}", questions_with_answers());
+}
+
+#[test]
+fn methods_over_pairs_on_ranks() {
+    same_bits("qwen3", "dpo: {}", pairs());
+    same_bits("qwen3", "orpo: {}", pairs());
+    same_bits("qwen3-reward", "reward: {}", pairs());
+}
+
+#[test]
+fn kto_and_distillation_on_ranks() {
+    same_bits("qwen3", "kto: {}", marked());
+    let teacher = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let method = format!("distill: {{teacher_model: {}, max_new_tokens: 5, lmbda: 0.5}}", teacher.display());
+    same_bits("qwen3", &method, questions_with_answers());
+}
+
+#[test]
+fn grpo_and_rloo_on_ranks() {
+    let grpo = "grpo: {group_size: 3, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2, resample_rounds: 1}";
+    same_bits("qwen3", &format!("{grpo}{ONLINE}"), questions());
+    same_bits("gpt2", &format!("grpo: {{group_size: 2, max_new_tokens: 5, loss_type: bnpo}}{ONLINE}}}\nlora: {{rank: 2"), questions());
+    same_bits("qwen3", &format!("rloo: {{group_size: 2, max_new_tokens: 6, kl_coefficient: 0.1}}{ONLINE}"), questions());
+}
+
+#[test]
+fn ppo_and_a2c_on_ranks() {
+    for trunk in ["shared", "separate"] {
+        let method = format!("ppo: {{max_new_tokens: 6, mini_batches: 2, kl: {{target: 1.0, horizon: 20}}, critic: {{trunk: {trunk}}}}}{ONLINE}");
+        same_bits("qwen3", &method, questions());
+    }
+    same_bits("gpt2", &format!("a2c: {{max_new_tokens: 6}}{ONLINE}"), questions());
+    same_bits("t5", &format!("ppo: {{max_new_tokens: 6}}{ONLINE}"), questions());
+}
+
+#[test]
+fn nlpo_and_trpo_on_ranks() {
+    same_bits("qwen3", &format!("nlpo: {{max_new_tokens: 6, top_p: 0.7, mask_update_iterations: 2}}{ONLINE}"), questions());
+    same_bits("qwen3", &format!("trpo: {{max_new_tokens: 6, critic_updates: 2, cg_max_steps: 4}}{ONLINE}"), questions());
+}
+
+#[test]
+fn episodes_on_ranks() {
+    let guess = "grpo: {group_size: 2, max_new_tokens: 24}}\nenvironment: {guess: {high: 9}}\nepisode: {max_turns: 3";
+    same_bits("qwen3", guess, questions());
+}
+
+#[test]
+fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
+    for method in [
+        "dpo: {}".to_owned(),
+        format!("grpo: {{group_size: 2, max_new_tokens: 6}}{ONLINE}"),
+        format!("ppo: {{max_new_tokens: 6, update_epochs: 2}}{ONLINE}"),
+    ] {
+        let rows: Vec<Value> = if method.starts_with("dpo") { pairs().collect() } else { questions().collect() };
+        let (place, rest) = (Place::new(rows), text(&method));
+        let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
+        let parts = ("parts", "qwen3", rest.as_str());
+        // Another rank than the first is asked to stop: all of them do.
+        let asked = |wanted: usize| move |rank: usize| Stopper(if rank == wanted { 2 } else { usize::MAX });
+        let stopped = on(4, &place, parts, Existing::Refuse, asked(2));
+        assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
+        let stopped = on(1, &place, parts, Existing::Resume, asked(0));
+        assert!(matches!(stopped[0], Err(Error::Interrupted)), "{stopped:?}");
+        let outcome = on(2, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
+        assert!(weights(&alone) == weights(&outcome), "{method}: weights");
+        assert_eq!(logged(&alone.directory), logged(&outcome.directory), "{method}");
+    }
+}
+
+#[test]
+fn what_ranks_cannot_share_is_refused() {
+    let (place, rest) = (Place::new(pairs()), text("dpo: {}"));
+    let errors = on(5, &place, ("five", "qwen3", &rest), Existing::Refuse, |_| Silent);
+    for error in errors {
+        let error = error.expect_err("there are four lanes").to_string();
+        assert_eq!(error, "5 ranks cannot share the work of a run with `train.lanes: 4`");
+    }
+    assert!(!place.run("five").exists(), "nothing was begun");
+    // One has a directory, and says so to all.
+    std::fs::create_dir(place.run("taken")).expect("made");
+    std::fs::write(place.run("taken").join("notes.txt"), "mine").expect("written");
+    let errors = on(2, &place, ("taken", "qwen3", &rest), Existing::Refuse, |_| Silent);
+    let errors: Vec<String> = errors.into_iter().map(|error| error.expect_err("it is taken").to_string()).collect();
+    assert!(errors[0].contains("exists and is not empty"), "{errors:?}");
+    assert_eq!(errors[1], format!("rank 0: {}", errors[0]));
+}
