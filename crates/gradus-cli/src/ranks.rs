@@ -47,7 +47,8 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 /// The launcher started more than one process.
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
-        Some(Launch { size, launcher, .. }) if size > 1 => {
+        Some(Launch { rank, size, launcher, .. }) if size > 1 => {
+            stay_silent_unless_first(rank);
             let message = format!("{} started `gradus {command}` {size} times, but it runs in one process", launcher.name());
             Err(Error::input(message).with_hint("only training shares work among ranks: start this without the launcher").into())
         }
@@ -83,6 +84,14 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
     ]);
     replace(command).with_context(|| format!("`{}` does not start", launcher.display()))
+}
+
+/// Ends a process that has the same to say as the first one, and no way to ask it.
+fn stay_silent_unless_first(rank: usize) {
+    if rank > 0 {
+        std::thread::sleep(Duration::from_secs(2));
+        std::process::exit(1);
+    }
 }
 
 /// `mpiexec`, or `mpirun`, by `PATH`.
@@ -132,7 +141,8 @@ impl Joined {
             // Nobody to talk to.
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {
-                let message = format!("{} started {size} processes, but {error}", launch.launcher.name());
+                stay_silent_unless_first(launch.rank);
+                let message = format!("{} started {size} processes, and this one cannot join them: {error}", launch.launcher.name());
                 let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or name \
                             it: `GRADUS_MPI=/path/to/libmpi.so`";
                 return Err(Error::input(message).with_hint(hint).into());
@@ -168,7 +178,11 @@ impl Joined {
     pub fn end(&self, result: anyhow::Result<()>, out: &Output) -> anyhow::Result<()> {
         let ranks = self.ranks;
         match result {
-            _ if ranks.is_alone() => result,
+            // MPI wants to be left in any case.
+            _ if ranks.is_alone() => {
+                ranks.finish();
+                result
+            }
             Ok(()) => {
                 ranks.finish();
                 Ok(())

@@ -11,6 +11,7 @@ mod compare;
 mod full;
 mod limits;
 mod process;
+mod ranks;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;
 

@@ -4,11 +4,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// More ranks than cores, and root, are fine in a test.
+const LAUNCHING: [(&str, &str); 4] = [
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
+
 /// A folder with data and what every run of one case is started with.
 pub struct Lab {
     folder: tempfile::TempDir,
     method: String,
     arguments: Vec<String>,
+    /// Before the name of the program: a launcher.
+    launcher: Vec<String>,
 }
 
 /// What sentences about cups and kettles there are.
@@ -43,7 +53,12 @@ impl Lab {
         let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
         flags.retain(|pair| last(pair[0]) == Some(pair[1]));
         arguments.extend(flags.concat().iter().map(|&text| text.to_owned()));
-        Self { folder, method: method.to_owned(), arguments }
+        Self { folder, method: method.to_owned(), arguments, launcher: Vec::new() }
+    }
+
+    /// Has a launcher start the runs from now on.
+    pub fn launched_by(&mut self, launcher: &[&str]) {
+        self.launcher = launcher.iter().map(|&word| word.to_owned()).collect();
     }
 
     /// What a run is started with, but for its directory.
@@ -60,7 +75,9 @@ impl Lab {
 
     /// Starts a run in `directory`, or goes on with the one there, given nothing but its directory.
     pub fn start(&self, directory: &Path, resume: bool) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
+        let words: Vec<&str> = self.launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_gradus")]).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).envs(LAUNCHING);
         command.arg(&self.method).args(["--output-dir", "run", "--quiet"]);
         if resume {
             command.arg("--resume");
@@ -208,7 +225,7 @@ impl Killer {
 }
 
 /// Waits until `is_time`, or the process has ended.
-fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
+pub fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
     let start = Instant::now();
     while child.try_wait().expect("a process can be asked").is_none() && !is_time(start) {
         assert!(start.elapsed() < Duration::from_secs(1200), "a run of nine steps hangs");
