@@ -149,7 +149,7 @@ pub fn plan<'py>(
     let plan = asked.plan().map_err(|error| exception(py, error))?;
     let found: gradus::Result<Forecast> = compute(py, None, &shared.interrupt, move || {
         gradus_cli::fetch_inputs(&plan)?;
-        Ok(forecast::workload(&plan, &mut gradus::observer::Silent)?.forecast())
+        Ok(forecast::workload(&plan, 1, &mut gradus::observer::Silent)?.forecast())
     })?;
     let found = found.map_err(|error| exception(py, error))?;
     let mut report = serde_json::to_value(&found).expect("a forecast is plain data");

@@ -157,7 +157,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     );
     let written = RunConfig::parse(&written).expect("the configuration reads");
     let plan = Plan::check(&written, &Machine::detect()).expect("the configuration holds");
-    let forecast = forecast::workload(&plan, &mut Silent).expect("a forecast").forecast();
+    let forecast = forecast::workload(&plan, 1, &mut Silent).expect("a forecast").forecast();
     // The program itself is here already, and pages are no part of what is counted.
     let peak = forecast.peak();
     let uncounted = peak.program + peak.pages;

@@ -42,7 +42,9 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let file = what.filter(|_| method.is_none());
     let given = train::every_flag().given(matches);
     let plan = train::plan(&Request { file, method, flags: &given, ..Request::default() }, matches)?;
-    let workload = forecast::workload(&plan, &mut Watcher::new(out))?;
+    let ranks = matches.get_one::<u64>("ranks").map(|&ranks| ranks as usize);
+    let plan = if ranks.is_some() { plan.on_ranks() } else { plan };
+    let workload = forecast::workload(&plan, ranks.unwrap_or(1), &mut Watcher::new(out))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);
     if *plan.device() != DeviceChoice::cpu() {

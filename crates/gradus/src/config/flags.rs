@@ -132,7 +132,7 @@ fn takes_tasks(scope: Scope<'_>) -> bool {
 /// Where help lists a key of `train`.
 fn section(key: &str) -> &'static str {
     match key {
-        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes" | "recompute" => {
+        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes" | "shard_moments" | "recompute" => {
             "Length and batches"
         }
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"

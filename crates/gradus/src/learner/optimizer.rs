@@ -5,12 +5,14 @@
 //! step gives the same bits every time.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 use crate::model::NamePath;
-use crate::ranks::Summand;
+use crate::ranks::{Ranks, Summand};
 use gradus_kernels::{AdamWStep, adamw, add_gradient, flat_gradient, host_values, sum_of_squares};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
@@ -186,12 +188,71 @@ pub struct Optimizer {
     config: OptimizerConfig,
     steps: u64,
     moments: BTreeMap<String, Moments>,
+    /// What this rank keeps of the moments; all, where nothing is said.
+    shares: Option<Arc<Shares>>,
+}
+
+/// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
+/// <https://arxiv.org/abs/1910.02054>).
+#[derive(Debug)]
+struct Shares {
+    ranks: Ranks,
+    /// Each parameter with its place, in the order of names.
+    places: BTreeMap<String, Range<usize>>,
+    /// Numbers of all of them.
+    len: usize,
+    /// Where they are.
+    device: Option<Device>,
+}
+
+impl Shares {
+    fn new<M: Module>(ranks: Ranks, module: &M) -> Self {
+        let parameters = parameters(module);
+        let device = parameters.first().map(|(.., device)| device.clone());
+        let mut len = 0;
+        let place = |(name, n, _): (String, usize, Device)| {
+            len += n;
+            (name, len - n..len)
+        };
+        let places = parameters.into_iter().map(place).collect();
+        Self { ranks, places, len, device }
+    }
+
+    /// The numbers of the parameter `name` that `rank` keeps.
+    fn of(&self, rank: usize, name: &str) -> Range<usize> {
+        let place = &self.places[name];
+        let at = |rank: usize| (self.len * rank / self.ranks.size()).clamp(place.start, place.end) - place.start;
+        at(rank)..at(rank + 1)
+    }
+
+    /// Those that this rank keeps.
+    fn own(&self, name: &str) -> Range<usize> {
+        self.of(self.ranks.rank(), name)
+    }
+
+    /// Joins what every rank has of some parameters, `own` being the values of this one.
+    fn gather(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
+        let names: Vec<&String> = own.keys().collect();
+        let bytes: Vec<u8> = own.values().flatten().flat_map(|value| value.to_le_bytes()).collect();
+        let all = self.ranks.exchange("shares of parameters", vec![Arc::new(bytes); self.ranks.size()]);
+        let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        let mut of_name = |name: &String| {
+            let mut values = Vec::with_capacity(self.places[name].len());
+            for (rank, rest) in rests.iter_mut().enumerate() {
+                let (part, others) = rest.split_at(4 * self.of(rank, name).len());
+                values.extend(part.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)));
+                *rest = others;
+            }
+            (name.clone(), values)
+        };
+        names.into_iter().map(&mut of_name).collect()
+    }
 }
 
 impl Optimizer {
     /// An optimiser that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
-        Self { config: config.into(), steps: 0, moments: BTreeMap::new() }
+        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None }
     }
 
     /// Steps taken so far.
@@ -206,7 +267,51 @@ impl Optimizer {
 
     /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters.
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
-        Self { config, steps, moments }
+        Self { config, steps, moments, shares: None }
+    }
+
+    /// Keeps only this rank's share of the moments from now on.
+    #[must_use]
+    pub fn sharded<M: Module>(mut self, ranks: Ranks, module: &M) -> Self {
+        if ranks.is_alone() {
+            return self;
+        }
+        let shares = Shares::new(ranks, module);
+        let part = |(name, Moments { first, second }): (String, Moments)| {
+            let own = shares.own(&name);
+            let cut = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
+            (!own.is_empty()).then(|| (name, Moments { first: first.map(cut), second: cut(second) }))
+        };
+        self.moments = std::mem::take(&mut self.moments).into_iter().filter_map(part).collect();
+        Self { shares: Some(Arc::new(shares)), ..self }
+    }
+
+    /// What is remembered, by parameter name: whole, on the first rank. Where it is sharded, all ranks must ask, and the others get
+    /// nothing.
+    pub fn whole_moments(&self) -> BTreeMap<String, Moments> {
+        let Some(shares) = &self.shares else { return self.moments.clone() };
+        let values = |of: &dyn Fn(&Moments) -> Option<Tensor<1>>| -> BTreeMap<String, Vec<f32>> {
+            let own = |name: &String| {
+                let part = self.moments.get(name).and_then(of).map_or_else(Vec::new, |part| host_values(part).to_vec());
+                (name.clone(), part)
+            };
+            shares.gather(&shares.places.keys().map(own).collect())
+        };
+        let mut firsts = match self.config.moments() {
+            2 => values(&|moments| moments.first.clone()),
+            _ => BTreeMap::new(),
+        };
+        let seconds = values(&|moments| Some(moments.second.clone()));
+        let Some(device) = shares.device.as_ref().filter(|_| shares.ranks.is_first()) else { return BTreeMap::new() };
+        let tensor = |values: Vec<f32>| {
+            let n = values.len();
+            Tensor::from_data(TensorData::new(values, [n]), device)
+        };
+        let join = |(name, second): (String, Vec<f32>)| {
+            let first = firsts.remove(&name).map(tensor);
+            (name, Moments { first, second: tensor(second) })
+        };
+        seconds.into_iter().map(join).collect()
     }
 
     /// Makes room for the moments of every trained parameter of `module` that has none yet.
@@ -214,9 +319,12 @@ impl Optimizer {
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        let (config, moments) = (self.config, &mut self.moments);
-        let each = |name, n, device: Device| {
-            moments.entry(name).or_insert_with(|| Moments::zeros(config, n, &device));
+        let (config, moments, shares) = (self.config, &mut self.moments, self.shares.clone());
+        let each = |name: String, n, device: Device| {
+            let n = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
+            if n > 0 {
+                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, &device));
+            }
         };
         module.visit(&mut Trained { path: NamePath::default(), each });
     }
@@ -255,7 +363,15 @@ impl Optimizer {
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
-        module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients })
+        let Some(shares) = self.shares.clone() else {
+            return module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients });
+        };
+        // Every rank moves its share, and gets the others'.
+        let (path, moved) = (NamePath::default(), BTreeMap::new());
+        let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
+        module.visit(&mut sharer);
+        let values = shares.gather(&sharer.moved);
+        module.map(&mut Filler { path: NamePath::default(), values })
     }
 
     /// Moves one parameter, given flat and without autodiff.
@@ -398,6 +514,67 @@ impl ModuleMapper for Stepper<'_> {
                 .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), is_decayed(D, &name))
                 .reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
+        })
+    }
+}
+
+/// Moves this rank's share of every parameter that has a gradient.
+struct Sharer<'a> {
+    path: NamePath,
+    learning_rate: f64,
+    optimizer: &'a mut Optimizer,
+    gradients: &'a GradientSum,
+    shares: &'a Shares,
+    moved: BTreeMap<String, Vec<f32>>,
+}
+
+impl ModuleVisitor for Sharer<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let name = self.path.name();
+        let Some(gradient) = self.gradients.sum(&name) else { return };
+        let own = self.shares.own(&name);
+        if own.is_empty() {
+            self.moved.insert(name, Vec::new());
+            return;
+        }
+        // Copies: the kernels write where the values lie.
+        let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
+        let values = part(param.val().inner().reshape(gradient.dims()));
+        let rates = (self.learning_rate, self.gradients.scale);
+        let moved = self.optimizer.update(&name, values, part(gradient.clone()), rates, is_decayed(D, &name));
+        self.moved.insert(name, host_values(moved).to_vec());
+    }
+}
+
+/// Puts values in the place of parameters.
+struct Filler {
+    path: NamePath,
+    values: BTreeMap<String, Vec<f32>>,
+}
+
+impl ModuleMapper for Filler {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(values) = self.values.remove(&self.path.name()) else { return param };
+        param.map(|value| {
+            let (shape, tracked) = (value.dims(), value.is_autodiff());
+            let filled = Tensor::from_data(TensorData::new(values, shape), &value.device().inner());
+            if tracked { filled.autodiff().require_grad() } else { filled }
         })
     }
 }

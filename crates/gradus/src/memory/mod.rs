@@ -16,6 +16,9 @@ use crate::model::WeightFormat;
 use crate::rng::Purpose;
 use terms::{Head, Model, Pass};
 
+/// Bytes of gradients that ranks exchange at once.
+pub const REDUCED_AT_ONCE: u64 = 128 << 20;
+
 /// What a run computes, by the sizes that memory follows from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -41,6 +44,10 @@ pub struct Workload {
     pub tries_longest: bool,
     /// Numbers that the optimiser remembers of each trained one.
     pub moments: u64,
+    /// The ranks that share the lanes of `passes`. What is forecast is the memory of one of them.
+    pub ranks: usize,
+    /// Whether each rank keeps only its share of the moments.
+    pub shards_moments: bool,
     /// Whether a copy of the policy is held that follows it, and reads what is sampled.
     pub has_lagged: bool,
     /// Where something else than the optimiser moves the policy, before the critic learns: vectors as long as what it trains
@@ -210,7 +217,9 @@ impl Workload {
             phases.push(self.scoring(pass));
         }
         phases.extend(self.measuring());
-        phases.extend([update, self.optimizer(), self.checkpoint()]);
+        phases.push(update);
+        phases.extend(self.reduction());
+        phases.extend([self.optimizer(), self.checkpoint()]);
         for phase in &mut phases {
             phase.pages = (KEPT * (phase.total() - phase.program) as f64) as u64;
         }
@@ -282,7 +291,7 @@ impl Workload {
             name,
             weights: held.sum::<u64>() + self.lagged(),
             gradients: 0,
-            moments: self.moments * self.stepped_weights(),
+            moments: self.moments * self.stepped_weights() / if self.shards_moments { self.ranks as u64 } else { 1 },
             activations: 0,
             working: 0,
             pages: 0,
@@ -348,6 +357,19 @@ impl Workload {
         Some(Phase { working: working.max()?, ..self.held("measuring") })
     }
 
+    /// The sums of lanes that a rank holds beside that of the lane under way: one a level of their tree at most.
+    fn lanes(&self) -> u64 {
+        let own = self.passes.lanes.count().div_ceil(self.ranks);
+        u64::from(own.next_power_of_two().trailing_zeros()) * self.trained_weights()
+    }
+
+    /// The sum of the gradients of all ranks: the rank's own, the whole, and three blocks on their way.
+    fn reduction(&self) -> Option<Phase> {
+        let sums = self.trained_weights();
+        let blocks = 3 * sums.min(REDUCED_AT_ONCE);
+        (self.ranks > 1).then(|| Phase { gradients: 2 * sums, working: blocks, ..self.held("ranks") })
+    }
+
     /// The pass of all steps that holds most, with what it holds: also the gradients of the passes before it.
     fn update(&self) -> (Phase, Pass) {
         let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
@@ -362,12 +384,9 @@ impl Workload {
         for (iteration, batch) in self.batches().enumerate() {
             for part in self.parts(iteration, &batch) {
                 let lengths: Vec<usize> = part.iter().map(|&row| self.rows[row].tokens).collect();
-                for (i, range) in self.passes.split(&lengths).into_iter().enumerate() {
-                    consider(
-                        self.pass(&part[range]),
-                        if i > 0 { sums } else { 0 },
-                        if is_first { first } else { later },
-                    );
+                for (i, range) in self.passes.in_lanes(&lengths).into_iter().flatten() {
+                    let sums = if i > 0 { sums + self.lanes() } else { 0 };
+                    consider(self.pass(&part[range]), sums, if is_first { first } else { later });
                 }
                 is_first = false;
                 walked += part.len();
@@ -377,7 +396,7 @@ impl Workload {
             }
             if walked > ROWS_WALKED {
                 // After so many, the longest pass that any step can hold is as good as what the rest would hold.
-                consider(self.pass(&self.longest()), sums, later);
+                consider(self.pass(&self.longest()), sums + self.lanes(), later);
                 break;
             }
         }

@@ -37,6 +37,9 @@ pub struct TrainConfig {
     /// 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`).
     #[schemars(range(max = 65_536))]
     pub lanes: Option<usize>,
+    /// Keep the moments of the optimizer once over all ranks, each rank its share (ZeRO-1), instead of once on each. The results are the
+    /// same bits. Default false.
+    pub shard_moments: bool,
     /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
     pub try_longest: bool,
     /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
@@ -177,6 +180,7 @@ impl Default for TrainConfig {
             micro_batch_size: None,
             micro_batch_tokens: 4096,
             lanes: None,
+            shard_moments: false,
             try_longest: true,
             memory_check: true,
             recompute: false,

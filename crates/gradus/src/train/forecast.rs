@@ -5,7 +5,7 @@ use super::examples;
 use super::models::task;
 use super::prepare::{Start, fetch_models};
 use crate::algorithm::OnlineMethod;
-use crate::batches::Order;
+use crate::batches::{MicroBatch, Order};
 use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
 use crate::generate::TrainedLogprobs;
@@ -16,6 +16,7 @@ use crate::method::{Cast, Iteration, Stay, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
+use crate::ranks::{Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -23,12 +24,13 @@ use crate::rollout::Prompt;
 ///
 /// # Errors
 /// What is wrong with the models' configurations or the rows.
-pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
+/// [`with_rows`] of a plan that is to run on so many ranks.
+pub fn workload(plan: &Plan, ranks: usize, observer: &mut dyn Observer) -> Result<Workload> {
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
     let cast = cast::open(plan, &start)?;
     let (rows, held_out) = plan.method().visit(Sizes { plan, start: &start, cast: &cast, observer })?;
-    with_rows(plan, &start, &cast, rows, &held_out)
+    with_rows(plan, &start, &cast, ranks, rows, &held_out)
 }
 
 /// Reads the rows of a plan, and says what each costs.
@@ -77,6 +79,7 @@ pub(crate) fn with_rows(
     plan: &Plan,
     start: &Start,
     cast: &Cast<Player>,
+    ranks: usize,
     mut rows: Vec<Row>,
     held_out: &[Row],
 ) -> Result<Workload> {
@@ -107,9 +110,11 @@ pub(crate) fn with_rows(
         shared_at_first: 0,
         rows,
         steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
-        passes: train.passes(),
+        passes: MicroBatch { lanes: Lanes::new(train.lanes.unwrap_or(1), Ranks::ALONE), ..train.passes() },
         tries_longest: train.try_longest,
         moments: train.optimizer().moments(),
+        ranks,
+        shards_moments: train.shard_moments,
         has_lagged: cast.lagged.is_some(),
         vectors: None,
         sampling: Vec::new(),
@@ -296,7 +301,6 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batches::MicroBatch;
     use crate::model::{ModelDir, ModelShape, WeightFormat};
 
     fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {
@@ -325,6 +329,8 @@ mod tests {
             passes: MicroBatch::new(micro_batch_tokens, None),
             tries_longest: true,
             moments: 2,
+            ranks: 1,
+            shards_moments: false,
             has_lagged: false,
             vectors: None,
             sampling: Vec::new(),

@@ -25,6 +25,7 @@ use crate::metric_models::MetricModels;
 use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
+use crate::ranks::Ranks;
 use crate::reward::config::Learned;
 use crate::reward::{self, EnvironmentReward, Interrupt, MixReward, Reward};
 use crate::rng::Purpose;
@@ -41,6 +42,8 @@ pub(super) struct Models<'a> {
     pub checkpoint: Option<&'a Checkpoint>,
     /// With autodiff.
     pub device: &'a Device,
+    /// Who shares the moments.
+    pub ranks: Ranks,
 }
 
 /// Which stream of [`Purpose::Init`] draws what.
@@ -179,10 +182,12 @@ impl Models<'_> {
 
     /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.
     pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
-        match self.checkpoint {
-            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, module, self.device),
-            None => Ok(Optimizer::new(config)),
-        }
+        let optimizer = match self.checkpoint {
+            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, module, self.device)?,
+            None => Optimizer::new(config),
+        };
+        let ranks = if self.plan.train().shard_moments { self.ranks } else { Ranks::ALONE };
+        Ok(optimizer.sharded(ranks, module))
     }
 
     /// Where the policy's weights come from: the checkpoint, or the start model.

@@ -526,11 +526,12 @@ impl<'a> Recorder<'a> {
                 ("stats".to_owned(), Value::Object(self.pending.to_json())),
             ]),
         };
+        // Where moments are sharded, all ranks bring theirs.
+        let moments = moments_on_host(optimizers);
         if !self.ranks.is_first() {
             self.saved = Some(step);
             return Ok(());
         }
-        let moments = moments_on_host(optimizers);
         let tensors = optimizer_tensors(optimizers, &moments);
         let parts = CheckpointParts {
             run_state: &self.state,
@@ -588,7 +589,7 @@ fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<HostMoments> {
         let named = |(name, Moments { first, second }): (&String, &Moments)| {
             (format!("{prefix}{name}"), first.clone().map(host_values), host_values(second.clone()))
         };
-        optimizer.moments().iter().map(named).collect::<Vec<_>>()
+        optimizer.whole_moments().iter().map(named).collect::<Vec<_>>()
     };
     optimizers.iter().flat_map(of).collect()
 }

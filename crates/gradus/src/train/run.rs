@@ -295,7 +295,7 @@ impl Job<'_> {
         }
         let machine = Machine::detect();
         let forecast =
-            forecast::check(&forecast::with_rows(self.plan, self.start, self.cast, rows, held_out)?, &machine)?;
+            forecast::check(&forecast::with_rows(self.plan, self.start, self.cast, self.lanes.ranks().size(), rows, held_out)?, &machine)?;
         if let Some(free) = machine.memory_free_bytes.filter(|&free| free < forecast.peak_bytes) {
             let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
@@ -542,6 +542,7 @@ impl Job<'_> {
             cast: self.cast,
             checkpoint: self.checkpoint.as_ref(),
             device: &self.device,
+            ranks: self.lanes.ranks(),
         }
     }
 

@@ -247,7 +247,7 @@ fn refusal(model: &str, keys: &str) -> Error {
     );
     let plan = Plan::check(&RunConfig::parse(&text).expect("reads"), &Machine::detect()).expect("a plan");
     let error = gradus::train::run(&plan, &mut Silent).expect_err("models that do not fit");
-    let planned = gradus::train::forecast::workload(&plan, &mut Silent).expect_err("`gradus plan` says it too");
+    let planned = gradus::train::forecast::workload(&plan, 1, &mut Silent).expect_err("`gradus plan` says it too");
     assert_eq!(planned.to_string(), error.to_string());
     error
 }

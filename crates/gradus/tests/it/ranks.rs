@@ -78,6 +78,31 @@ fn sft_on_ranks() {
     same_bits("t5", "sft: {}", questions_with_answers());
 }
 
+/// What is sharded needs no other name in the run: the files are those of a run alone.
+#[test]
+fn moments_are_sharded_to_the_same_bits() {
+    for method in ["sft: {}", "sft: {}}\nlora: {rank: 2"] {
+        let rows = || (0..40).map(|i| json!({ "text": format!("{i} is {}", ["red", "a long way off"][i % 2]) }));
+        let place = Place::new(rows());
+        let rest = text(method);
+        let shards = rest.replace("lanes: 4", "lanes: 4, shard_moments: true");
+        let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
+        let checkpoint = |outcome: &Outcome| {
+            let path = outcome.directory.join("checkpoints/step-000004/optimizer.safetensors");
+            std::fs::read(path).expect("a checkpoint")
+        };
+        for size in [2, 3, 4] {
+            let name = format!("shards-{size}");
+            let parts = (name.as_str(), "qwen3", shards.as_str());
+            let stopped = on(size, &place, parts, Existing::Refuse, |_| Stopper(2));
+            assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
+            let outcome = on(size, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
+            assert!(weights(&alone) == weights(&outcome), "{method} on {size} ranks: weights");
+            assert!(checkpoint(&alone) == checkpoint(&outcome), "{method} on {size} ranks: moments");
+        }
+    }
+}
+
 #[test]
 fn methods_over_pairs_on_ranks() {
     same_bits("qwen3", "dpo: {}", pairs());
@@ -135,10 +160,10 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
         let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
         let parts = ("parts", "qwen3", rest.as_str());
         // Another rank than the first is asked to stop: all of them do.
-        let asked = |wanted: usize| move |rank: usize| Stopper(if rank == wanted { 2 } else { usize::MAX });
-        let stopped = on(4, &place, parts, Existing::Refuse, asked(2));
+        let asked = |wanted: usize, after| move |rank: usize| Stopper(if rank == wanted { after } else { usize::MAX });
+        let stopped = on(4, &place, parts, Existing::Refuse, asked(2, 2));
         assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
-        let stopped = on(1, &place, parts, Existing::Resume, asked(0));
+        let stopped = on(1, &place, parts, Existing::Resume, asked(0, 1));
         assert!(matches!(stopped[0], Err(Error::Interrupted)), "{stopped:?}");
         let outcome = on(2, &place, parts, Existing::Resume, |_| Silent).remove(0).expect("it trains");
         assert!(weights(&alone) == weights(&outcome), "{method}: weights");
