@@ -149,6 +149,10 @@ impl Joined {
             }
         };
         let silence = (!ranks.is_first()).then(Output::captured);
+        if silence.is_some() {
+            // The wish to stop reaches every rank, and all stop together; the first one answers.
+            crate::watch::catch_interrupts(None);
+        }
         Ok(Self { ranks, launch: Some(launch), silence })
     }
 

@@ -12,6 +12,7 @@ use crate::output::Output;
 mod annotate;
 mod bench;
 mod chat;
+mod cluster;
 mod compare;
 mod completions;
 mod config;
@@ -153,6 +154,7 @@ fn others() -> Vec<Entry> {
             arguments: |command| crate::help::brief(runs::arguments(command)),
             run: Box::new(runs::run),
         },
+        entry!(Train, "cluster", cluster::ClusterArgs, "Write what starts a run on Slurm, Kubernetes or SkyPilot"),
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
         entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),

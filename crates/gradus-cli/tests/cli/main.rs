@@ -28,6 +28,7 @@ mod mutate;
 mod overwrite;
 mod plan;
 mod plugins;
+mod ranks;
 mod recipes;
 mod resume;
 mod rows;

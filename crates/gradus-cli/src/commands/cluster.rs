@@ -1,0 +1,277 @@
+//! `gradus cluster slurm|kubernetes|skypilot FILE`: what starts a run on a cluster, on several ranks.
+//!
+//! The script or manifest goes to stdout, so that it can be read before anything starts. `--submit` hands it over.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use gradus::Error;
+use gradus::config::{Plan, Request, RunConfig};
+use gradus::machine::Machine;
+use gradus::train::forecast;
+use serde_json::json;
+
+use crate::output::Output;
+use crate::watch::Watcher;
+
+/// Arguments of `gradus cluster`.
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    #[command(subcommand)]
+    system: System,
+}
+
+#[derive(Debug, Subcommand)]
+enum System {
+    /// Print a batch script for Slurm
+    Slurm(SlurmArgs),
+    /// Print an MPIJob for Kubernetes with Kubeflow's MPI operator
+    Kubernetes(KubernetesArgs),
+    /// Print a task for SkyPilot
+    Skypilot(SkypilotArgs),
+}
+
+/// What all systems are told.
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The configuration file of the run. It names an `output_dir` on a file system that all nodes share
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Machines
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    nodes: u32,
+    /// Ranks on each machine; one for each processor socket is usual
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks_per_node: u32,
+    /// Cores of each rank
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    cpus: u32,
+    /// Gigabytes of memory of each machine. Default: what `gradus plan` forecasts, and a quarter more
+    #[arg(long, value_name = "GB", value_parser = clap::value_parser!(u64).range(1..))]
+    memory: Option<u64>,
+    /// The name of the job. Default: that of the output directory
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Hand it over instead of printing it
+    #[arg(long)]
+    submit: bool,
+}
+
+#[derive(Debug, Args)]
+struct SlurmArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The longest that the job may take
+    #[arg(long, value_name = "D-HH:MM:SS", default_value = "1-00:00:00")]
+    time: String,
+    /// The partition
+    #[arg(long, value_name = "NAME")]
+    partition: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct KubernetesArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The image: gradus, an MPI and an SSH server
+    #[arg(long, value_name = "IMAGE", required = true)]
+    image: String,
+    /// The claim of the volume that all pods share
+    #[arg(long, value_name = "NAME", required = true)]
+    volume_claim: String,
+    /// Where the volume is in the pods
+    #[arg(long, value_name = "DIR", default_value = "/data")]
+    mount: String,
+}
+
+#[derive(Debug, Args)]
+struct SkypilotArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The command that installs gradus and an MPI on a machine
+    #[arg(long, value_name = "COMMAND", default_value = "pip install gradus-rl mpich")]
+    setup: String,
+}
+
+/// A run, as systems are told of it.
+struct Job {
+    name: String,
+    file: String,
+    ranks: u32,
+    nodes: u32,
+    ranks_per_node: u32,
+    cpus: u32,
+    gigabytes: u64,
+}
+
+impl Job {
+    fn new(args: &RunArgs, out: &Output) -> anyhow::Result<Self> {
+        let request = Request { file: Some(&args.file), ..Request::default() };
+        let plan = Plan::check(&RunConfig::load(&request)?, &Machine::detect())?.on_ranks();
+        if !plan.is_set("output_dir") {
+            let message = format!("`{}` names no `output_dir`", args.file.display());
+            let hint = "name one on a file system that all nodes share: a job that starts again goes on there";
+            return Err(Error::input(message).with_hint(hint).into());
+        }
+        let ranks = args.nodes * args.ranks_per_node;
+        let lanes = plan.train().lanes.unwrap_or(1);
+        if ranks as usize > lanes {
+            let message = format!("{ranks} ranks cannot share the work of a run with {lanes} lanes");
+            return Err(Error::input(message).with_hint("set `train.lanes` in the file to a power of two that is as large").into());
+        }
+        let gigabytes = match args.memory {
+            Some(gigabytes) => gigabytes,
+            None => {
+                let workload = forecast::workload(&plan, ranks as usize, &mut Watcher::new(out));
+                let workload = workload.context("the memory cannot be forecast here; name it with `--memory`")?;
+                let of_rank = workload.forecast().peak_bytes as f64;
+                (of_rank * f64::from(args.ranks_per_node) * 1.25 / 1e9).ceil() as u64
+            }
+        };
+        let directory = plan.output_dir().file_name().map_or("gradus".into(), |name| name.to_string_lossy());
+        let allowed = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+        let name: String = args.name.as_deref().unwrap_or(&directory).chars().map(allowed).collect();
+        let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
+        let file = quoted(&args.file);
+        Ok(Self { name: name.trim_matches('-').to_owned(), file, ranks, nodes, ranks_per_node, cpus, gigabytes })
+    }
+
+    /// What each rank runs. It goes on where an earlier job ended.
+    fn command(&self) -> String {
+        format!("gradus train {} --resume --threads {}", self.file, self.cpus)
+    }
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:@%".contains(letter);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+fn slurm(args: &SlurmArgs, job: &Job) -> String {
+    let Job { name, nodes, ranks_per_node, cpus, gigabytes, .. } = job;
+    let partition = args.partition.as_ref().map_or(String::new(), |name| format!("#SBATCH --partition={name}\n"));
+    format!(
+        "#!/bin/bash\n\
+         #SBATCH --job-name={name}\n\
+         #SBATCH --nodes={nodes}\n\
+         #SBATCH --ntasks-per-node={ranks_per_node}\n\
+         #SBATCH --cpus-per-task={cpus}\n\
+         #SBATCH --mem={gigabytes}G\n\
+         #SBATCH --time={time}\n\
+         {partition}\
+         #SBATCH --output={name}-%j.log\n\
+         # Five minutes before the time is over, all ranks stop after a checkpoint. A job that starts again goes on from there.\n\
+         #SBATCH --signal=TERM@300\n\
+         #SBATCH --requeue\n\
+         # `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH; `srun --mpi=list` shows what is there.\n\
+         srun --cpus-per-task={cpus} --kill-on-bad-exit=1 {command}\n",
+        time = args.time,
+        command = job.command(),
+    )
+}
+
+fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
+    let Job { name, nodes, ranks, ranks_per_node, cpus, gigabytes, .. } = job;
+    let volumes = json!([{ "name": "shared", "persistentVolumeClaim": { "claimName": args.volume_claim } }]);
+    let mounts = json!([{ "name": "shared", "mountPath": args.mount }]);
+    let limits = json!({ "cpu": cpus * ranks_per_node, "memory": format!("{gigabytes}G") });
+    let pod = |container: serde_json::Value| json!({ "spec": { "containers": [container], "volumes": volumes } });
+    let command = format!("mpirun -n {ranks} --bind-to none {}", job.command());
+    let launcher = pod(json!({
+        "name": "launcher", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
+        "command": ["/bin/sh", "-c", command],
+    }));
+    let worker = pod(json!({
+        "name": "worker", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
+        "resources": { "limits": limits },
+    }));
+    let manifest = json!({
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": { "name": name },
+        "spec": {
+            "slotsPerWorker": ranks_per_node,
+            "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": 3 },
+            "mpiReplicaSpecs": {
+                "Launcher": { "replicas": 1, "template": launcher },
+                "Worker": { "replicas": nodes, "template": worker },
+            },
+        },
+    });
+    // JSON is YAML.
+    serde_json::to_string_pretty(&manifest).expect("plain data") + "\n"
+}
+
+fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
+    let Job { name, nodes, ranks, ranks_per_node, cpus, gigabytes, .. } = job;
+    let cpus = cpus * ranks_per_node;
+    let setup = args.setup.replace('\n', "\n  ");
+    format!(
+        "name: {name}\n\
+         num_nodes: {nodes}\n\
+         resources:\n\
+         \x20 cpus: {cpus}+\n\
+         \x20 memory: {gigabytes}+\n\
+         setup: |\n\
+         \x20 {setup}\n\
+         run: |\n\
+         \x20 # The first machine starts the ranks of all.\n\
+         \x20 if [ \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\
+         \x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed 's/$/:{ranks_per_node}/' | paste -sd, -)\n\
+         \x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\
+         \x20 fi\n",
+        command = job.command(),
+    )
+}
+
+/// Prints what starts the run, or hands it over.
+pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
+    let (text, submit): (String, Option<&[&str]>) = match &args.system {
+        System::Slurm(args) => (slurm(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sbatch"])),
+        System::Kubernetes(args) => {
+            (kubernetes(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["kubectl", "apply", "-f", "-"]))
+        }
+        System::Skypilot(args) => {
+            (skypilot(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sky", "launch", "-y", "/dev/stdin"]))
+        }
+    };
+    match submit {
+        Some(command) => hand_over(command, &text),
+        None => out.text(&text),
+    }
+}
+
+/// Gives `text` to a program.
+fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
+    let program = words[0];
+    let mut child = Command::new(program).args(&words[1..]).stdin(Stdio::piped()).spawn().map_err(|error| {
+        let hint = "leave `--submit` out to see what would be handed over";
+        Error::input(format!("`{program}` does not start: {error}")).with_hint(hint)
+    })?;
+    child.stdin.take().context("it has no input")?.write_all(text.as_bytes())?;
+    let status = child.wait()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::input(format!("`{program}` refused it ({status})")).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word() {
+        for (path, wanted) in [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")] {
+            assert_eq!(quoted(Path::new(path)), wanted);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Runs on several ranks that MPI starts: one voice, one error, one end. And what starts them on clusters.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::harness::{CliTest, Run, fixture_model, signal, wait_until};
+use crate::skip;
+
+/// The first `mpiexec` of `PATH`, without which the test is skipped.
+fn has_mpi(what: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found: Option<PathBuf> = std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|path| path.is_file());
+    if found.is_none() {
+        skip::skipped("mpiexec", what);
+    }
+    found.is_some()
+}
+
+fn place() -> CliTest {
+    let row = |i: usize| format!("{{\"prompt\": \"{i}: the tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}}\n");
+    CliTest::with("pairs.jsonl", &(0..40).map(row).collect::<String>())
+}
+
+/// The words of a short DPO run. What is given in `more` takes the place of what is usual.
+fn dpo<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let usual = [["--model", model], ["--data", "pairs.jsonl"], ["--max-steps", "4"], ["--learning-rate", "1e-3"]];
+    let left = usual.into_iter().filter(|[flag, _]| !more.contains(flag)).flatten();
+    ["dpo"].into_iter().chain(left).chain(more.iter().copied()).collect()
+}
+
+/// Runs gradus on ranks. Launchers print lines of their own, which are left out.
+fn on_ranks(test: &CliTest, arguments: &[&str]) -> Run {
+    let output = test.command(arguments).output().expect("the binary runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let lines = |text: String| text.lines().filter(|line| is_ours(line)).map(|line| format!("{line}\n")).collect();
+    Run { code: output.status.code().unwrap_or(-1), stdout: text(&output.stdout), stderr: lines(text(&output.stderr)) }
+}
+
+/// What gradus prints about an error.
+fn is_ours(line: &str) -> bool {
+    ["error:", "hint:", "  -->", "interrupted"].iter().any(|start| line.starts_with(start))
+}
+
+#[test]
+fn two_ranks_write_what_one_writes() {
+    if !has_mpi("a run on two ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    test.succeeds(&dpo(&model, &["--lanes", "8", "--output-dir", "one"]));
+    for (name, more) in [("two", [].as_slice()), ("sharded", &["--shard-moments"])] {
+        let run = on_ranks(&test, &dpo(&model, &[&["--ranks", "2", "--output-dir", name], more].concat()));
+        assert_eq!((run.code, run.stdout.trim()), (0, name), "{}", run.stderr);
+        let file = |run: &str, file: &str| std::fs::read(test.path().join(run).join(file)).expect("a file of the run");
+        for part in ["model/model.safetensors", "checkpoints/step-000004/optimizer.safetensors"] {
+            assert!(file("one", part) == file(name, part), "{name}: {part}");
+        }
+    }
+}
+
+#[test]
+fn an_error_is_said_once() {
+    if !has_mpi("errors on two ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let ranks = ["--ranks", "2"];
+    let said = |more: &[&str]| {
+        let run = on_ranks(&test, &dpo(&model, &[&ranks, more].concat()));
+        assert_ne!(run.code, 0);
+        run.stderr
+    };
+    assert_eq!(said(&["--data", "nothing.jsonl"]), "error: nothing.jsonl: no such file or directory\n");
+    assert_eq!(
+        said(&["--batch-size", "0"]),
+        "error: `train.batch_size` is 0, but must be at least 1\n  --> flag `--batch-size`\n"
+    );
+    let refused = said(&["--lanes", "1", "--output-dir", "none"]);
+    assert!(refused.starts_with("error: 2 ranks cannot share the work of a run with `train.lanes: 1`\nhint: "), "{refused}");
+    assert!(!test.path().join("none").exists());
+    std::fs::create_dir(test.path().join("taken")).expect("made");
+    test.write("taken/notes.txt", "mine");
+    let refused = said(&["--output-dir", "taken"]);
+    assert!(refused.starts_with("error: output directory `taken` exists and is not empty\n"), "{refused}");
+    assert_eq!(refused.matches("error:").count(), 1, "{refused}");
+}
+
+#[test]
+fn copies_of_one_process_are_refused() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = test.command(arguments).envs(variables.iter().copied()).output().expect("the binary runs");
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = run(&["data", "check", "pairs.jsonl"], &[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);
+    assert!(code == 1 && text.starts_with("error: `mpiexec` started `gradus data` 2 times, but it runs in one process\n"), "{text}");
+    let (code, text) = run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
+    let wanted = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
+    assert!(code == 1 && text.starts_with(wanted), "{text}");
+    let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
+    assert!(code == 1 && text.contains("2 copies were started as torchrun does"), "{text}");
+    let (code, text) = run(&dpo(&model, &["--ranks", "2"]), &[("PATH", "/nowhere")]);
+    assert!(code == 1 && text.starts_with("error: `--ranks` needs MPI, and there is no `mpiexec` in `PATH`\n"), "{text}");
+    assert!(!test.path().join("runs").exists(), "nothing was begun");
+}
+
+#[test]
+fn all_ranks_stop_when_they_are_asked_and_go_on() {
+    if !has_mpi("an interrupted run on two ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let steps = ["--max-steps", "400", "--lr-schedule", "constant"];
+    let started = dpo(&model, &[&["--ranks", "2", "--output-dir", "run", "--save-steps", "1000"], &steps[..]].concat());
+    let mut child = test.command(&started).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    wait_until("a step is logged", || {
+        assert_eq!(child.try_wait().expect("a process can be asked"), None, "it ended before it was told to");
+        std::fs::read_to_string(test.path().join("run/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 2)
+    });
+    // The launcher passes it on to the ranks; some end those that take too long.
+    signal("-INT", &child.id().to_string());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(!output.status.success());
+    let steps = std::fs::read_dir(test.path().join("run/checkpoints")).into_iter().flatten().flatten();
+    let step = steps.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse::<usize>().ok()).max();
+    // Open MPI ends its processes; MPICH lets them stop.
+    if let Some(step) = step {
+        let resumed = test.run(&["dpo", "--output-dir", "run", "--resume", "--max-steps", &(step + 1).to_string()]);
+        assert_eq!((resumed.code, resumed.stdout.trim()), (0, "run"), "{}", resumed.stderr);
+    }
+}
+
+const CONFIG: &str = "output_dir: runs/Tea 1\nmethod: {dpo: {}}\ndata: pairs.jsonl\n";
+
+#[test]
+fn a_script_for_slurm_can_be_handed_over() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
+    let script = test.succeeds(&["cluster", "slurm", "run.yml", "--nodes", "2", "--ranks-per-node", "2", "--cpus", "4", "-q"]);
+    for line in [
+        "#SBATCH --job-name=tea-1",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH --signal=TERM@300",
+        "srun --cpus-per-task=4 --kill-on-bad-exit=1 gradus train run.yml --resume --threads 4",
+    ] {
+        assert!(script.lines().any(|found| found == line), "{line} in\n{script}");
+    }
+    let memory = script.lines().find_map(|line| line.strip_prefix("#SBATCH --mem=")?.strip_suffix('G')?.parse::<u64>().ok());
+    assert!(memory.is_some_and(|gigabytes| gigabytes >= 1), "{script}");
+    // Each line is one that a shell reads.
+    let checked = Command::new("bash").args(["-n", "-c", &script]).status();
+    assert!(checked.is_ok_and(|status| status.success()), "{script}");
+
+    // A stand-in for `sbatch`.
+    let sbatch = test.write("bin/sbatch", "#!/bin/sh\ncat > got.sbatch\n");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&sbatch, executable).expect("it can be made executable");
+    let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let arguments = ["cluster", "slurm", "run.yml", "--memory", "3", "--submit", "-q"];
+    let status = test.command(&arguments).env("PATH", &path).status().expect("the binary runs");
+    assert!(status.success() && test.read("got.sbatch").contains("#SBATCH --mem=3G\n"));
+    let refused = test.command(&["cluster", "slurm", "run.yml", "--submit", "-q"]).env("PATH", "/nowhere").output();
+    let text = String::from_utf8_lossy(&refused.expect("the binary runs").stderr).into_owned();
+    assert!(text.starts_with("error: `sbatch` does not start: "), "{text}");
+}
+
+#[test]
+fn kubernetes_and_skypilot_get_what_they_read() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
+    let kubernetes = ["cluster", "kubernetes", "run.yml", "--nodes", "4", "--image", "me/gradus", "--volume-claim", "shared", "-q"];
+    let manifest: serde_json::Value = serde_json::from_str(&test.succeeds(&kubernetes)).expect("JSON, which is YAML");
+    assert_eq!((&manifest["apiVersion"], &manifest["kind"]), (&"kubeflow.org/v2beta1".into(), &"MPIJob".into()));
+    let replicas = &manifest["spec"]["mpiReplicaSpecs"];
+    assert_eq!((&replicas["Launcher"]["replicas"], &replicas["Worker"]["replicas"]), (&1.into(), &4.into()));
+    let launcher = &replicas["Launcher"]["template"]["spec"]["containers"][0];
+    assert_eq!(launcher["command"][2], "mpirun -n 4 --bind-to none gradus train run.yml --resume --threads 8");
+    let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
+    assert_eq!(*claim, "shared");
+    let task = test.succeeds(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
+    assert!(task.contains("num_nodes: 2\n") && task.contains("mpiexec -n 2 -hosts \"$HOSTS\" gradus train run.yml"), "{task}");
+}
+
+#[test]
+fn what_a_cluster_cannot_run_is_refused() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    test.write("run.yml", &format!("method: {{dpo: {{}}}}\ndata: pairs.jsonl\nmodel: {model}\n"));
+    test.fails(
+        &["cluster", "slurm", "run.yml"],
+        1,
+        "error: `run.yml` names no `output_dir`\n\
+         hint: name one on a file system that all nodes share: a job that starts again goes on there\n",
+    );
+    test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
+    test.fails(
+        &["cluster", "slurm", "run.yml", "--nodes", "9"],
+        1,
+        "error: 9 ranks cannot share the work of a run with 8 lanes\n\
+         hint: set `train.lanes` in the file to a power of two that is as large\n",
+    );
+}
