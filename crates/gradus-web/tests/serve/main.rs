@@ -2,8 +2,10 @@
 
 mod annotate;
 mod client;
+mod clients;
 mod judges;
 mod openai;
 mod recorder;
+mod rollouts;
 mod security;
 mod training;
