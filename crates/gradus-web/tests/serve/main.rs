@@ -8,4 +8,5 @@ mod openai;
 mod recorder;
 mod rollouts;
 mod security;
+mod trained;
 mod training;

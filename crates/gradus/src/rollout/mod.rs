@@ -8,6 +8,7 @@
 
 mod dialogue;
 pub mod episodes;
+pub mod server;
 
 use std::borrow::Cow;
 
@@ -15,6 +16,7 @@ pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
 pub use dialogue::Dialogue;
 pub use episodes::{Episodes, Scene};
+pub use server::ServerSource;
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -49,8 +51,19 @@ pub struct Rollout {
     pub turns: Vec<Turn>,
     /// What became of the episode; none where no environment answered.
     pub episode: Option<Episode>,
+    /// Which weights sampled it, where a server did.
+    pub sampled_with: Option<SampledWith>,
     /// Why the last turn ended.
     pub stop: StopReason,
+}
+
+/// The weights that a server sampled with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SampledWith {
+    /// What they are called there.
+    pub version: String,
+    /// After how many steps of the run they were the policy's.
+    pub step: usize,
 }
 
 /// One turn of an episode: ids that the policy drew, then ids of the environment's answer.
@@ -149,6 +162,7 @@ impl Rollout {
             supports: Vec::new(),
             turns: vec![Turn::unanswered(tokens)],
             episode: None,
+            sampled_with: None,
             stop,
         }
     }
@@ -332,6 +346,39 @@ pub trait RolloutSource {
     /// Whether the log-probabilities of its completions are those of the policy, to the bit. Where they are not, training computes
     /// them again.
     fn is_exact(&self) -> bool;
+
+    /// Says which iteration asks next.
+    fn at(&mut self, _iteration: usize) {}
+
+    /// How many iterations ahead of the one that trains it samples; 0 where each waits for the weights before it.
+    fn ahead(&self) -> usize {
+        0
+    }
+
+    /// Begins to sample what iteration `iteration` will ask for, with the weights of `policy`, unless it has begun already.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    fn begin(
+        &mut self,
+        _iteration: usize,
+        _policy: Policy,
+        _prompts: Vec<Prompt>,
+        _sampler: &Sampler<'_>,
+        _stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether it has begun to sample for iteration `iteration`.
+    fn has_begun(&self, _iteration: usize) -> bool {
+        false
+    }
+
+    /// What the user should know of what happened since it was asked last.
+    fn notices(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Samples in this process.
@@ -400,6 +447,7 @@ fn sample(
                 _ => completion.supports,
             },
             episode: None,
+            sampled_with: None,
             stop: completion.stop,
         });
     }
@@ -431,6 +479,7 @@ mod tests {
                 supports: Vec::new(),
                 turns: turns.iter().map(turn).collect(),
                 episode: None,
+                sampled_with: None,
                 stop: StopReason::Length,
             }
         };
