@@ -127,7 +127,8 @@ fn a_server_samples_the_ids_of_the_engine_here() {
     let dir = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
     let tokenizer = Tokenizer::from_dir(&dir.path).expect("a tokenizer");
     // Other weights than those the server began with.
-    let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device()).expect("a model");
+    let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())
+        .expect("a model");
     let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
     let options = ServerOptions {
         url: format!("http://{}", place.server.as_ref().expect("a server").host()),
@@ -193,10 +194,9 @@ fn a_server_samples_the_ids_of_the_engine_here() {
 #[test]
 fn ten_steps_at_a_server_are_those_without_one() {
     let mut place = Place::new();
-    for (kind, more) in [
-        ("whole", json!({})),
-        ("lora", json!({ "lora": { "rank": 4, "targets": ["q_proj", "v_proj"] } })),
-    ] {
+    for (kind, more) in
+        [("whole", json!({})), ("lora", json!({ "lora": { "rank": 4, "targets": ["q_proj", "v_proj"] } }))]
+    {
         // The one before keeps the last weights that it was given.
         place.serve();
         let names = [format!("{kind}-here"), format!("{kind}-there")];
@@ -216,7 +216,10 @@ fn ten_steps_at_a_server_are_those_without_one() {
         let apart = largest(&one, &other);
         assert!(apart < WEIGHT, "{kind}: {apart}");
         let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
-        assert!(difference.len() == 10 && difference.iter().all(|difference| *difference < f64::from(LOGPROB)), "{difference:?}");
+        assert!(
+            difference.len() == 10 && difference.iter().all(|difference| *difference < f64::from(LOGPROB)),
+            "{difference:?}"
+        );
         assert_eq!(place.metric(&names[1], "sampling/staleness"), [0.0; 10]);
         let ratios = place.metric(&names[1], "sampling/importance_sampling_ratio/mean");
         assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-3), "{ratios:?}");
@@ -246,7 +249,11 @@ fn a_server_that_is_ahead_samples_the_same_every_time() {
         for record in place.records(name) {
             let version = record.weight_version.expect("a server sampled it");
             // Two iterations before, and at first what is there.
-            assert!(version.ends_with(&format!("-v{}", record.step.saturating_sub(3))), "step {}: {version}", record.step);
+            assert!(
+                version.ends_with(&format!("-v{}", record.step.saturating_sub(3))),
+                "step {}: {version}",
+                record.step
+            );
         }
         assert_eq!(place.metric(name, "sampling/staleness"), [0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
         let difference = place.metric(name, "sampling/sampling_logp_difference/max");

@@ -1,0 +1,189 @@
+//! What TRL, `transformers`, peft and RL4LMs call things that have another name here, for the hint on an unknown key.
+
+/// A name of theirs and what it is here.
+struct Foreign {
+    /// Their names, in snake case.
+    names: &'static [&'static str],
+    /// The key here, with `*` for the method; `None` where there is none.
+    key: Option<&'static str>,
+    /// What differs, as the end of a sentence; without a key, the whole of it.
+    note: &'static str,
+}
+
+const fn same(names: &'static [&'static str], key: &'static str) -> Foreign {
+    Foreign { names, key: Some(key), note: "" }
+}
+
+const fn noted(names: &'static [&'static str], key: &'static str, note: &'static str) -> Foreign {
+    Foreign { names, key: Some(key), note }
+}
+
+const fn nothing(names: &'static [&'static str], note: &'static str) -> Foreign {
+    Foreign { names, key: None, note }
+}
+
+const FOREIGN: &[Foreign] = &[
+    same(&["lr", "learning_rate_policy"], "train.learning_rate"),
+    same(&["lr_scheduler_type", "lr_scheduler"], "train.lr_schedule"),
+    noted(&["warmup_ratio"], "train.warmup_steps", "below 1 it is a share of all steps"),
+    noted(
+        &["gradient_accumulation_steps"],
+        "train.micro_batch_size",
+        "`batch_size` counts the rows of a whole step, which is computed in parts of this size; the result is the same",
+    ),
+    noted(
+        &["per_device_train_batch_size", "train_batch_size"],
+        "train.batch_size",
+        "it counts the rows of a whole step, however many are computed at once",
+    ),
+    nothing(
+        &["per_device_eval_batch_size", "eval_batch_size"],
+        "evaluations choose their own batches; nothing depends on it",
+    ),
+    same(&["model_name_or_path", "model_id", "base_model", "model_name"], "model"),
+    same(&["dataset_name", "dataset", "train_file", "train_data", "data_path"], "data"),
+    same(&["eval_dataset", "validation_file"], "eval_data"),
+    nothing(
+        &["packing", "pack", "padding_free"],
+        "rows always lie end to end, without padding; `--packing` of `sft` cuts texts into blocks of one length",
+    ),
+    same(&["num_train_epochs", "num_epochs", "n_epochs"], "train.epochs"),
+    same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], "train.max_length"),
+    same(&["optim", "optimizer_type"], "train.optimizer"),
+    noted(&["adam_beta1", "adam_beta2"], "train.adam_betas", "both in a list"),
+    noted(&["bf16", "fp16", "torch_dtype", "dtype", "mixed_precision"], "train.compute", "`f32` or `bf16`"),
+    same(&["gradient_checkpointing", "use_gradient_checkpointing"], "train.recompute"),
+    same(&["save_total_limit"], "train.keep_checkpoints"),
+    noted(
+        &["eval_strategy", "evaluation_strategy", "do_eval"],
+        "train.eval_steps",
+        "0 evaluates at both ends, -1 never",
+    ),
+    noted(&["save_strategy"], "train.save_steps", "0 saves at the end alone"),
+    noted(&["report_to"], "train.tensorboard", "and `wandb` beside it"),
+    same(&["metric_for_best_model", "load_best_model_at_end"], "train.best_metric"),
+    same(&["dataset_text_field"], "train.text_column"),
+    nothing(
+        &["dataset_num_proc", "dataloader_num_workers"],
+        "rows are tokenised on all cores; there is nothing to set",
+    ),
+    nothing(
+        &["resume_from_checkpoint"],
+        "pass `--resume`, which goes on from the last checkpoint in the output directory",
+    ),
+    nothing(&["overwrite_output_dir"], "pass `--overwrite`"),
+    nothing(
+        &["push_to_hub", "hub_model_id"],
+        "nothing is uploaded; `model/` in the run directory is a model for the hub",
+    ),
+    same(&["use_peft", "peft", "use_lora"], "lora"),
+    same(&["lora_r", "r"], "lora.rank"),
+    same(&["lora_alpha"], "lora.alpha"),
+    same(&["lora_dropout"], "lora.dropout"),
+    same(&["lora_target_modules", "target_modules"], "lora.targets"),
+    noted(&["load_in_4bit", "quantization"], "train.frozen_weights", "`nf4` is the 4-bit format"),
+    noted(&["load_in_8bit"], "train.frozen_weights", "`int8` is the 8-bit format"),
+    same(&["num_generations", "num_return_sequences", "n_samples"], "method.*.group_size"),
+    same(&["max_completion_length", "response_length", "max_response_length"], "method.*.max_new_tokens"),
+    same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], "method.*.update_epochs"),
+    same(&["num_mini_batches"], "method.*.mini_batches"),
+    same(&["cliprange", "epsilon", "clip_epsilon"], "method.*.clip_range"),
+    same(&["epsilon_high", "cliprange_high"], "method.*.clip_range_high"),
+    noted(
+        &["use_vllm", "vllm_server_base_url", "vllm_server_host"],
+        "rollouts.server",
+        "the address of the server; docs/servers.md",
+    ),
+    same(&["vllm_importance_sampling_correction"], "rollouts.importance_sampling_correction"),
+    same(&["vllm_importance_sampling_mode"], "rollouts.importance_sampling_mode"),
+    same(
+        &["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"],
+        "rollouts.importance_sampling_clip_max",
+    ),
+    same(&["vllm_importance_sampling_clip_min"], "rollouts.importance_sampling_clip_min"),
+    same(&["cliprange_value", "vf_clip"], "method.*.value_clip_range"),
+    same(&["vf_coef", "value_loss_coef"], "method.*.value_coefficient"),
+    same(&["ent_coef", "entropy_coef"], "method.*.entropy_coefficient"),
+    same(&["gamma"], "method.*.discount"),
+    same(&["lam", "lambda", "gae_lam"], "method.*.gae_lambda"),
+    same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], "method.*.kl.coefficient"),
+    same(&["target_kl_value", "kl_target"], "method.*.kl.target"),
+    same(&["ref_model", "ref_model_name", "reference_model_path"], "method.*.reference_model"),
+    same(&["reward_model_path", "reward_model_name_or_path"], "reward.model"),
+    same(&["reward_funcs", "reward_function", "reward_fn"], "reward"),
+];
+
+/// How the place that a hint names is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// A key in a file: `train.learning_rate`.
+    Key,
+    /// A flag: `--learning-rate`.
+    Flag,
+    /// An argument of a function: `learning_rate`.
+    Argument,
+}
+
+/// What of a key is said in its flag.
+fn flag(key: &str) -> &str {
+    key.strip_prefix("train.").or_else(|| key.strip_prefix("method.*.")).unwrap_or(key)
+}
+
+/// What `name`, which another tool knows, is here; dashes and underscores are the same. `method` is the one that keys of a
+/// method belong to, where that is known.
+pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
+    let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
+    let found = FOREIGN.iter().find(|foreign| foreign.names.contains(&name.as_str()))?;
+    let Some(key) = found.key else { return Some(format!("`{name}` of other tools: {}", found.note)) };
+    let place = match spelling {
+        Spelling::Key => key.replace('*', method.unwrap_or("METHOD")),
+        Spelling::Flag => format!("--{}", flag(key).replace(['.', '_'], "-")),
+        Spelling::Argument => flag(key).replace('.', "_"),
+    };
+    let note = if found.note.is_empty() { String::new() } else { format!(" ({})", found.note) };
+    Some(format!("it is `{place}` here{note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{MethodConfig, Schema, Scope, flags};
+
+    #[test]
+    fn every_translation_leads_to_a_key_and_a_flag_that_exist_and_no_name_is_taken() {
+        let schema = Schema::run_config();
+        let methods: Vec<&str> = MethodConfig::all().iter().map(MethodConfig::name).collect();
+        let all: Vec<String> =
+            methods.iter().flat_map(|method| flags(&schema, Scope::Method(method))).map(|flag| flag.name).collect();
+        for foreign in FOREIGN {
+            for name in foreign.names {
+                // As a flag it may be the same word; as a key it stands elsewhere.
+                let own = format!("--{}", name.replace('_', "-"));
+                let leads_there = || translate(name, None, Spelling::Flag).is_some_and(|hint| hint.contains(&own));
+                assert!(!all.contains(&own[2..].to_owned()) || leads_there(), "`{name}` is a flag of ours");
+            }
+            let Some(key) = foreign.key else { continue };
+            let exists = methods.iter().any(|method| schema.field(&key.replace('*', method)).is_some());
+            assert!(exists, "`{key}`");
+            let shown = translate(foreign.names[0], None, Spelling::Flag).expect("translated");
+            let flag = shown.split('`').nth(1).expect("a flag").trim_start_matches("--").to_owned();
+            let leads = all.iter().any(|name| *name == flag || name.starts_with(&format!("{flag}-")));
+            assert!(leads, "`--{flag}` for `{}`", foreign.names[0]);
+        }
+        let mut names: Vec<&str> = FOREIGN.iter().flat_map(|foreign| foreign.names).copied().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "a name has two translations");
+    }
+
+    #[test]
+    fn names_are_translated_in_the_spelling_that_was_used() {
+        assert_eq!(translate("--lr", None, Spelling::Flag).as_deref(), Some("it is `--learning-rate` here"));
+        assert_eq!(
+            translate("num_generations", Some("grpo"), Spelling::Key).as_deref(),
+            Some("it is `method.grpo.group_size` here")
+        );
+        assert_eq!(translate("learning_rate", None, Spelling::Key), None);
+    }
+}

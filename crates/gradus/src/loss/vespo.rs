@@ -44,7 +44,8 @@ impl Gamma {
             let bounded = |x: &f32| f64::from(*x).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND);
             let corrected = |ratio: &f32| f64::from(*ratio).ln().clamp(LEAST, LOG_RATIO_BOUND);
             let corrections = corrections_m.map_or(&[][..], |corrections_m| &corrections_m[tokens.clone()]);
-            let log_w = log_ratios_m[tokens].iter().map(bounded).sum::<f64>() + corrections.iter().map(corrected).sum::<f64>();
+            let log_w =
+                log_ratios_m[tokens].iter().map(bounded).sum::<f64>() + corrections.iter().map(corrected).sum::<f64>();
             let log_w = log_w.clamp(LEAST, LOG_RATIO_BOUND);
             let lambda = self.lambda[side].max(1e-4);
             (lambda + self.k[side] * log_w - lambda * log_w.exp()).exp() as f32

@@ -66,9 +66,8 @@ mod tests {
     #[test]
     fn ratios_are_cut_or_dropped_at_the_bounds() {
         let (trainer, sampler) = ([-1.0, -2.0, -0.5], [-1.0, -0.5, f32::NAN]);
-        let of = |of_sequences, masks, low, high| {
-            Correction { of_sequences, masks, low, high }.weights(&trainer, &sampler)
-        };
+        let of =
+            |of_sequences, masks, low, high| Correction { of_sequences, masks, low, high }.weights(&trainer, &sampler);
         let far = (-1.5f64).exp() as f32;
         assert_eq!(of(false, false, None, Some(3.0)), [1.0, far, 1.0]);
         assert_eq!(of(false, false, Some(0.5), None), [1.0, 0.5, 1.0]);
@@ -80,7 +79,8 @@ mod tests {
 
     #[test]
     fn only_what_is_bad_and_far_is_dropped() {
-        let mask = |sampler: f32, advantage: f32| off_policy_mask(&[sampler, sampler], &[-1.0, -1.0], &[advantage; 2], 0.5);
+        let mask =
+            |sampler: f32, advantage: f32| off_policy_mask(&[sampler, sampler], &[-1.0, -1.0], &[advantage; 2], 0.5);
         assert_eq!(mask(-0.4, -1.0), [0.0, 0.0]);
         assert_eq!(mask(-0.4, 1.0), [1.0, 1.0]);
         assert_eq!(mask(-0.5, -1.0), [1.0, 1.0]);

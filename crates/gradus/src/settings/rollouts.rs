@@ -115,8 +115,9 @@ impl RolloutsConfig {
             let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
             found.ok_or_else(|| {
                 let message = format!("the environment variable `{variable}` holds no key for {}", self.server);
-                Error::input(message)
-                    .with_hint(format!("set `{variable}`; leave `rollouts.key_variable` out for a server without a key"))
+                Error::input(message).with_hint(format!(
+                    "set `{variable}`; leave `rollouts.key_variable` out for a server without a key"
+                ))
             })
         };
         Ok(ServerOptions {

@@ -434,7 +434,12 @@ impl Round<'_, '_> {
         let temperature = self.sampler.params.logprob_temperature();
         let own = logprobs(&actor.frozen().policy, &rollouts, temperature, settings.passes);
         for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
-            let errors = rollout.counted_logprobs().iter().zip(&own_t).map(|(found, own)| (found - own).abs()).collect::<Vec<_>>();
+            let errors = rollout
+                .counted_logprobs()
+                .iter()
+                .zip(&own_t)
+                .map(|(found, own)| (found - own).abs())
+                .collect::<Vec<_>>();
             // A server may not know all of them.
             let errors_t: Vec<f32> = errors.into_iter().filter(|error| !error.is_nan()).collect();
             measured.mean_of("sampling/logprob_error", &errors_t);

@@ -127,7 +127,8 @@ fn grpo_losses_of_trl() {
             "sapo" => sapo(log_ratios_m.clone(), tensor(&advantages), 1.0, 1.05),
             "vespo" => {
                 let log_ratios: Vec<f32> = logprobs.iter().zip(&old).map(|(new, old)| new - old).collect();
-                weights_b = Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] }.weights(&log_ratios, None, &advantages, &counts_b);
+                weights_b =
+                    Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] }.weights(&log_ratios, None, &advantages, &counts_b);
                 vespo(logprobs_m.clone(), tensor(&advantages), tensor(&per_token(&weights_b, &counts_b)))
             }
             _ => clipped_surrogate(log_ratios_m.clone(), tensor(&advantages), &clip),

@@ -200,9 +200,7 @@ impl Client {
             Failure::Lost(message) => {
                 let hint = match (self.kind, weights.is_adapter) {
                     (ServerKind::Gradus, _) => "start it with `gradus serve --allow-weights FOLDER`",
-                    (ServerKind::Vllm, true) => {
-                        "start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-                    }
+                    (ServerKind::Vllm, true) => "start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
                     (ServerKind::Vllm, false) => "start it with VLLM_SERVER_DEV_MODE=1",
                     (ServerKind::Sglang, _) => "start it with `--enable-lora`, or use a newer version",
                 };

@@ -135,7 +135,9 @@ impl Question {
                 return unusable("the server has another prompt than it was given (`prompt_token_ids`)");
             }
             Some(_) => {}
-            None => return unusable("the answer has no `prompt_token_ids`: the server does not know `return_token_ids`"),
+            None => {
+                return unusable("the answer has no `prompt_token_ids`: the server does not know `return_token_ids`");
+            }
         }
         let Some(ids) = ids(&choice["token_ids"]) else {
             return unusable("a completion has no `token_ids`: the server does not know `return_token_ids`");
@@ -246,9 +248,10 @@ impl Question {
             return unusable(format!("a completion has {} tokens, but must have 1 to {most}", ids.len()));
         }
         match ids.iter().find(|id| **id as usize >= self.vocabulary) {
-            Some(id) => {
-                unusable(format!("a completion holds token id {id}, but the model's vocabulary has {} ids", self.vocabulary))
-            }
+            Some(id) => unusable(format!(
+                "a completion holds token id {id}, but the model's vocabulary has {} ids",
+                self.vocabulary
+            )),
             None => Ok(completed),
         }
     }

@@ -104,7 +104,9 @@ impl Http {
             404 => Err(Failure::Lost(format!("{path} answered 404: {}", self.reason(&text)))),
             401 | 403 => {
                 let message = format!("it answered {status}: {}", self.reason(&text));
-                Err(Failure::Never(self.wrong(path, &message).with_hint("is the key in `rollouts.key_variable` right?")))
+                Err(Failure::Never(
+                    self.wrong(path, &message).with_hint("is the key in `rollouts.key_variable` right?"),
+                ))
             }
             status => {
                 let message = format!("it answered {status}: {}", self.reason(&text));

@@ -252,7 +252,8 @@ impl RolloutSource for ServerSource<'_> {
         sampler: &Sampler<'_>,
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<Rollouts> {
-        let is_it = |begun: &Begun| begun.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids));
+        let is_it =
+            |begun: &Begun| begun.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids));
         let begun = match self.begun.remove(&self.iteration).filter(is_it) {
             Some(begun) => begun,
             None => self.ask(&policy, prompts, sampler, stream)?,

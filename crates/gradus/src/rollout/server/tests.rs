@@ -232,9 +232,11 @@ fn sampled(
 
 #[test]
 fn answers_that_cannot_be_are_refused() {
-    let first = |change: fn(&mut Value)| move |_: usize, right: &mut Value| {
-        change(&mut right["choices"][1]);
-        None
+    let first = |change: fn(&mut Value)| {
+        move |_: usize, right: &mut Value| {
+            change(&mut right["choices"][1]);
+            None
+        }
     };
     type Change = Box<dyn Fn(usize, &mut Value) -> Option<Reply> + Send + Sync>;
     let vllm: Vec<(Change, &str)> = vec![
@@ -256,7 +258,8 @@ fn answers_that_cannot_be_are_refused() {
         (
             Box::new(first(|choice| {
                 choice["token_ids"] = json!([319, 320]);
-                choice["logprobs"] = json!({ "tokens": ["token_id:319", "token_id:320"], "token_logprobs": [-1.0, -1.0] });
+                choice["logprobs"] =
+                    json!({ "tokens": ["token_id:319", "token_id:320"], "token_logprobs": [-1.0, -1.0] });
             })),
             "token id 320, but the model's vocabulary has 320 ids",
         ),
@@ -551,7 +554,9 @@ fn whole_weights_go_through_the_folder_and_completions_say_which_they_are_from()
     ] {
         assert_eq!(asked[key], value, "{key}");
     }
-    assert!(asked["seed"].as_u64().is_some_and(|seed| i64::try_from(seed).is_ok()) && asked.get("random_streams").is_none());
+    assert!(
+        asked["seed"].as_u64().is_some_and(|seed| i64::try_from(seed).is_ok()) && asked.get("random_streams").is_none()
+    );
     drop(source);
     assert!(!folder.path().join(tag).exists(), "nothing is left");
 }
@@ -581,7 +586,8 @@ fn each_version_of_an_adapter_has_a_name_of_its_own() {
             ServerKind::Sglang => ("/load_lora_adapter", "/unload_lora_adapter", "/generate"),
             _ => ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/completions"),
         };
-        let of = |path: &str, key: &str| -> Vec<Value> { fake.bodies(path).iter().map(|body| body[key].clone()).collect() };
+        let of =
+            |path: &str, key: &str| -> Vec<Value> { fake.bodies(path).iter().map(|body| body[key].clone()).collect() };
         assert_eq!(json!(of(load, "lora_name")), json!(names));
         assert_eq!(json!(of(unload, "lora_name")), json!(names), "the last goes at the end");
         let used = match kind {
@@ -620,8 +626,7 @@ fn sglang_loads_weights_from_disk() {
     let path = fake.bodies("/update_weights_from_disk")[0]["model_path"].as_str().expect("a path").to_owned();
     assert!(Path::new(&path).starts_with(&there) && path.ends_with("/v0"), "{path}");
     let asked = &fake.bodies("/generate")[0];
-    let seeds: BTreeSet<String> =
-        (0..2).map(|i| asked["sampling_params"][i]["sampling_seed"].to_string()).collect();
+    let seeds: BTreeSet<String> = (0..2).map(|i| asked["sampling_params"][i]["sampling_seed"].to_string()).collect();
     assert_eq!((seeds.len(), asked["input_ids"].clone()), (2, json!([[10, 11], [10, 11]])));
 }
 
@@ -673,7 +678,8 @@ fn a_wait_can_be_interrupted() {
         "/v1/completions" => Reply::Silence,
         _ => Reply::Json(200, Value::Null),
     });
-    let options = ServerOptions { timeout: Duration::from_millis(400), ..fake.options(ServerKind::Vllm, folder.path()) };
+    let options =
+        ServerOptions { timeout: Duration::from_millis(400), ..fake.options(ServerKind::Vllm, folder.path()) };
     let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
     let progress = Ends(std::sync::atomic::AtomicUsize::new(0));
     let sampler = Sampler { progress: &progress, ..setting.sampler() };
@@ -684,7 +690,8 @@ fn a_wait_can_be_interrupted() {
 #[test]
 fn what_no_server_does_is_refused_before_it_is_asked() {
     let (folder, setting, fake) = (tempfile::tempdir().expect("a folder"), Setting::new(false), vllm());
-    let mut source = ServerSource::connect(fake.options(ServerKind::Vllm, folder.path()), &save, &Unwatched).expect("it");
+    let mut source =
+        ServerSource::connect(fake.options(ServerKind::Vllm, folder.path()), &save, &Unwatched).expect("it");
     let params = SamplingParams { record: Record::Drawn, ..SamplingParams::default() };
     let sampler = Sampler { params, ..setting.sampler() };
     let error = source.sample(setting.policy(0), vec![prompt(0)], &sampler, &stream).expect_err("refused");
@@ -696,5 +703,7 @@ fn what_no_server_does_is_refused_before_it_is_asked() {
     let error = ServerSource::connect(keyless, &save, &Unwatched).err().expect("refused");
     assert!(error.to_string().contains("401") && error.hint().is_some(), "{error}");
     let nowhere = ServerOptions { url: "localhost:8000".into(), ..fake.options(ServerKind::Vllm, folder.path()) };
-    assert!(ServerSource::connect(nowhere, &save, &Unwatched).err().expect("refused").to_string().contains("localhost"));
+    assert!(
+        ServerSource::connect(nowhere, &save, &Unwatched).err().expect("refused").to_string().contains("localhost")
+    );
 }

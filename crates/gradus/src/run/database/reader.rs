@@ -8,7 +8,8 @@ use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
 use super::{
-    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord, check_version, connect, failure,
+    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord, check_version,
+    connect, failure,
 };
 use crate::error::{Error, Result};
 use crate::run::RunDir;
