@@ -2,8 +2,10 @@
 
     python tools/bench/rollout_server.py target/release/gradus MODEL [--steps 20]
 
-The server and the trainer are two processes, each on one core of its own (`taskset`). The length of completions is chosen first, so
-that sampling and training take about the same time. The script prints the seconds of a step of both runs, from their metrics.
+The server and the trainer are two processes, each on one core of its own (`taskset`). How many completions the server samples side by
+side is chosen first, so that sampling and training take about the same time. The log-probabilities that the trainer computes again count
+as training; they are what is left of the sampling time when sampling is hidden. The script prints the seconds of a step of both runs,
+from their metrics.
 """
 
 import argparse
@@ -28,10 +30,10 @@ def pinned(core, *command, **options):
 class Server:
     """`gradus serve` on the first core."""
 
-    def __init__(self, gradus, model, shared):
+    def __init__(self, gradus, model, shared, places):
         environment = {**os.environ, "GRADUS_WEIGHTS_TOKEN": "a-token-for-the-benchmark", "RAYON_NUM_THREADS": "1"}
-        self.process = pinned(0, gradus, "serve", shared, "--model", model, "--port", "0", "--places", "64", "--allow-weights", shared,
-                              "--json", stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = pinned(0, gradus, "serve", shared, "--model", model, "--port", "0", "--places", places, "--allow-weights", shared,
+                              "--json", stdout=subprocess.PIPE, text=True, env=environment, stderr=subprocess.DEVNULL)
         self.url = json.loads(self.process.stdout.readline())["url"].rstrip("/")
 
     def end(self):
@@ -52,9 +54,10 @@ def train(gradus, server, model, folder, name, tokens, staleness, steps):
     path = folder / f"{name}.yml"
     path.write_text(json.dumps(config))
     environment = {**os.environ, "GRADUS_WEIGHTS_TOKEN": "a-token-for-the-benchmark"}
-    process = pinned(1, gradus, "train", path, "--quiet", env=environment)
-    if process.wait():
-        sys.exit(f"{name} failed")
+    process = pinned(1, gradus, "train", path, "--quiet", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = process.communicate()[1]
+    if process.returncode:
+        sys.exit(f"{name} failed: {said}")
     metrics = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
     phases = ["sampling", "reward", "advantages", "update", "record"]
     found = {phase: [row.get(f"time/{phase}_s", 0.0) for row in metrics[3:]] for phase in phases}
@@ -67,35 +70,43 @@ def main():
     parser.add_argument("gradus", type=pathlib.Path)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--tokens", type=int, nargs="*", default=[16, 32, 64, 128])
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--places", type=int, nargs="*", default=[64, 32, 16, 8, 4])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         rows(folder / "rows.jsonl")
         (folder / "shared").mkdir()
-        server = Server(options.gradus.resolve(), options.model.resolve(), folder / "shared")
-        try:
-            best = None
-            for tokens in options.tokens:
-                found = train(options.gradus, server, options.model.resolve(), folder, f"try-{tokens}", tokens, 0, 8)
-                others = found["step"] - found["sampling"]
-                print(f"{tokens} tokens: sampling {found['sampling']:.3f} s, training {others:.3f} s")
-                balance = abs(found["sampling"] - others) / found["step"]
-                if best is None or balance < best[0]:
-                    best = (balance, tokens)
-            tokens = best[1]
-            turns = {staleness: [] for staleness in (0, 1)}
-            # In turns, so that a busy moment meets both.
-            for turn in range(2):
-                for staleness, times in turns.items():
-                    times.append(train(options.gradus, server, options.model.resolve(), folder, f"run-{staleness}-{turn}", tokens,
-                                       staleness, options.steps))
-            for staleness, times in turns.items():
-                print(f"max_staleness {staleness}:", json.dumps([{k: round(v, 3) for k, v in t.items()} for t in times]))
-            mean = {staleness: statistics.mean(t["step"] for t in times) for staleness, times in turns.items()}
-            print(f"{tokens} tokens: a step takes {mean[0]:.3f} s, one step ahead {mean[1]:.3f} s: {1 - mean[1] / mean[0]:.0%} saved")
-        finally:
+        gradus, model = options.gradus.resolve(), options.model.resolve()
+
+        def run(server, name, staleness, steps):
+            return train(gradus, server, model, folder, name, options.tokens, staleness, steps)
+
+        # With the fastest server sampling is hidden, so what is left of its time are the log-probabilities.
+        server = Server(gradus, model, folder / "shared", options.places[0])
+        again = run(server, "again", 1, 10)["sampling"]
+        server.end()
+        best = None
+        for places in options.places:
+            server = Server(gradus, model, folder / "shared", places)
+            found = run(server, f"places-{places}", 0, 10)
             server.end()
+            sampling = found["sampling"] - again
+            training = found["step"] - sampling
+            print(f"{places} side by side: sampling {sampling:.3f} s, training {training:.3f} s", flush=True)
+            if best is None or abs(sampling - training) < best[0]:
+                best = (abs(sampling - training), places)
+        server = Server(gradus, model, folder / "shared", best[1])
+        turns = {0: [], 1: []}
+        # In turns, so that a busy moment meets both.
+        for turn in range(3):
+            for staleness, times in turns.items():
+                times.append(run(server, f"run-{staleness}-{turn}", staleness, options.steps))
+        server.end()
+        for staleness, times in turns.items():
+            print(f"max_staleness {staleness}:", json.dumps([{k: round(v, 3) for k, v in t.items()} for t in times]))
+        mean = {staleness: statistics.mean(t["step"] for t in times) for staleness, times in turns.items()}
+        print(f"a step takes {mean[0]:.3f} s, one step ahead {mean[1]:.3f} s: {1 - mean[1] / mean[0]:.0%} saved")
 
 
 main()

@@ -60,7 +60,7 @@ enum Draws {
     Streams(Vec<Stream>),
 }
 
-/// Fields of vLLM that would change the samples, and the value that changes nothing.
+/// Fields of vLLM that would change the samples, unless they are empty.
 const REFUSED: [&str; 12] = [
     "structured_outputs",
     "guided_json",
