@@ -8,8 +8,10 @@ Inputs are float32 values; everything is then computed in float64, so that the a
 Rows are ragged lists: no padding appears in the files.
 """
 
+import inspect
 import itertools
 import math
+import textwrap
 import types
 from collections import defaultdict
 
@@ -469,6 +471,73 @@ def distill():
     return {"inputs": {"student": student, "teacher": teacher}, "cases": cases}
 
 
+# ---------------------------------------------------------------------------------------------------------- off-policy
+
+
+def importance_ratios(trainer, old, sampler, mask):
+    """TRL's ratios of trainer and sampler, by the lines of TRL that compute them within a longer function."""
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    used = source.index("per_token_logps_diff = ")
+    begin = source.rindex("\n", 0, source.rindex("mask = completion_mask if tool_mask is None", 0, used)) + 1
+    end = source.index("# Compute the per-token log probabilities for the reference model", used)
+    names = {"self": trainer, "torch": torch, "math": math, "completion_mask": mask, "tool_mask": None,
+             "old_per_token_logps": old, "sampling_per_token_logps": sampler}
+    exec(textwrap.dedent(source[begin:source.rindex("\n", 0, end)]), names)  # noqa: S102
+    return names["vllm_importance_sampling_ratio"]
+
+
+def off_policy():
+    generator = torch.Generator().manual_seed(SEED + 31)
+    lengths = (5, 3, 4, 1, 5, 2)
+    sampler = random_rows(lengths, -2.5, -0.3, generator)
+    old = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(sampler, random_rows(lengths, -0.9, 0.9, generator))])
+    logprobs = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(old, random_rows(lengths, -0.4, 0.4, generator))])
+    # A token that the sampler gives no number.
+    sampler[2][1] = math.nan
+    advantages = single([[1.25, -0.5, 0.75, -1.5, 0.0, -0.8]])[0]
+    limit = 5
+
+    def case(name, loss_type="dapo", level="token", mode="sequence_mask", high=3.0, low=None, threshold=None, corrected=True, cap=0.2):
+        lp = padded(logprobs).requires_grad_()
+        mask = lengths_mask(logprobs)
+        trainer = bare(GRPOTrainer, top_entropy_quantile=1.0, off_policy_mask_threshold=threshold,
+                       importance_sampling_level=level, beta=0.0, loss_type=loss_type, epsilon_low=0.2, epsilon_high=cap,
+                       use_vllm=True, max_completion_length=limit, _entropy_bonus_enabled=False, use_adaptive_entropy=False,
+                       vllm_importance_sampling_correction=corrected, vllm_importance_sampling_mode=mode,
+                       vllm_importance_sampling_clip_max=high, vllm_importance_sampling_clip_min=low,
+                       args=namespace(use_bias_correction_kl=True, delta=None, steps_per_generation=1, sapo_temperature_pos=1.0,
+                                      sapo_temperature_neg=1.05, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0,
+                                      vespo_lambda_neg=2.0))
+        trainer._get_per_token_logps_and_entropies = lambda *a, **k: (lp, torch.zeros_like(lp), None)
+        ones = torch.ones(len(lengths), 1, dtype=torch.long)
+        inputs = {"prompt_ids": ones, "prompt_mask": ones, "completion_ids": mask, "completion_mask": mask,
+                  "advantages": torch.tensor(advantages, dtype=DOUBLE), "num_items_in_batch": mask.sum(),
+                  "old_per_token_logps": padded(old), "sampling_per_token_logps": padded(sampler)}
+        ratios = None
+        if corrected:
+            inputs["importance_sampling_ratio"] = importance_ratios(trainer, padded(old), padded(sampler), mask)
+            ratios = ragged(inputs["importance_sampling_ratio"].expand(-1, mask.shape[1]), logprobs)
+        loss = trainer._compute_loss(None, inputs)
+        loss.backward()
+        options = {"loss_type": loss_type, "importance_sampling_level": level, "mode": mode, "clip_max": high, "clip_min": low,
+                   "off_policy_mask_threshold": threshold, "corrected": corrected, "epsilon_high": cap}
+        return {**result(name, options, loss, {"logprobs": ragged(lp.grad, logprobs)}), "ratios": ratios}
+
+    modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    bounds = {"default": {}, "cap_1.2": dict(high=1.2), "floor_0.8": dict(high=None, low=0.8), "both": dict(high=1.5, low=0.7)}
+    cases = [case(f"{mode}_{name}", mode=mode, **keys) for mode in modes for name, keys in bounds.items()]
+    cases += [case("no_bound", mode="sequence_mask", high=None), case("not_corrected", corrected=False)]
+    for kind in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo"):
+        keys = dict(cap=5.0) if kind == "cispo" else {}
+        cases += [case(kind, kind, high=1.5, **keys), case(f"{kind}_tokens", kind, mode="token_truncate", high=1.5, **keys)]
+    cases += [case(f"vespo_{mode}", "vespo", mode=mode, high=1.5) for mode in ("token_truncate", "token_mask")]
+    cases += [case("gspo", "grpo", level="sequence", high=1.5), case("luspo", "luspo", level="sequence", high=1.5)]
+    cases += [case(f"mask_{threshold}", threshold=threshold) for threshold in (0.0, 0.05, 0.3)]
+    cases += [case("mask_not_corrected", threshold=0.05, corrected=False), case("mask_vespo", "vespo", mode="token_mask", threshold=0.05)]
+    without_nan = [[None if math.isnan(value) else value for value in row] for row in sampler]
+    return {"inputs": {"logprobs": logprobs, "old": old, "sampler": without_nan, "advantages": advantages}, "cases": cases}
+
+
 # --------------------------------------------------------------------------------------------------------------- GRPO
 
 
@@ -814,7 +883,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, grpo, off_policy, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

@@ -4,6 +4,7 @@
 //! server. What is done is done among the threads that compute, which all models share.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use gradus::machine::among_threads;
 use gradus::{Error, Result};
@@ -18,7 +19,15 @@ pub trait Work: Send {
 
     /// Does a little.
     fn step(&mut self) {}
+
+    /// Whether it is paused: it takes requests, and does nothing else.
+    fn is_paused(&self) -> bool {
+        false
+    }
 }
+
+/// How often paused work looks whether it may go on.
+const REST: Duration = Duration::from_millis(5);
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
@@ -72,12 +81,22 @@ fn gone() -> Error {
 fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
     loop {
         // With nothing to do, wait; with something to do, look and go on.
-        let job = match owned.is_busy() {
-            false => match inbox.recv() {
+        let job = match (owned.is_busy(), owned.is_paused()) {
+            (false, _) => match inbox.recv() {
                 Ok(job) => Some(job),
                 Err(_) => return,
             },
-            true => inbox.try_recv().ok(),
+            (true, true) => match inbox.recv_timeout(REST) {
+                Ok(job) => Some(job),
+                Err(error) => {
+                    // Nobody has a way to it any more, so nothing is waited for any longer than this.
+                    if error == mpsc::RecvTimeoutError::Disconnected {
+                        std::thread::sleep(REST);
+                    }
+                    continue;
+                }
+            },
+            (true, false) => inbox.try_recv().ok(),
         };
         among_threads(|| match job {
             Some(job) => job(owned),

@@ -11,6 +11,7 @@ use crate::guard::Guard;
 use crate::guesses::Guesses;
 use crate::models::Models;
 use crate::runs::Cache;
+use crate::serving::Changing;
 use crate::store::Store;
 use crate::store::chats::Asker;
 use crate::store::projects::Role;
@@ -29,6 +30,8 @@ pub struct App {
     pub runs: Cache,
     /// The runs that pages have begun.
     pub training: Training,
+    /// Who may change adapters and weights, where anybody may.
+    pub changing: Option<Changing>,
     /// What people did.
     pub store: Store,
     /// Who gave wrong tokens.

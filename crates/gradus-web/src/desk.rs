@@ -1,6 +1,8 @@
 //! A model that serves many requests: the session, and who listens to which of its rows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus::inference::{AnswerEnd, Ask, Piece, Prompter, Said, Session};
 use gradus::{Error, Result};
@@ -19,6 +21,15 @@ pub struct Token {
     pub logprob: Option<f32>,
     /// The likeliest ids there, their texts and log-probabilities, the likeliest first.
     pub likeliest: Vec<(u32, String, f32)>,
+    /// Its place among all ids, 1 for the likeliest; known of given texts only.
+    pub rank: Option<usize>,
+}
+
+impl Token {
+    /// A token of which nothing else is known.
+    pub fn bare(id: u32, text: String) -> Self {
+        Self { id, text, logprob: None, likeliest: Vec::new(), rank: None }
+    }
 }
 
 /// What is heard of a completion.
@@ -38,6 +49,8 @@ pub struct Desk {
     /// The model.
     pub session: Session,
     listeners: HashMap<usize, Listener>,
+    /// Set while nothing is sampled.
+    paused: Arc<AtomicBool>,
 }
 
 struct Listener {
@@ -63,9 +76,24 @@ pub async fn prompt<R: Send + 'static>(
 }
 
 impl Desk {
-    /// A desk that nobody waits at.
-    pub fn new(session: Session) -> Self {
-        Self { session, listeners: HashMap::new() }
+    /// A desk that nobody waits at; it samples nothing while `paused` is set.
+    pub fn new(session: Session, paused: Arc<AtomicBool>) -> Self {
+        Self { session, listeners: HashMap::new(), paused }
+    }
+
+    /// How many completions are on their way.
+    pub fn waiting(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Ends all completions where they are.
+    pub fn abort(&mut self) {
+        for (row, listener) in self.listeners.drain() {
+            self.session.cancel(row);
+            let end = Heard::End(String::new(), Ok(AnswerEnd::Interrupted));
+            // Who has gone needs to hear nothing.
+            let _ = listener.to.send((listener.completion, end));
+        }
     }
 
     /// Asks for completions; what becomes of them is heard until the listener goes, which cancels them.
@@ -93,7 +121,7 @@ impl Desk {
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Token>> {
         let said = self.session.score(ids, likeliest)?;
         let texts = self.session.texts(&[], ids)?;
-        let first = ids.first().map(|&id| Token { id, text: String::new(), logprob: None, likeliest: Vec::new() });
+        let first = ids.first().map(|&id| Token::bare(id, String::new()));
         let rest = said.into_iter().enumerate().map(|(i, said)| self.token(&ids[..=i], said));
         let tokens = first.into_iter().map(Ok).chain(rest).zip(texts);
         tokens.map(|(token, text)| Ok(Token { text, ..token? })).collect()
@@ -108,6 +136,7 @@ impl Desk {
             text: text(said.id)?,
             logprob: Some(said.logprob),
             likeliest: likeliest.collect::<Result<_>>()?,
+            rank: said.rank,
         })
     }
 
@@ -117,8 +146,7 @@ impl Desk {
             Piece::Token { row, said, text } => {
                 let Some(listener) = self.listeners.get(&row) else { return };
                 let id = said.id;
-                let logprob = Some(said.logprob);
-                let bare = Token { id, text: String::new(), logprob, likeliest: Vec::new() };
+                let bare = Token { logprob: Some(said.logprob), ..Token::bare(id, String::new()) };
                 let token = self.token(&listener.tail, said).unwrap_or(bare);
                 let listener = self.listeners.get_mut(&row).expect("it was just there");
                 listener.tail.push(id);
@@ -134,6 +162,10 @@ impl Desk {
 }
 
 impl Work for Desk {
+    fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
     fn is_busy(&self) -> bool {
         self.session.is_busy()
     }

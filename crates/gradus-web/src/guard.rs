@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 use crate::app::App;
 use crate::connections::{Answering, Place};
 use crate::store::sessions::Session;
-use crate::{openai, page};
+use crate::{openai, page, serving};
 
 /// The most bytes of a request.
 pub const BODY_BYTES: usize = 16 << 20;
@@ -41,6 +41,8 @@ pub struct Guard {
     pub is_loopback: bool,
     /// What everyone must know, where others can reach the server.
     pub token: Option<String>,
+    /// Another token that is as good: that of who may do more.
+    pub further: Option<String>,
 }
 
 /// 32 random bytes in hexadecimal digits.
@@ -94,10 +96,13 @@ impl Guard {
     /// Whether the request knows the token: by its address, by its cookie, or as programs say it.
     fn knowledge(&self, headers: &HeaderMap, uri: &Uri) -> Knowledge {
         let Some(token) = &self.token else { return Knowledge::Right };
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let given: Vec<&str> =
-            [bearer, cookie(headers, &self.cookie("token")), in_address(uri)].into_iter().flatten().collect();
-        match given.iter().any(|given| same(given, token)) {
+        let by_program = serving::given(headers);
+        let given: Vec<&str> = [by_program.as_deref(), cookie(headers, &self.cookie("token")), in_address(uri)]
+            .into_iter()
+            .flatten()
+            .collect();
+        let is_further = |given: &str| self.further.as_deref().is_some_and(|further| same(given, further));
+        match given.iter().any(|given| same(given, token) || is_further(given)) {
             true => Knowledge::Right,
             false if given.is_empty() => Knowledge::None,
             false => Knowledge::Wrong,
@@ -122,7 +127,7 @@ fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 
 /// Lets a request in, or not; and says on everything that goes out what a browser may do with it.
 pub async fn stand(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let is_api = request.uri().path().starts_with("/v1/");
+    let is_api = serving::is_for_programs(request.uri().path());
     let mut response = match check(&app, request).await {
         Ok((request, fresh)) => {
             // The whole request is here: from now on its connection does not make room for others.
@@ -197,13 +202,13 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let kind = text(header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
     let path = parts.uri.path();
-    if path.starts_with("/v1/") {
-        // A form of another site cannot say so without asking first.
-        if changes && kind != "application/json" {
+    if serving::is_for_programs(path) {
+        let bytes = whole(body).await?;
+        // A form of another site cannot say so without asking first. What has no body says nothing: it needs a token.
+        if changes && kind != "application/json" && !(bytes.is_empty() && kind.is_empty()) {
             let why = "the body must be JSON, and `Content-Type` say `application/json`";
             return Err(Refusal::Because(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }
-        let bytes = whole(body).await?;
         return Ok((Request::from_parts(parts, Body::from(bytes)), None));
     }
     if path.starts_with("/assets/") {
@@ -272,7 +277,7 @@ mod tests {
     use super::*;
 
     fn guard(is_loopback: bool) -> Guard {
-        Guard { names: vec!["localhost".into()], port: 8080, is_loopback, token: None }
+        Guard { names: vec!["localhost".into()], port: 8080, is_loopback, token: None, further: None }
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod page;
 mod passing;
 mod runs;
 mod server;
+mod serving;
 mod store;
 mod training;
 mod within;

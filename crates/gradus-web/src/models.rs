@@ -2,23 +2,24 @@
 //!
 //! A model is asked for by its name in the list, never by a path, so nothing outside the list can be reached.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use gradus::config::RunConfig;
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
-use gradus::model::{ModelDir, Precision, Scope, Task, WeightFormat};
+use gradus::model::{ModelDir, ModelShape, Precision, Scope, Task, WeightFormat};
 use gradus::pretrained::TextFiles;
 use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
 use gradus::{Error, Result};
-use tokio::sync::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::actor::{Actor, Work};
 use crate::desk::Desk;
 use crate::judge::Judge;
+use crate::serving::Pause;
 
 /// Models may lie in folders (`runs/demo/ppo/checkpoints/step-000100`), but not deeper than this.
 const DEPTH_MAX: usize = 6;
@@ -84,10 +85,50 @@ pub struct Models {
     computing: Computing,
     desks: Loaded<Desk>,
     judges: Loaded<Judge>,
+    /// Every desk that was opened and may still be there.
+    opened: Mutex<Vec<Weak<Actor<Desk>>>>,
+    /// What programs have changed.
+    changed: RwLock<Changed>,
+    /// Whether language models sample at all.
+    pub pause: Pause,
 }
 
+/// What programs have changed.
+#[derive(Default)]
+struct Changed {
+    /// By name.
+    placed: BTreeMap<String, Placed>,
+    /// What weights are called that were not replaced.
+    versions: BTreeMap<String, String>,
+}
+
+/// A model that a program has put beside those of the folder (an adapter), or in the place of one. It stays in memory until it
+/// is removed or replaced.
+#[derive(Clone)]
+pub struct Placed {
+    /// It.
+    pub desk: Arc<Actor<Desk>>,
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// The name of the model that it is an adapter of; none where it replaces a model.
+    pub base: Option<String>,
+    /// What its weights are called.
+    pub version: String,
+}
+
+/// A language model that a request asks, with the weights that it has from now on.
+pub struct Served {
+    /// It.
+    pub desk: Arc<Actor<Desk>>,
+    /// What its weights are called.
+    pub version: String,
+}
+
+/// What weights are called that nobody has given a name (vLLM's word).
+const FIRST_VERSION: &str = "default";
+
 /// Those that are loaded, the last asked for last. The lock is held while one loads, so that none is loaded twice.
-type Loaded<T> = Mutex<Vec<(String, Arc<Actor<T>>)>>;
+type Loaded<T> = AsyncMutex<Vec<(String, Arc<Actor<T>>)>>;
 
 impl Models {
     /// The models below `root`, and those that were named, which may lie elsewhere or on the hub.
@@ -105,18 +146,143 @@ impl Models {
             Ok(Found { name: name.trim_end_matches('/').to_owned(), kind, path })
         };
         let named = named.iter().map(open).collect::<Result<_>>()?;
-        let (desks, judges) = (Mutex::default(), Mutex::default());
-        Ok(Self { root: root.to_owned(), named, computing, desks, judges })
+        Ok(Self {
+            root: root.to_owned(),
+            named,
+            computing,
+            desks: AsyncMutex::default(),
+            judges: AsyncMutex::default(),
+            opened: Mutex::default(),
+            changed: RwLock::default(),
+            pause: Pause::default(),
+        })
     }
 
-    /// All that can be asked for now: those that were named first, then by name.
+    /// All that can be asked for now: those that were named first, then by name; adapters that programs have added last.
     pub fn list(&self) -> Vec<Found> {
+        let mut all = self.own();
+        let changed = self.changed();
+        let adapters = changed.placed.iter().filter(|(_, placed)| placed.base.is_some());
+        let of = |(name, placed): (&String, &Placed)| Found {
+            name: name.clone(),
+            path: placed.path.clone(),
+            kind: Kind::Language,
+        };
+        all.extend(adapters.map(of));
+        all
+    }
+
+    /// The list without what programs have added.
+    fn own(&self) -> Vec<Found> {
         let mut found = Vec::new();
         walk(&self.root, "", 0, &mut BTreeSet::new(), &mut found);
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let mut all = self.named.clone();
         all.extend(found.into_iter().filter(|found| !self.named.iter().any(|named| named.name == found.name)));
         all
+    }
+
+    fn changed(&self) -> RwLockReadGuard<'_, Changed> {
+        self.changed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, Changed> {
+        self.changed.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How models are computed.
+    pub fn computing(&self) -> Computing {
+        self.computing.clone()
+    }
+
+    /// How the weights of language models are held.
+    pub fn weights(&self) -> WeightFormat {
+        self.computing.weights
+    }
+
+    /// The model that is meant where none is named: the first that was named at the start, or the only one in the folder.
+    ///
+    /// # Errors
+    /// When there is none, or several are in the folder.
+    pub fn main(&self) -> Result<String> {
+        let is_language = |found: &&Found| found.kind == Kind::Language;
+        if let Some(first) = self.named.iter().find(is_language) {
+            return Ok(first.name.clone());
+        }
+        let own = self.own();
+        let mut models = outermost(&own).filter(is_language);
+        match (models.next(), models.next()) {
+            (Some(only), None) => Ok(only.name.clone()),
+            (None, _) => Err(Error::input("there is no language model here")),
+            (Some(_), Some(_)) => Err(Error::input("the request names no model, and there are several")
+                .with_hint("name one in the request, or start the server with `--model` for the one that is meant")),
+        }
+    }
+
+    /// What the weights of a model are called.
+    pub fn version(&self, name: &str) -> String {
+        self.changed().version(name)
+    }
+
+    /// Says what the weights of a model are called.
+    pub fn set_version(&self, name: &str, version: String) {
+        let mut changed = self.change();
+        match changed.placed.get_mut(name) {
+            Some(placed) => placed.version = version,
+            None => drop(changed.versions.insert(name.to_owned(), version)),
+        }
+    }
+
+    /// Puts a model beside the others, or in the place of one. What is on its way with the old one is sampled to its end.
+    pub async fn place(&self, name: &str, placed: Placed) {
+        self.note(&placed.desk);
+        self.change().placed.insert(name.to_owned(), placed);
+        self.desks.lock().await.retain(|(loaded, _)| loaded != name);
+    }
+
+    /// Removes an adapter that a program has added. Whether it was there.
+    pub fn remove_adapter(&self, name: &str) -> bool {
+        let is_there = self.is_adapter(name);
+        is_there && self.change().placed.remove(name).is_some()
+    }
+
+    /// Whether a program has added an adapter under this name.
+    pub fn is_adapter(&self, name: &str) -> bool {
+        self.base_of(name).is_some()
+    }
+
+    /// The name of the model that `name` is an adapter of, where a program has added it.
+    pub fn base_of(&self, name: &str) -> Option<String> {
+        self.changed().placed.get(name)?.base.clone()
+    }
+
+    /// How many adapters programs have added.
+    pub fn adapters(&self) -> usize {
+        self.changed().placed.values().filter(|placed| placed.base.is_some()).count()
+    }
+
+    /// How many tokens a prompt and its completion may have together, where there is a limit.
+    pub fn positions(&self, found: &Found) -> Option<usize> {
+        let base = self.base_of(&found.name);
+        let path = match &base {
+            Some(base) => self.own().into_iter().find(|found| found.name == *base)?.path,
+            None => found.path.clone(),
+        };
+        ModelShape::of(&ModelDir::open(&model_of(&path).ok()?).ok()?).ok()?.max_positions
+    }
+
+    fn note(&self, desk: &Arc<Actor<Desk>>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|desk| desk.strong_count() > 0);
+        if !opened.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(desk))) {
+            opened.push(Arc::downgrade(desk));
+        }
+    }
+
+    /// Every language model that is loaded, or still samples for somebody.
+    pub fn all_desks(&self) -> Vec<Arc<Actor<Desk>>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The model `name`.
@@ -139,15 +305,33 @@ impl Models {
     /// # Errors
     /// When there is none, or it cannot be loaded.
     pub async fn desk(&self, name: &str) -> Result<Arc<Actor<Desk>>> {
+        Ok(self.served(name).await?.desk)
+    }
+
+    /// The language model `name`, loaded, and what its weights are called.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be loaded.
+    pub async fn served(&self, name: &str) -> Result<Served> {
+        let version = {
+            let changed = self.changed();
+            if let Some(placed) = changed.placed.get(name) {
+                return Ok(Served { desk: Arc::clone(&placed.desk), version: placed.version.clone() });
+            }
+            changed.version(name)
+        };
+        let paused = self.pause.flag();
         let open = || async {
             let found = self.find(name, false)?;
             let Computing { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
             let options =
                 ChatOptions { model, adapter: None, weights, text: TextFiles::default(), format: None, device };
-            Actor::start(move || Ok(Desk::new(Session::open(&options, places)?))).await
+            Actor::start(move || Ok(Desk::new(Session::open(&options, places)?, paused))).await
         };
-        loaded(&self.desks, name, open).await
+        let desk = loaded(&self.desks, name, open).await?;
+        self.note(&desk);
+        Ok(Served { desk, version })
     }
 
     /// The reward model `name`, or what judges segments under that name, loaded.
@@ -175,6 +359,22 @@ impl Models {
         };
         loaded(&self.judges, name, open).await
     }
+}
+
+impl Changed {
+    /// What the weights of a model are called.
+    fn version(&self, name: &str) -> String {
+        let placed = self.placed.get(name).map(|placed| &placed.version);
+        placed.or_else(|| self.versions.get(name)).map_or_else(|| FIRST_VERSION.to_owned(), String::clone)
+    }
+}
+
+/// Those of a list that are in no other: a run is one of them, its checkpoints are not.
+pub fn outermost(all: &[Found]) -> impl Iterator<Item = &Found> {
+    let is_within = |found: &Found, other: &Found| {
+        found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    all.iter().filter(move |found| !all.iter().any(|other| is_within(found, other)))
 }
 
 /// The actor `name` of `all`, which `open` makes where it is not there; the one that nobody asked for longest goes.

@@ -16,9 +16,10 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::guesses::Guesses;
 use crate::models::{Computing, Models};
+use crate::serving::Changing;
 use crate::store::Store;
 use crate::training::{Trainer, Training};
-use crate::{annotate, assets, chat, connections, home, openai, page, runs, training};
+use crate::{annotate, assets, chat, connections, home, openai, page, runs, serving, training};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,6 +41,10 @@ pub struct Options {
     pub computing: Computing,
     /// Who starts runs; without one, pages start and change none.
     pub trainer: Option<Arc<dyn Trainer>>,
+    /// Folders that programs with the token for weights may load adapters and weights from; without any, nobody may.
+    pub weights: Vec<PathBuf>,
+    /// The token for that; without one, a new one is made.
+    pub weights_token: Option<String>,
 }
 
 /// Where the server can be reached.
@@ -49,6 +54,8 @@ pub struct Address {
     pub socket: SocketAddr,
     /// What must be known to use it, where others can reach it.
     pub token: Option<String>,
+    /// What must be known to change adapters and weights, where that is allowed.
+    pub weights_token: Option<String>,
 }
 
 impl Address {
@@ -76,7 +83,8 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         let listener = TcpListener::bind(socket).await.map_err(|error| taken(socket, &error))?;
         let socket = listener.local_addr().map_err(|error| taken(socket, &error))?;
         let app = Arc::new(app(options, socket)?);
-        let address = Address { socket, token: app.guard.token.clone() };
+        let weights_token = app.changing.as_ref().map(|changing| changing.token().to_owned());
+        let address = Address { socket, token: app.guard.token.clone(), weights_token };
         // Read before anyone asks: many runs take a moment the first time.
         let early = Arc::clone(&app);
         tokio::task::spawn_blocking(move || drop(early.runs.entries(&early.folder)));
@@ -110,11 +118,17 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let is_loopback = socket.ip().is_loopback();
     let mut names = options.names;
     names.push("localhost".into());
-    let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret) };
+    let changing = match options.weights.as_slice() {
+        [] => None,
+        folders => Some(Changing::new(options.weights_token.unwrap_or_else(secret), folders)?),
+    };
+    // Who may change weights may use the server, too.
+    let further = changing.as_ref().map(|changing| changing.token().to_owned());
+    let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret), further };
     let training = Training::new(options.trainer, options.computing.device.to_string());
     let models = Models::new(&folder, &options.models, options.computing)?;
     let (store, runs, guesses) = (Store::open(&folder)?, runs::Cache::default(), Guesses::default());
-    Ok(App { guard, store, models, runs, training, folder, guesses })
+    Ok(App { guard, store, models, runs, training, changing, folder, guesses })
 }
 
 fn routes(app: Arc<App>) -> Router {
@@ -124,6 +138,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(chat::routes())
         .merge(openai::routes())
         .merge(runs::routes())
+        .merge(serving::routes())
         .merge(training::routes())
         .merge(assets::routes())
         .fallback(page::missing)

@@ -68,6 +68,20 @@ impl Seed {
     }
 }
 
+/// What a stream is made from, in 64 hexadecimal digits: [`stream_of_key`] makes the same stream of it, from its beginning.
+pub fn key_of(stream: &Stream) -> String {
+    stream.get_seed().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The stream with the key `text`; none where that is no key.
+pub fn stream_of_key(text: &str) -> Option<Stream> {
+    let digits: Vec<u8> =
+        text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    let key: [u8; 32] = (digits.len() == 64).then(|| bytes.try_into().ok()).flatten()?;
+    Some(ChaCha8Rng::from_seed(key))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +99,18 @@ mod tests {
             draw(1, Purpose::Rollout, 2, 4),
         ] {
             assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn a_stream_is_made_again_from_its_key() {
+        let stream = Seed(u64::MAX - 3).stream(Purpose::Rollout, 5, 1 << 40);
+        let key = key_of(&stream);
+        let mut again = stream_of_key(&key).expect("a key");
+        assert_eq!(again.random::<u64>(), stream.clone().random::<u64>());
+        assert_eq!(key_of(&again), key);
+        for wrong in ["", &key[1..], &format!("{key}0"), &key.replace('0', "g"), &"é".repeat(32)] {
+            assert!(stream_of_key(wrong).is_none(), "{wrong}");
         }
     }
 }

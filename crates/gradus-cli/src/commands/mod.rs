@@ -224,6 +224,7 @@ mod tests {
     /// Names of arguments that take the name of something that is read.
     const READ: &[&str] = &[
         "adapter",
+        "allow_weights",
         "chat_template",
         "classifier",
         "config",

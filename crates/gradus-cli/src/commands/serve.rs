@@ -44,6 +44,27 @@ pub struct ServeArgs {
     /// Let pages start runs, stop, resume, export and delete them; where others reach the server, only owners may
     #[arg(long)]
     allow_training: bool,
+    /// Let programs that know a token load adapters and weights from this folder, to sample with them. The token is printed, or it
+    /// is the one in the environment variable GRADUS_WEIGHTS_TOKEN. May be given several times
+    #[arg(long, value_name = "FOLDER")]
+    allow_weights: Vec<PathBuf>,
+}
+
+/// The environment variable with the token for weights.
+const WEIGHTS_TOKEN: &str = "GRADUS_WEIGHTS_TOKEN";
+
+/// The fewest characters of a token that users choose.
+const TOKEN_CHARACTERS: usize = 16;
+
+/// The token for weights that the user has chosen.
+fn weights_token() -> anyhow::Result<Option<String>> {
+    let Ok(token) = std::env::var(WEIGHTS_TOKEN) else { return Ok(None) };
+    let fits = token.len() >= TOKEN_CHARACTERS && token.bytes().all(|byte| byte.is_ascii_graphic());
+    anyhow::ensure!(
+        fits,
+        "{WEIGHTS_TOKEN} must have at least {TOKEN_CHARACTERS} characters, all of them letters, digits or signs of ASCII"
+    );
+    Ok(Some(token))
 }
 
 /// Runs that pages begin: each is this program again, and outlives the server.
@@ -112,17 +133,36 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     for model in &args.model {
         fetch(model, out)?;
     }
-    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training } = args;
+    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights } = args;
     let computing = Computing { device, weights, places: places.into() };
     let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
-    let options = Options { folder, host, port, names: name, models: model, computing, trainer };
+    let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
+    let is_chosen = weights_token.is_some();
+    let options = Options {
+        folder,
+        host,
+        port,
+        names: name,
+        models: model,
+        computing,
+        trainer,
+        weights: allow_weights,
+        weights_token,
+    };
     catch_interrupts(None);
     let mut said = Ok(());
     let mut ready = |address: &gradus_web::Address| {
         said = match out.is_json() {
-            true => out.json_line(&json!({ "url": address.url(), "token": address.token })),
+            true => out.json_line(&json!({
+                "url": address.url(),
+                "token": address.token,
+                "weights_token": address.weights_token,
+            })),
             false => out.data(address.url()),
         };
+        if let Some(token) = address.weights_token.as_ref().filter(|_| !is_chosen) {
+            out.note(&format!("token for weights: {token}"));
+        }
         out.note("Ctrl-C ends the server");
     };
     serve(options, &mut ready, &is_interrupted)?;

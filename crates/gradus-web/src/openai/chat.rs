@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 use super::fields::Fields;
 use super::tools::{Call, Speech};
-use super::wanted::{LIKELIEST_MAX, Wanted};
-use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
+use super::wanted::{LIKELIEST_MAX, Wanted, as_id};
+use super::{Refused, end_stream, finish_reason, head, json_response, served, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
+use crate::models::Served;
 
 /// Tokens of an answer where no limit is given; the model's positions are one too.
 const MAX_TOKENS: usize = 4096;
@@ -55,6 +56,9 @@ impl Request {
                 ));
             }
         };
+        wanted.check_streams(1)?;
+        wanted.refuse_scored_streams()?;
+        fields.refuse("chat_template", |_| false)?;
         let longest = fields.count("max_completion_tokens", 1..=1 << 24)?;
         let max_tokens = fields.count("max_tokens", 1..=1 << 24)?;
         let top = fields.count("top_logprobs", 0..=LIKELIEST_MAX)?;
@@ -109,15 +113,24 @@ fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result
 /// Answers.
 pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
-    let desk = desk(&app, &request.wanted.model).await?;
+    let served = served(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);
-    let ids = prompt(&desk, move |prompter| prompter.prompt_of(&asked.messages, &asked.asked)).await?;
+    let ids = prompt(&served.desk, move |prompter| prompter.prompt_of(&asked.messages, &asked.asked)).await?;
+    request.wanted.check_scored(ids.len())?;
     let (asked, given) = (Arc::clone(&request), ids.clone());
-    let hearing = desk.ask(move |desk| begin(desk, &asked, given)).await??;
+    let (scored, hearing) = served
+        .desk
+        .ask(move |desk| -> gradus::Result<_> {
+            let likeliest = asked.wanted.prompt_logprobs;
+            let scored = likeliest.map(|likeliest| desk.score(&given, likeliest)).transpose()?;
+            Ok((scored, begin(desk, &asked, given)?))
+        })
+        .await??;
     if request.wanted.is_streamed {
-        return Ok(stream(request, ids, hearing));
+        return Ok(stream(request, ids, hearing, served));
     }
-    whole(&request, &ids, hearing).await
+    let scored = scored.map(|tokens| Wanted::scored_prompt(&tokens));
+    whole(&request, &ids, hearing, scored, &served.version).await
 }
 
 /// An answer on its way.
@@ -136,7 +149,13 @@ fn ended(mut speech: Speech, text: &str, reason: &'static str) -> (String, &'sta
     (rest, if calls.is_empty() { reason } else { "tool_calls" }, calls)
 }
 
-async fn whole(request: &Request, ids: &[u32], mut hearing: Hearing) -> Result<Response, Refused> {
+async fn whole(
+    request: &Request,
+    ids: &[u32],
+    mut hearing: Hearing,
+    scored: Option<Value>,
+    version: &str,
+) -> Result<Response, Refused> {
     let new =
         || Choice { speech: Speech::new(&request.asked.tools), text: String::new(), tokens: Vec::new(), end: None };
     let mut choices: Vec<Choice> = (0..request.wanted.n).map(|_| new()).collect();
@@ -168,7 +187,10 @@ async fn whole(request: &Request, ids: &[u32], mut hearing: Hearing) -> Result<R
         }
         let mut value = json!({ "index": i, "message": message, "logprobs": null, "finish_reason": reason });
         if request.logprobs.is_some() {
-            value["logprobs"] = logprobs(&choice.tokens);
+            value["logprobs"] = logprobs(&choice.tokens, request.wanted.ids_for_texts);
+        }
+        if let Some(versions) = request.wanted.versions(version, choice.tokens.len()) {
+            value["weight_versions"] = versions;
         }
         if request.wanted.tells_ids {
             value["token_ids"] = choice.tokens.iter().map(|token| token.id).collect();
@@ -179,19 +201,29 @@ async fn whole(request: &Request, ids: &[u32], mut hearing: Hearing) -> Result<R
     if request.wanted.tells_ids {
         answer["prompt_token_ids"] = json!(ids);
     }
+    if let Some(scored) = scored {
+        answer["prompt_logprobs"] = scored;
+    }
     answer["usage"] = usage(ids.len(), used);
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing) -> Response {
+fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing, served: Served) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
+        // A pause reaches whoever still samples: the desk stays known until then.
+        let served = served;
+        let mut counts = vec![0; request.wanted.n];
         let frame = head("chatcmpl", "chat.completion.chunk", &request.wanted.model);
         let id = frame["id"].as_str().unwrap_or_default().trim_start_matches("chatcmpl-").to_owned();
-        let say = |i: usize, delta: Value, tokens: &[Token], reason: Option<&str>| {
+        let mut say = |i: usize, delta: Value, tokens: &[Token], reason: Option<&str>| {
+            counts[i] += tokens.len();
             let mut choice = json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": reason });
             if request.logprobs.is_some() && !tokens.is_empty() {
-                choice["logprobs"] = logprobs(tokens);
+                choice["logprobs"] = logprobs(tokens, request.wanted.ids_for_texts);
+            }
+            if let Some(versions) = reason.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+                choice["weight_versions"] = versions;
             }
             if request.wanted.tells_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
@@ -245,12 +277,15 @@ fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing) -> Respons
     response
 }
 
-/// Tokens in the form of `/v1/chat/completions`.
-fn logprobs(tokens: &[Token]) -> Value {
-    let one = |text: &str, logprob: Option<f32>| json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() });
+/// Tokens in the form of `/v1/chat/completions`, with ids in the place of texts where `as_ids`.
+pub fn logprobs(tokens: &[Token], as_ids: bool) -> Value {
+    let one = |id: u32, text: &str, logprob: Option<f32>| match as_ids {
+        true => json!({ "token": as_id(id), "token_id": id, "logprob": logprob, "bytes": text.as_bytes() }),
+        false => json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() }),
+    };
     let told = |token: &Token| {
-        let mut value = one(&token.text, token.logprob);
-        let top = token.likeliest.iter().map(|(_, text, logprob)| one(text, Some(*logprob)));
+        let mut value = one(token.id, &token.text, token.logprob);
+        let top = token.likeliest.iter().map(|(id, text, logprob)| one(*id, text, Some(*logprob)));
         value["top_logprobs"] = top.collect();
         value
     };

@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
-use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
+use super::{Refused, end_stream, finish_reason, head, json_response, served, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
+use crate::models::Served;
 
 /// The most prompts of a request.
 const PROMPTS_MAX: usize = 1024;
@@ -52,6 +53,7 @@ impl Request {
             let message = format!("{} prompts with `n` {} are more than {PROMPTS_MAX}", prompts.len(), wanted.n);
             return Err(Refused::field("prompt", message));
         }
+        wanted.check_streams(prompts.len())?;
         let max_tokens = fields.count("max_tokens", 0..=1 << 24)?.unwrap_or(16);
         // `logprobs: true` is what some clients write for 1.
         let logprobs = match fields.take("logprobs") {
@@ -62,6 +64,7 @@ impl Request {
             }
             None => None,
         };
+        wanted.refuse_scored_streams()?;
         let echo = fields.flag("echo")?;
         let add_special = fields.take("add_special_tokens").is_none_or(|value| value != Value::Bool(false));
         Ok(Self { wanted, prompts, max_tokens, echo, logprobs, add_special })
@@ -99,6 +102,8 @@ struct Read {
     ids: Vec<u32>,
     /// Its tokens, where they are told.
     tokens: Vec<Token>,
+    /// What the model thinks of each, where that is asked for.
+    scored: Option<Value>,
 }
 
 /// The ids of each prompt.
@@ -124,13 +129,16 @@ fn begin(desk: &mut Desk, request: &Request, prompts: Vec<Vec<u32>>) -> gradus::
             (true, Some(likeliest)) => desk.score(&ids, likeliest)?,
             (true, None) => {
                 let texts = desk.session.texts(&[], &ids)?;
-                let token = |(&id, text)| Token { id, text, logprob: None, likeliest: Vec::new() };
-                ids.iter().zip(texts).map(token).collect()
+                ids.iter().zip(texts).map(|(&id, text)| Token::bare(id, text)).collect()
             }
+        };
+        let scored = match request.wanted.prompt_logprobs {
+            Some(likeliest) => Some(Wanted::scored_prompt(&desk.score(&ids, likeliest)?)),
+            None => None,
         };
         let streams = request.wanted.streams(i);
         asks.push(Ask { prompt: ids.clone(), params: params.clone(), stop: request.wanted.stop.clone(), streams });
-        read.push(Read { ids, tokens });
+        read.push(Read { ids, tokens, scored });
     }
     let hearing = if request.max_tokens > 0 { Some(desk.sample(asks)?) } else { None };
     Ok((read, hearing))
@@ -147,18 +155,20 @@ struct Choice {
 /// Answers.
 pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
-    let desk = desk(&app, &request.wanted.model).await?;
+    let served = served(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);
-    let prompts = prompt(&desk, move |prompter| ids_of(prompter, &asked)).await?;
+    let prompts = prompt(&served.desk, move |prompter| ids_of(prompter, &asked)).await?;
+    let scored = prompts.iter().map(Vec::len).sum::<usize>();
+    request.wanted.check_scored(scored)?;
     let asked = Arc::clone(&request);
-    let (read, hearing) = desk.ask(move |desk| begin(desk, &asked, prompts)).await??;
+    let (read, hearing) = served.desk.ask(move |desk| begin(desk, &asked, prompts)).await??;
     if request.wanted.is_streamed {
-        return Ok(stream(request, read, hearing));
+        return Ok(stream(request, read, hearing, served));
     }
-    whole(&request, &read, hearing).await
+    whole(&request, &read, hearing, &served.version).await
 }
 
-async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>) -> Result<Response, Refused> {
+async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>, version: &str) -> Result<Response, Refused> {
     let n = request.wanted.n;
     let mut choices: Vec<Choice> = read.iter().flat_map(|read| (0..n).map(|_| echoed(read))).collect();
     let mut used = 0;
@@ -186,12 +196,18 @@ async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>) -> Re
         let mut value = json!({
             "index": i,
             "text": choice.text,
-            "logprobs": request.logprobs.map(|_| logprobs(&choice.tokens, 0)),
+            "logprobs": request.logprobs.map(|_| logprobs(&request.wanted, &choice.tokens, 0)),
             // Nothing was to be sampled.
             "finish_reason": choice.finish_reason.unwrap_or("length"),
         });
+        let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
+        if let Some(versions) = request.wanted.versions(version, own.len()) {
+            value["weight_versions"] = versions;
+        }
+        if let Some(scored) = &read.scored {
+            value["prompt_logprobs"] = scored.clone();
+        }
         if request.wanted.tells_ids {
-            let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
             value["prompt_token_ids"] = json!(read.ids);
             value["token_ids"] = own.iter().map(|token| token.id).collect();
         }
@@ -209,21 +225,27 @@ fn echoed(read: &Read) -> Choice {
     Choice { text, tokens: read.tokens.clone(), finish_reason: None }
 }
 
-fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>) -> Response {
+fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>, served: Served) -> Response {
     let (events, response) = Events::new();
     tokio::spawn(async move {
+        // A pause reaches whoever still samples: the desk stays known until then.
+        let served = served;
         let frame = head("cmpl", "text_completion", &request.wanted.model);
         let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
         let (n, mut used) = (request.wanted.n, 0);
-        let mut offsets = vec![0; read.len() * n];
+        let (mut offsets, mut counts) = (vec![0; read.len() * n], vec![0; read.len() * n]);
         let mut say = |i: usize, text: &str, tokens: &[Token], reason: Option<&str>| {
             let mut choice = json!({ "index": i, "text": text, "logprobs": null, "finish_reason": reason });
             if request.logprobs.is_some() && !tokens.is_empty() {
-                choice["logprobs"] = logprobs(tokens, offsets[i]);
+                choice["logprobs"] = logprobs(&request.wanted, tokens, offsets[i]);
+            }
+            if let Some(versions) = reason.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+                choice["weight_versions"] = versions;
             }
             if request.wanted.tells_ids {
                 choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
             }
+            counts[i] += tokens.len();
             offsets[i] += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
             let mut chunk = frame.clone();
             chunk["choices"] = json!([choice]);
@@ -266,7 +288,7 @@ fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>) -> R
 }
 
 /// Tokens in the form of `/v1/completions`; the first begins at character `offset`.
-fn logprobs(tokens: &[Token], mut offset: usize) -> Value {
+fn logprobs(wanted: &Wanted, tokens: &[Token], mut offset: usize) -> Value {
     let mut offsets = Vec::with_capacity(tokens.len());
     for token in tokens {
         offsets.push(offset);
@@ -275,14 +297,14 @@ fn logprobs(tokens: &[Token], mut offset: usize) -> Value {
     let top = |token: &Token| {
         token.logprob?;
         let mut top = Map::new();
-        for (_, text, logprob) in &token.likeliest {
+        for (id, text, logprob) in &token.likeliest {
             // Ids may read alike: the likelier stays.
-            top.entry(text.clone()).or_insert(json!(logprob));
+            top.entry(wanted.text_of(*id, text)).or_insert(json!(logprob));
         }
         Some(Value::Object(top))
     };
     json!({
-        "tokens": tokens.iter().map(|token| &token.text).collect::<Vec<_>>(),
+        "tokens": tokens.iter().map(|token| wanted.text_of(token.id, &token.text)).collect::<Vec<_>>(),
         "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
         "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
         "text_offset": offsets,

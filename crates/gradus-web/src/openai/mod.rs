@@ -1,11 +1,13 @@
-//! The server that OpenAI's clients understand: `/v1/models`, `/v1/completions`, `/v1/chat/completions`.
+//! The server that OpenAI's clients understand: `/v1/models`, `/v1/completions`, `/v1/chat/completions`; and vLLM's
+//! `/inference/v1/generate`.
 //!
 //! A request is read by [`fields`], begun at a [`Desk`](crate::desk::Desk), and answered whole or as a stream of events. What
 //! has a meaning that is not kept here is refused, not ignored.
 
 mod chat;
 mod completions;
-mod fields;
+pub mod fields;
+mod generate;
 mod tools;
 mod wanted;
 
@@ -20,20 +22,20 @@ use axum::routing::{get, post};
 use gradus::inference::{AnswerEnd, model_of};
 use serde_json::{Value, json};
 
-use crate::actor::Actor;
 use crate::app::App;
-use crate::desk::Desk;
 use crate::events::Events;
 use crate::guard::secret;
-use crate::models::{Found, Kind};
+use crate::models::{Found, Kind, Served, outermost};
+use crate::serving;
 
-/// The routes below `/v1`.
+/// The routes of OpenAI's protocol, and the one of vLLM that takes and gives ids.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions::answer))
         .route("/v1/chat/completions", post(chat::answer))
+        .route("/inference/v1/generate", post(generate::answer))
         .route("/v1/{*rest}", get(nothing).post(nothing))
 }
 
@@ -48,7 +50,7 @@ pub struct Refused {
 
 impl Refused {
     /// The request is wrong; `param` is the field that is.
-    fn field(param: &str, message: impl Into<String>) -> Self {
+    pub fn field(param: &str, message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
     }
 
@@ -76,8 +78,13 @@ fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<
 const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
 
 impl Refused {
+    /// The request is refused for another reason.
+    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None }
+    }
+
     /// The server failed.
-    fn broken() -> Self {
+    pub fn broken() -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: BROKEN.into(), param: None, code: None }
     }
 }
@@ -105,7 +112,7 @@ pub fn refusal(status: StatusCode, why: &str) -> Response {
 }
 
 /// JSON with its status.
-fn json_response(status: StatusCode, value: &Value) -> Response {
+pub fn json_response(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
@@ -115,7 +122,7 @@ async fn nothing() -> Refused {
 }
 
 /// A model as OpenAI describes one. It was created when its configuration was written.
-fn described(found: &Found) -> Value {
+fn described(app: &App, found: &Found) -> Value {
     let written = || {
         let model = model_of(&found.path).ok()?;
         let files = ["config.json", "adapter_config.json"].map(|file| model.join(file));
@@ -123,7 +130,9 @@ fn described(found: &Found) -> Value {
         changed.duration_since(UNIX_EPOCH).ok()
     };
     let created = written().map_or(0, |since| since.as_secs());
-    json!({ "id": found.name, "object": "model", "created": created, "owned_by": "gradus" })
+    let mut card = json!({ "id": found.name, "object": "model", "created": created, "owned_by": "gradus" });
+    serving::described(&app.models, found, &mut card);
+    card
 }
 
 /// The models that can be asked for.
@@ -136,16 +145,16 @@ async fn language_models(app: &Arc<App>) -> Vec<Found> {
 /// Lists the models. A run is one of them; its checkpoints can be asked for by name, and are left out.
 async fn models(State(app): State<Arc<App>>) -> Response {
     let all = language_models(&app).await;
-    let is_within = |found: &Found, other: &Found| {
-        found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
-    };
-    let listed = all.iter().filter(|found| !all.iter().any(|other| is_within(found, other)));
-    let data: Vec<Value> = listed.map(described).collect();
+    let of = Arc::clone(&app);
+    let described = move || outermost(&all).map(|found| described(&of, found)).collect();
+    let data: Vec<Value> = tokio::task::spawn_blocking(described).await.unwrap_or_default();
     json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refused> {
-    Ok(json_response(StatusCode::OK, &described(&named(&app, &name).await?)))
+    let found = named(&app, &name).await?;
+    let card = tokio::task::spawn_blocking(move || described(&app, &found)).await.map_err(|_| Refused::broken())?;
+    Ok(json_response(StatusCode::OK, &card))
 }
 
 async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
@@ -157,10 +166,11 @@ async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
     })
 }
 
-/// The model of a request, loaded.
-async fn desk(app: &Arc<App>, name: &str) -> Result<Arc<Actor<Desk>>, Refused> {
+/// The model of a request, loaded, once no pause keeps it from sampling.
+async fn served(app: &Arc<App>, name: &str) -> Result<Served, Refused> {
+    app.models.pause.over().await;
     named(app, name).await?;
-    Ok(app.models.desk(name).await?)
+    Ok(app.models.served(name).await?)
 }
 
 /// What every answer begins with.
@@ -173,7 +183,9 @@ fn head(prefix: &str, object: &str, model: &str) -> Value {
 fn finish_reason(end: AnswerEnd) -> &'static str {
     match end {
         AnswerEnd::Length => "length",
-        AnswerEnd::Stop | AnswerEnd::Interrupted => "stop",
+        AnswerEnd::Stop => "stop",
+        // vLLM's word.
+        AnswerEnd::Interrupted => "abort",
     }
 }
 

@@ -1,17 +1,16 @@
 //! What a model says that calls tools, and what it says besides.
 //!
-//! Templates tell models to write calls as text. Three forms are read: `<tool_call>{…}</tool_call>` (Qwen, Hermes), an object
-//! `{"name": …, "parameters": …}` or a list of them that is the whole answer (Llama 3, Mistral). What names no tool that was
-//! given is text.
-
-use serde_json::{Map, Value, json};
+//! Templates tell models to write calls as text. The forms are those of [`CallFormat`], which environments read, too. What names no
+//! tool that was given is text.
 
 use gradus::text::certain;
+use gradus_environments::CallFormat;
+use serde_json::{Value, json};
 
-/// What begins a call.
+/// What begins a call in the form of Hermes: text before it is told at once.
 const OPEN: &str = "<tool_call>";
-/// What ends it.
-const CLOSE: &str = "</tool_call>";
+/// What begins a list of calls in the form of Mistral.
+const LIST: &str = "[TOOL_CALLS]";
 
 /// An answer of a model that was given tools, while it is said.
 #[derive(Debug, Default)]
@@ -66,42 +65,34 @@ impl Speech {
     /// The end: what is text of what was held back, and the calls.
     pub fn end(self) -> (String, Vec<Call>) {
         let held = &self.text[self.told..];
-        let calls = self.calls();
-        match calls.is_empty() {
-            true => (held.to_owned(), calls),
-            false => (String::new(), calls),
+        match self.calls() {
+            // Of the whole answer, which is the call, nothing is left.
+            Some((CallFormat::Llama3 | CallFormat::Mistral, calls)) => (String::new(), calls),
+            Some((CallFormat::Hermes, calls)) => (CallFormat::Hermes.read(held).0, calls),
+            None => (held.to_owned(), Vec::new()),
         }
     }
 
-    /// All calls, or none where one of them cannot be read.
-    fn calls(&self) -> Vec<Call> {
+    /// All calls and their form; nothing where there is none, or one of them cannot be read or calls no tool that was given.
+    fn calls(&self) -> Option<(CallFormat, Vec<Call>)> {
         if self.names.is_empty() {
-            return Vec::new();
+            return None;
         }
-        let text = self.text.trim();
-        let values: Option<Vec<Value>> = match text.find(OPEN) {
-            Some(at) => {
-                let blocks = text[at..].split(OPEN).skip(1);
-                blocks.map(|block| serde_json::from_str(block.split(CLOSE).next()?.trim()).ok()).collect()
-            }
-            None => match serde_json::from_str(text) {
-                Ok(Value::Array(values)) => Some(values),
-                Ok(value) => Some(vec![value]),
-                Err(_) => None,
-            },
+        let told = |call: &gradus_environments::Call| {
+            let arguments = Value::Object(call.arguments.clone().ok()?).to_string();
+            let is_known = self.names.contains(&call.name);
+            is_known.then(|| Call { name: call.name.clone(), arguments })
         };
-        let call = |value: &Value| {
-            let name = value.get("name")?.as_str()?;
-            let arguments = value.get("arguments").or_else(|| value.get("parameters"));
-            let arguments = match arguments {
-                Some(Value::String(text)) => text.clone(),
-                Some(object @ Value::Object(_)) => object.to_string(),
-                Some(_) => return None,
-                None => Value::Object(Map::new()).to_string(),
+        CallFormat::ALL.into_iter().find_map(|format| {
+            // The mark before a list of calls is a special token, which the text does not show.
+            let (mark, text) = match format {
+                CallFormat::Mistral if self.text.trim_start().starts_with('[') => (LIST, self.text.trim()),
+                _ => ("", self.text.as_str()),
             };
-            self.names.iter().any(|known| known == name).then(|| Call { name: name.to_owned(), arguments })
-        };
-        values.and_then(|values| values.iter().map(call).collect()).unwrap_or_default()
+            let calls = format.read(&format!("{mark}{text}")).1;
+            let calls: Vec<Call> = calls.iter().map(told).collect::<Option<_>>()?;
+            (!calls.is_empty()).then_some((format, calls))
+        })
     }
 }
 
@@ -132,6 +123,19 @@ mod tests {
             let llama = r#" {"name": "weather", "parameters": {"city": "Bern"}}"#;
             assert_eq!(heard(llama, step), (String::new(), vec![weather.clone()]));
             assert_eq!(heard(&format!("[{one}]"), step), (String::new(), vec![weather.clone()]));
+        }
+    }
+
+    #[test]
+    fn a_call_within_a_thought_is_text_and_one_after_it_is_a_call() {
+        let call = |name: &str| format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>");
+        for step in [1, 5, 1000] {
+            let text = format!("<think>Perhaps {}</think>\n{}", call("weather"), call("time"));
+            let (said, calls) = heard(&text, step);
+            assert_eq!(said, format!("<think>Perhaps {}</think>", call("weather")));
+            assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["time"]);
+            let text = format!("<think>Perhaps {}", call("weather"));
+            assert_eq!(heard(&text, step), (text, Vec::new()));
         }
     }
 

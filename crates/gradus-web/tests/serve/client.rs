@@ -96,9 +96,16 @@ impl Server {
 
     /// Serves `folder` at `host`; runs are begun by `trainer`.
     pub fn with(folder: &Path, host: IpAddr, trainer: Option<Arc<dyn Trainer>>) -> Self {
+        Self::of(folder, host, |options| options.trainer = trainer)
+    }
+
+    /// Serves `folder` at `host`, with the options that `set` changes.
+    pub fn of(folder: &Path, host: IpAddr, set: impl FnOnce(&mut Options)) -> Self {
         let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
-        let options = Options { folder, host, port: 0, names, models, computing, trainer };
+        let (trainer, weights, weights_token) = (None, Vec::new(), None);
+        let mut options = Options { folder, host, port: 0, names, models, computing, trainer, weights, weights_token };
+        set(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
         let (say, heard) = channel();
         let asked = Arc::clone(&stop);

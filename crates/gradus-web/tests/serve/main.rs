@@ -2,8 +2,11 @@
 
 mod annotate;
 mod client;
+mod clients;
 mod judges;
 mod openai;
 mod recorder;
+mod rollouts;
 mod security;
+mod trained;
 mod training;

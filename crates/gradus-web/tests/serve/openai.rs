@@ -1,5 +1,7 @@
 //! OpenAI's protocol: what is answered, whole and in pieces, and what is refused.
 
+use std::path::Path;
+
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Prompts, SampleOptions, Sampled, sample};
@@ -17,13 +19,29 @@ fn server(models: &[&str]) -> (tempfile::TempDir, Server) {
 }
 
 /// What `gradus generate` makes of a prompt.
-fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: &[&str]) -> Vec<Sampled> {
+pub fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: &[&str]) -> Vec<Sampled> {
+    sampled((&fixture(model), None), prompt, n, params, stop)
+}
+
+/// What it makes of one with an adapter on the model.
+pub fn generated_with(model: &str, adapter: &Path, prompt: &str, n: usize, params: SamplingParams) -> Vec<Sampled> {
+    sampled((&fixture(model), Some(adapter)), prompt, n, params, &[])
+}
+
+/// What it makes of one with the model in `model`, and an adapter on it.
+pub fn sampled(
+    (model, adapter): (&str, Option<&Path>),
+    prompt: &str,
+    n: usize,
+    params: SamplingParams,
+    stop: &[&str],
+) -> Vec<Sampled> {
     let folder = tempfile::tempdir().expect("a folder");
     let prompts = folder.path().join("prompts.jsonl");
     std::fs::write(&prompts, format!("{}\n", json!({ "prompt": prompt }))).expect("written");
     let options = SampleOptions {
-        model: fixture(model),
-        adapter: None,
+        model: model.to_owned(),
+        adapter: adapter.map(|path| path.to_string_lossy().into_owned()),
         prompts: Prompts::Data(prompts.to_string_lossy().into_owned()),
         params,
         group_size: n,
@@ -46,7 +64,7 @@ fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: 
     found
 }
 
-fn params(max_new_tokens: usize) -> SamplingParams {
+pub fn params(max_new_tokens: usize) -> SamplingParams {
     SamplingParams { max_new_tokens, ..SamplingParams::default() }
 }
 

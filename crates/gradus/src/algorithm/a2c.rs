@@ -220,6 +220,7 @@ impl A2c {
             kl: None,
             entropy_coefficient: self.config.entropy_coefficient,
             value: Some(ValueLoss { coefficient: self.config.value_coefficient, clip: None }),
+            off_policy_threshold: None,
             clips_jointly: self.config.clip_jointly,
         }
     }

@@ -39,7 +39,7 @@ pub fn of_critic(
     stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
     stats.mean("values/std", std(&said, Variance::Biased).unwrap_or(0.0), 1.0);
     stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
-    Advantages { advantages, returns, values, kl: None, stats }
+    Advantages { advantages, returns, values, stats, ..Advantages::default() }
 }
 
 /// One advantage per completion, the same for all of its tokens: its reward in `rewards_b` against those of its group.

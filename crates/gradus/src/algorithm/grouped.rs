@@ -86,6 +86,9 @@ impl Grouped {
                     stats.mean("policy_loss", losses.policy, 1.0);
                     stats.last("entropy_coef", entropy_coefficient);
                 }
+                if self.loss.off_policy_threshold.is_some() {
+                    stats.mean("off_policy_masked", seen.off_policy as f64, tokens);
+                }
                 let (weights, sequences) = seen.weights;
                 stats.mean("vespo/phi_seq_mean", weights, sequences as f64);
                 ratios.add(&seen.ratios);

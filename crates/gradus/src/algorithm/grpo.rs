@@ -20,7 +20,7 @@ use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared, Stay};
-use crate::settings::{Settings, TrainConfig};
+use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
 /// Zheng et al. 2025, section 5.1: clip ranges; completions of an iteration are gone over in four mini-batches.
@@ -114,6 +114,10 @@ pub struct GrpoConfig {
     /// sampling, Yu et al. 2025). Default 0: they stay, and teach nothing.
     #[schemars(range(max = 1_000))]
     pub resample_rounds: usize,
+    /// Leave a completion with a negative advantage out of the loss where its sampler is more than this many nats a token away from the
+    /// policy, as a mean (the off-policy sequence mask of DeepSeek-V3.2). The sampler is the server of `rollouts`, or the policy before
+    /// the iteration's updates. Default: none (TRL).
+    pub off_policy_mask_threshold: Option<f64>,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
     /// Strings that end a completion.
@@ -150,6 +154,7 @@ impl Default for GrpoConfig {
             mask_truncated_completions: false,
             missing_eos_penalty: None,
             resample_rounds: 0,
+            off_policy_mask_threshold: None,
             entropy_coefficient: 0.0,
             stop: Vec::new(),
             sampling: SamplingConfig::default(),
@@ -251,6 +256,10 @@ impl Method for GrpoConfig {
         true
     }
 
+    fn rollouts_rules(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
+        self.check_rollouts(problems, rollouts);
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
@@ -277,6 +286,7 @@ impl Method for GrpoConfig {
             problems.above_zero(key, value);
         }
         problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        problems.at_least("method.grpo.off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or(0.0), 0.0);
         problems.at_least("method.grpo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         self.iteration().rules(problems, self.name(), train);
         problems.at_least("method.grpo.kl_coefficient", self.kl_coefficient, 0.0);
@@ -297,6 +307,26 @@ impl Method for GrpoConfig {
                 (message, None)
             });
         }
+    }
+}
+
+impl GrpoConfig {
+    /// VESPO weighs whole sequences itself, so only tokens may have a ratio beside.
+    fn check_rollouts(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
+        let is_apart = rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
+        let keys = ["method.grpo.loss_type", "rollouts.importance_sampling_mode"];
+        problems.unless(self.loss_type != GrpoLossType::Vespo || !is_apart, &keys, || {
+            let message = "`method.grpo.loss_type` is `vespo`, which goes with `rollouts.importance_sampling_mode` `token_truncate` or `token_mask`";
+            (message.into(), Some("VESPO weighs whole sequences itself".into()))
+        });
+        let (rounds, ahead) = (self.resample_rounds, rollouts.max_staleness);
+        let keys = ["method.grpo.resample_rounds", "rollouts.max_staleness"];
+        problems.unless(rounds == 0 || ahead == 0, &keys, || {
+            let message = format!(
+                "`method.grpo.resample_rounds` is {rounds} and `rollouts.max_staleness` {ahead}, but replaced groups need the weights of now"
+            );
+            (message, Some("set one of them to 0".into()))
+        });
     }
 }
 
@@ -366,6 +396,7 @@ impl Grpo {
             kl: Some((config.kl_coefficient, correction)).filter(|(coefficient, _)| *coefficient != 0.0),
             entropy_coefficient: config.entropy_coefficient,
             value: None,
+            off_policy_threshold: config.off_policy_mask_threshold,
             clips_jointly: false,
         }
     }

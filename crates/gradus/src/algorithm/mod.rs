@@ -13,6 +13,7 @@ pub mod fisher;
 pub mod grouped;
 pub mod grpo;
 pub mod nlpo;
+pub mod off_policy;
 mod plugged;
 pub mod ppo;
 pub mod rloo;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 pub use actor::{Actor, Forward};
 pub use critic::Critic;
 pub use estimator::{Estimator, KlLimit};
+pub use off_policy::OffPolicy;
 pub use plugged::{Plugged, Unbound};
 
 use crate::error::Result;
@@ -122,6 +124,8 @@ pub struct Advantages {
     pub values: Vec<Vec<f32>>,
     /// KL(policy ‖ reference) of completions in nats, by the estimator of the penalty, where it is part of the reward.
     pub kl: Option<Mean>,
+    /// What another sampler thought of the tokens; none where the policy itself has sampled them.
+    pub off_policy: Option<OffPolicy>,
     /// What was measured on the way.
     pub stats: Stats,
 }

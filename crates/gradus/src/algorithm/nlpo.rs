@@ -21,7 +21,7 @@ use crate::generate::{Kept, LikeliestMask, Masking, Record, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Role, Shared, Source};
 use crate::model::CausalLm;
-use crate::settings::{Settings, TrainConfig};
+use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
 /// Keys of `method.nlpo`: those of `method.ppo`, and of the mask.
@@ -173,6 +173,13 @@ impl Method for NlpoConfig {
 
     fn drops_out(&self) -> bool {
         true
+    }
+
+    fn rollouts_rules(&self, problems: &mut Problems<'_>, _rollouts: &RolloutsConfig) {
+        problems.unless(false, &["rollouts", "method"], || {
+            let message = "`nlpo` masks what is drawn with a second model, which a server does not do";
+            (message.into(), Some("leave out `rollouts`, or use `ppo`".into()))
+        });
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {

@@ -7,7 +7,7 @@ use crate::data::{Need, TooLong};
 use crate::generate::SamplingConfig;
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared};
 use crate::plugin::Kind;
-use crate::settings::TrainConfig;
+use crate::settings::{RolloutsConfig, TrainConfig};
 
 impl Kind for dyn OnlineMethod {
     const NAME: &'static str = "online_method";
@@ -47,6 +47,10 @@ impl Method for Plugged {
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         self.0.rules(problems, train);
+    }
+
+    fn rollouts_rules(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
+        self.0.rollouts_rules(problems, rollouts);
     }
 
     fn sampled_tokens(&self) -> Option<usize> {

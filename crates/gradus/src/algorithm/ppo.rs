@@ -368,6 +368,7 @@ impl Ppo {
                     larger: config.value_clip == ClippedError::Larger,
                 }),
             }),
+            off_policy_threshold: None,
             clips_jointly: config.clip_jointly,
         }
     }

@@ -184,6 +184,7 @@ impl Rloo {
             kl: None,
             entropy_coefficient: 0.0,
             value: None,
+            off_policy_threshold: None,
             clips_jointly: false,
         }
     }

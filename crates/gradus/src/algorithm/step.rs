@@ -22,6 +22,7 @@ use crate::loss::reduce::weighted_sum;
 use crate::loss::surrogate::{Clip, Level, Statistics, clipped_surrogate};
 use crate::loss::vespo::{self, Gamma};
 use crate::loss::{cispo, sapo, value};
+use crate::math::importance::off_policy_mask;
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 use crate::model::DropoutStream;
@@ -47,6 +48,8 @@ pub struct PolicyLoss {
     pub entropy_coefficient: f64,
     /// The critic's loss, where one learns too.
     pub value: Option<ValueLoss>,
+    /// Sequences whose sampler is more nats a token away from the policy than this teach only where their advantage is at least 0.
+    pub off_policy_threshold: Option<f64>,
     /// Whether the gradients of actor and critic are clipped by their norm together, or each by its own.
     pub clips_jointly: bool,
 }
@@ -87,6 +90,8 @@ struct Tokens<'a> {
     old: &'a [f32],
     advantages: &'a [f32],
     counts_b: &'a [usize],
+    /// The ratios of trainer and sampler, where the loss uses them itself.
+    ratios: Option<&'a [f32]>,
 }
 
 impl Tokens<'_> {
@@ -102,7 +107,7 @@ impl Tokens<'_> {
             Surrogate::Vespo(gamma) => {
                 let logprobs = read(&self.logprobs_m);
                 let log_ratios: Vec<f32> = logprobs.iter().zip(self.old).map(|(new, old)| new - old).collect();
-                let weights_b = gamma.weights(&log_ratios, self.advantages, self.counts_b);
+                let weights_b = gamma.weights(&log_ratios, self.ratios, self.advantages, self.counts_b);
                 let weights_m = spread(constant(weights_b.clone(), &device), self.counts_b);
                 return (vespo::vespo(logprobs_m(), advantages_m, weights_m), weights_b);
             }
@@ -289,6 +294,8 @@ pub struct Seen {
     pub kl: Option<f64>,
     /// Tokens whose value loss was clipped.
     pub value_clipped: f64,
+    /// Tokens that taught nothing because their sampler was too far from the policy.
+    pub off_policy: usize,
 }
 
 impl Losses {
@@ -312,6 +319,7 @@ impl Seen {
             *self.kl.get_or_insert_default() += kl;
         }
         self.value_clipped += other.value_clipped;
+        self.off_policy += other.off_policy;
     }
 }
 
@@ -429,7 +437,13 @@ impl Step<'_> {
 
         // 2. The loss of each token, and its part of the step's.
         let old = old.of(rollouts, part, &found.logprobs_m);
-        let advantages_m = concat(&advantages.advantages, part);
+        // VESPO has the ratios in its weights.
+        let advantages_m = match loss.surrogate {
+            Surrogate::Vespo(_) => concat(&advantages.advantages, part),
+            _ => concat(&advantages.weighted(), part),
+        };
+        let off_policy = advantages.off_policy.as_ref();
+        let ratios = off_policy.and_then(|off| Some(concat(off.ratios.as_ref()?, part)));
         let of_level = |logprobs_m| loss.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
         let own = Tokens {
             logprobs_m: found.logprobs_m.clone(),
@@ -437,8 +451,15 @@ impl Step<'_> {
             old: &old,
             advantages: &advantages_m,
             counts_b,
+            ratios: ratios.as_deref(),
         };
-        let (losses_m, weights_b) = own.losses(&loss.surrogate);
+        let (mut losses_m, weights_b) = own.losses(&loss.surrogate);
+        if let Some(threshold) = loss.off_policy_threshold {
+            let sampler = off_policy.map_or_else(|| old.clone(), |off| concat(&off.sampler, part));
+            let mask = off_policy_masks(&sampler, &read(&found.logprobs_m), &own, threshold);
+            seen.off_policy += mask.iter().filter(|kept| **kept == 0.0).count();
+            losses_m = losses_m * constant(mask, &device);
+        }
         let mut policy = reducer.reduce(losses_m, pass, counts_b);
         let mut kl_m = None;
         if let (Some((coefficient, correction)), Some(reference)) = (loss.kl, &experience.reference) {
@@ -542,6 +563,17 @@ impl Learners<'_> {
             critic.learner.discard();
         }
     }
+}
+
+/// Which of the tokens of one pass teach, sequence after sequence ([`off_policy_mask`]).
+fn off_policy_masks(sampler: &[f32], policy: &[f32], tokens: &Tokens<'_>, threshold: f64) -> Vec<f32> {
+    let mut start = 0;
+    let of_sequence = |&count: &usize| {
+        let at = start..start + count;
+        start += count;
+        off_policy_mask(&sampler[at.clone()], &policy[at.clone()], &tokens.advantages[at], threshold)
+    };
+    tokens.counts_b.iter().flat_map(of_sequence).collect()
 }
 
 /// A [`Denominator`] over the sequences of one step.

@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::critic::SeparateCritic;
-use super::grpo::{Grpo, GrpoConfig, ScaleRewards};
+use super::estimator::{WhitenedOver, WhiteningConfig};
+use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
 use super::ppo::{Ppo, PpoConfig};
 use super::rloo::{Rloo, RlooConfig};
 use super::*;
@@ -110,6 +111,69 @@ fn grpo_learns_from_what_the_policy_wrote() {
         }
     }
     assert!(moved > 0.005, "the step moves weights by {moved}");
+}
+
+/// The policy after one update, with `change` made to the advantages.
+fn taught(mut algorithm: impl Algorithm, value_head: bool, change: impl Fn(&mut Advantages)) -> CausalLm {
+    let (policy, settings) = (policy(), settings());
+    let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
+    let experience = experience(&policy, &settings, f32::NAN);
+    let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
+    let mut advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
+    change(&mut advantages);
+    let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+    algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
+    learner.frozen().policy
+}
+
+#[test]
+fn ratios_of_a_sampler_multiply_losses() {
+    let ratios = || vec![vec![0.5; 3], vec![2.0, 0.0, 1.0, 0.25]];
+    let sampler = || vec![vec![-1.0; 3], vec![-1.0; 4]];
+    let by_ratios = |advantages: &mut Advantages| {
+        advantages.off_policy = Some(OffPolicy { sampler: sampler(), ratios: Some(ratios()) });
+    };
+    let by_hand = |advantages: &mut Advantages| {
+        let each = advantages.advantages.iter_mut().flatten().zip(ratios().concat());
+        each.for_each(|(advantage, ratio)| *advantage *= ratio);
+    };
+    let grpo = |loss_type| {
+        Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, loss_type, ..GrpoConfig::default() })
+    };
+    for loss_type in [GrpoLossType::Dapo, GrpoLossType::Sapo, GrpoLossType::Grpo] {
+        let found = named_tensors(&taught(grpo(loss_type), false, by_ratios));
+        assert!(found == named_tensors(&taught(grpo(loss_type), false, by_hand)), "{loss_type:?}");
+        assert!(found != named_tensors(&taught(grpo(loss_type), false, |_| ())), "{loss_type:?}");
+    }
+    // Advantages may be whitened over the mini-batch: the ratios come after that.
+    let ppo = |whiten_advantages| {
+        let whitening = WhiteningConfig { advantages_over: WhitenedOver::MiniBatch, ..WhiteningConfig::default() };
+        let config = PpoConfig { whiten_advantages, whitening, update_epochs: 1, ..PpoConfig::default() };
+        Ppo::new(&config, Critic::Shared, None)
+    };
+    let found = named_tensors(&taught(ppo(false), true, by_ratios));
+    assert_eq!(found, named_tensors(&taught(ppo(false), true, by_hand)));
+    let whitened = named_tensors(&taught(ppo(true), true, by_ratios));
+    assert!(whitened != named_tensors(&taught(ppo(true), true, by_hand)), "the product is not whitened");
+}
+
+#[test]
+fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
+    let grpo = |off_policy_mask_threshold| {
+        let config = GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() };
+        Grpo::new(&GrpoConfig { off_policy_mask_threshold, ..config })
+    };
+    // The second sequence has the negative advantage.
+    let far = |advantages: &mut Advantages| {
+        advantages.off_policy = Some(OffPolicy { sampler: vec![vec![0.0; 3], vec![0.0; 4]], ratios: None });
+    };
+    let without = |advantages: &mut Advantages| advantages.advantages[1].fill(0.0);
+    let masked = named_tensors(&taught(grpo(Some(0.1)), false, far));
+    assert_eq!(masked, named_tensors(&taught(grpo(None), false, without)));
+    assert_ne!(masked, named_tensors(&taught(grpo(Some(1e3)), false, far)));
+    // Without another sampler the policy before the update is it, and nothing has moved yet.
+    let plain = named_tensors(&taught(grpo(None), false, |_| ()));
+    assert_eq!(plain, named_tensors(&taught(grpo(Some(0.0)), false, |_| ())));
 }
 
 #[test]

@@ -292,6 +292,7 @@ impl Trpo {
             kl: None,
             entropy_coefficient: 0.0,
             value: None,
+            off_policy_threshold: None,
             clips_jointly: false,
         }
     }
@@ -343,13 +344,14 @@ impl Trpo {
 
         // 3. The longest step that stays within the bound and is one upwards.
         let old = learner.frozen().policy;
+        let weighted = batch.advantages.weighted();
         // Computed as that of the steps is: otherwise roundings would take a step that moves nothing for one upwards.
-        let before = distributions.objective(&old, &batch.advantages.advantages);
+        let before = distributions.objective(&old, &weighted);
         let lengths = (0..config.line_search_max_iter)
             .map(|tried| length * config.line_search_shrinking_factor.powi(tried as i32));
         let accepts = |actor: &Actor| {
             step.tried += 1;
-            let found = distributions.distance(&actor.policy, &old, &batch.advantages.advantages);
+            let found = distributions.distance(&actor.policy, &old, &weighted);
             (found.kl < config.target_kl && found.objective > before).then_some(found)
         };
         step.taken = line_search(learner, &constant(direction, &device), lengths, accepts);

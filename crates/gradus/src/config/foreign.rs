@@ -89,6 +89,18 @@ const FOREIGN: &[Foreign] = &[
     same(&["num_mini_batches"], "method.*.mini_batches"),
     same(&["cliprange", "epsilon", "clip_epsilon"], "method.*.clip_range"),
     same(&["epsilon_high", "cliprange_high"], "method.*.clip_range_high"),
+    noted(
+        &["use_vllm", "vllm_server_base_url", "vllm_server_host"],
+        "rollouts.server",
+        "the address of the server; docs/servers.md",
+    ),
+    same(&["vllm_importance_sampling_correction"], "rollouts.importance_sampling_correction"),
+    same(&["vllm_importance_sampling_mode"], "rollouts.importance_sampling_mode"),
+    same(
+        &["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"],
+        "rollouts.importance_sampling_clip_max",
+    ),
+    same(&["vllm_importance_sampling_clip_min"], "rollouts.importance_sampling_clip_min"),
     same(&["cliprange_value", "vf_clip"], "method.*.value_clip_range"),
     same(&["vf_coef", "value_loss_coef"], "method.*.value_coefficient"),
     same(&["ent_coef", "entropy_coef"], "method.*.entropy_coefficient"),

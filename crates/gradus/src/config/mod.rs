@@ -50,7 +50,7 @@ use crate::model::adapter::LoraConfig;
 use crate::observer::Observer;
 use crate::plugin::Plugin;
 use crate::reward::config::RewardConfig;
-use crate::settings::{EnvironmentConfig, EpisodeConfig, ToolConfig, TrainConfig};
+use crate::settings::{EnvironmentConfig, EpisodeConfig, RolloutsConfig, ToolConfig, TrainConfig};
 use crate::task::{DataConfig, Split};
 
 /// One training run, as written in a file and by flags.
@@ -102,6 +102,9 @@ pub struct RunConfig {
     /// What bounds an episode.
     #[serde(default)]
     pub episode: EpisodeConfig,
+    /// A server that samples in place of this process (online methods only; docs/servers.md).
+    #[serde(default)]
+    pub rollouts: Option<RolloutsConfig>,
     /// Who is told what happens, of those that the program was given by name (docs/plugins.md): `[{ NAME: {…} }]`.
     #[serde(default)]
     pub observers: Vec<Plugin<dyn Observer>>,

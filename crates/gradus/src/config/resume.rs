@@ -295,6 +295,18 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.logging_steps",
             _,
         ) => Effect::None,
+        (
+            "rollouts.server"
+            | "rollouts.kind"
+            | "rollouts.model"
+            | "rollouts.shared"
+            | "rollouts.shared_at_server"
+            | "rollouts.key_variable"
+            | "rollouts.connections"
+            | "rollouts.timeout_s"
+            | "rollouts.wait_s",
+            _,
+        ) => Effect::None,
         _ if key == "observers" || key.starts_with("observers[") => Effect::None,
         _ => Effect::Differs,
     }
@@ -322,6 +334,8 @@ mod tests {
             ("reward.model", true, Effect::Differs),
             ("train.eval_steps", true, Effect::Differs),
             ("train.save_steps", true, Effect::None),
+            ("rollouts.server", true, Effect::None),
+            ("rollouts.max_staleness", true, Effect::Differs),
         ] {
             assert_eq!(effect(key, schedule_ends), expected, "{key}");
         }

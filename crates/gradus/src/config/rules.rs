@@ -16,6 +16,7 @@ use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
 mod rewards;
+mod rollouts;
 
 /// Every problem, in the order of the configuration.
 pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
@@ -35,6 +36,7 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     rewards::check(&mut problems, config);
     adapter::check(&mut problems, config);
     episodes(&mut problems, config);
+    rollouts::check(&mut problems, config);
     train(&mut problems, config, machine);
     evaluation(&mut problems, config, !written.is_default("train.best_metric"));
     plugins(&mut problems, config);

@@ -14,7 +14,7 @@ mod score;
 
 pub use crate::model::model_of;
 pub use chat::{
-    Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
+    Answer, AnswerEnd, Ask, Asked, Base, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
     Piece, Prompter, Said, SegmentsJudge, Session,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};

@@ -21,12 +21,20 @@ const LEAST: f64 = -18.420_680_743_952_367;
 impl Gamma {
     /// `φ(w) = w^k·e^(λ(1 − w))` of each sequence, with `w` the product of its tokens' ratios: 1 where nothing has moved.
     ///
-    /// `log_ratios_m` are the tokens'; a sequence without any weighs as one that has not moved.
+    /// `log_ratios_m` are the tokens'; a sequence without any weighs as one that has not moved. `corrections_m` are further ratios of
+    /// the tokens, to a sampler that is another policy than the ratios are taken to.
     ///
     /// # Panics
     /// When the lengths differ, or the counts do not sum to `M`.
-    pub fn weights(&self, log_ratios_m: &[f32], advantages_m: &[f32], counts_b: &[usize]) -> Vec<f32> {
+    pub fn weights(
+        &self,
+        log_ratios_m: &[f32],
+        corrections_m: Option<&[f32]>,
+        advantages_m: &[f32],
+        counts_b: &[usize],
+    ) -> Vec<f32> {
         assert_eq!(log_ratios_m.len(), advantages_m.len(), "advantages_m");
+        assert!(corrections_m.is_none_or(|corrections_m| corrections_m.len() == advantages_m.len()), "corrections_m");
         assert_eq!(counts_b.iter().sum::<usize>(), log_ratios_m.len(), "counts_b sum to M");
         let mut start = 0;
         let weight = |&count: &usize| {
@@ -34,7 +42,11 @@ impl Gamma {
             start += count;
             let side = usize::from(advantages_m.get(tokens.start).is_some_and(|advantage| *advantage < 0.0));
             let bounded = |x: &f32| f64::from(*x).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND);
-            let log_w = log_ratios_m[tokens].iter().map(bounded).sum::<f64>().clamp(LEAST, LOG_RATIO_BOUND);
+            let corrected = |ratio: &f32| f64::from(*ratio).ln().clamp(LEAST, LOG_RATIO_BOUND);
+            let corrections = corrections_m.map_or(&[][..], |corrections_m| &corrections_m[tokens.clone()]);
+            let log_w =
+                log_ratios_m[tokens].iter().map(bounded).sum::<f64>() + corrections.iter().map(corrected).sum::<f64>();
+            let log_w = log_w.clamp(LEAST, LOG_RATIO_BOUND);
             let lambda = self.lambda[side].max(1e-4);
             (lambda + self.k[side] * log_w - lambda * log_w.exp()).exp() as f32
         };
@@ -64,7 +76,7 @@ mod tests {
         let gamma = Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] };
         // w = 1; w = e^0.5 with k = 2, λ = 3; w = e^−1 with k = 3, λ = 2; w = e^20.
         let log_ratios_m = [0.0, 0.2, 0.3, -1.0, 30.0];
-        let weights_b = gamma.weights(&log_ratios_m, &[1.0, 1.0, 1.0, -1.0, 1.0], &[1, 2, 1, 1, 0]);
+        let weights_b = gamma.weights(&log_ratios_m, None, &[1.0, 1.0, 1.0, -1.0, 1.0], &[1, 2, 1, 1, 0]);
         let expected = |k: f64, lambda: f64, log_w: f64| (lambda + k * log_w - lambda * log_w.exp()).exp();
         let expected = [1.0, expected(2.0, 3.0, 0.5), expected(3.0, 2.0, -1.0), 0.0, 1.0];
         close(&weights_b, &expected, VALUE_TOLERANCE);

@@ -7,6 +7,7 @@ pub mod classes;
 pub mod conjugate;
 pub mod gae;
 pub mod group;
+pub mod importance;
 pub mod kl;
 pub mod rank;
 pub mod schedule;

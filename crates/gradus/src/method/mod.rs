@@ -20,7 +20,7 @@ pub use problems::{Found, Problems};
 
 use crate::data::{Need, TooLong};
 use crate::reward::config::RewardConfig;
-use crate::settings::TrainConfig;
+use crate::settings::{RolloutsConfig, TrainConfig};
 
 /// A method, by its keys.
 pub trait Method {
@@ -41,6 +41,9 @@ pub trait Method {
 
     /// Notes what is wrong with its keys, and with those of `train` beside them.
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig);
+
+    /// Notes what is wrong with sampling at the server of `rollouts`.
+    fn rollouts_rules(&self, _problems: &mut Problems<'_>, _rollouts: &RolloutsConfig) {}
 
     /// The longest completion in tokens that it samples in training, where it learns from fixed examples and samples beside.
     fn sampled_tokens(&self) -> Option<usize> {

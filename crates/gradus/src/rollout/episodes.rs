@@ -509,6 +509,7 @@ impl Game<'_> {
                     reward: playing.reward,
                     retokenized,
                 }),
+                sampled_with: None,
                 stop: playing.stop.expect("a turn was drawn"),
             })
         };

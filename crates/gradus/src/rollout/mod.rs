@@ -8,6 +8,7 @@
 
 mod dialogue;
 pub mod episodes;
+pub mod server;
 
 use std::borrow::Cow;
 
@@ -15,6 +16,7 @@ pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
 pub use dialogue::Dialogue;
 pub use episodes::{Episodes, Scene};
+pub use server::ServerSource;
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -51,8 +53,19 @@ pub struct Rollout {
     pub turns: Vec<Turn>,
     /// What became of the episode; none where no environment answered.
     pub episode: Option<Episode>,
+    /// Which weights sampled it, where a server did.
+    pub sampled_with: Option<SampledWith>,
     /// Why the last turn ended.
     pub stop: StopReason,
+}
+
+/// The weights that a server sampled with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledWith {
+    /// What they are called there.
+    pub version: String,
+    /// After how many steps of the run they were the policy's.
+    pub step: usize,
 }
 
 /// One turn of an episode: ids that the policy drew, then ids of the environment's answer.
@@ -151,6 +164,7 @@ impl Rollout {
             supports: Vec::new(),
             turns: vec![Turn::unanswered(tokens)],
             episode: None,
+            sampled_with: None,
             stop,
         }
     }
@@ -347,6 +361,44 @@ pub trait RolloutSource {
     /// Whether the log-probabilities of its completions are those of the policy, to the bit. Where they are not, training computes
     /// them again.
     fn is_exact(&self) -> bool;
+
+    /// Whether it samples elsewhere: then one rank asks it for all.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Says which iteration asks next.
+    fn at(&mut self, _iteration: usize) {}
+
+    /// How many iterations ahead of the one that trains it samples; 0 where each waits for the weights before it.
+    fn ahead(&self) -> usize {
+        0
+    }
+
+    /// Begins to sample what iteration `iteration` will ask for, with the weights of `policy`, unless it has begun already.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    fn begin(
+        &mut self,
+        _iteration: usize,
+        _policy: Policy,
+        _prompts: Vec<Prompt>,
+        _sampler: &Sampler<'_>,
+        _stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether it has begun to sample for iteration `iteration`.
+    fn has_begun(&self, _iteration: usize) -> bool {
+        false
+    }
+
+    /// What the user should know of what happened since it was asked last.
+    fn notices(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// [`RolloutSource::sample`] by all ranks: each samples its share of the prompts, and all of them get every completion. A completion's
@@ -365,7 +417,11 @@ pub(crate) fn sample_on(
     if ranks.is_alone() {
         return source.sample(policy, prompts, sampler, stream);
     }
-    let own = ranks.share(prompts.len(), 1);
+    let own = match (source.is_remote(), ranks.is_first()) {
+        (false, _) => ranks.share(prompts.len(), 1),
+        (true, true) => 0..prompts.len(),
+        (true, false) => prompts.len()..prompts.len(),
+    };
     let first = own.start * if sampler.beams.is_some() { 1 } else { sampler.group_size };
     let earlier: Vec<usize> = prompts[..own.start].iter().map(|prompt| prompt.row).collect();
     let sampler = &Sampler {
@@ -462,6 +518,7 @@ fn sample(
                 _ => completion.supports,
             },
             episode: None,
+            sampled_with: None,
             stop: completion.stop,
         });
     }
@@ -493,6 +550,7 @@ mod tests {
                 supports: Vec::new(),
                 turns: turns.iter().map(turn).collect(),
                 episode: None,
+                sampled_with: None,
                 stop: StopReason::Length,
             }
         };

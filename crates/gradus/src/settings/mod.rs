@@ -3,6 +3,7 @@
 mod episode;
 mod evaluation;
 mod resolved;
+mod rollouts;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
+pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
 
 /// What all trainers share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -21,6 +21,7 @@ mod reference_logprobs;
 mod rescue;
 pub mod rollout_log;
 mod run;
+mod source;
 mod steps;
 pub mod warnings;
 mod watched;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::longest;
 use super::recorder::{Recorder, Seen};
 use super::rollout_log::RolloutLog;
+use super::source;
 use super::steps::{self, TrainingStep};
 use super::warnings::Shown;
 use super::{EvalSplit, SaveFor};
@@ -29,7 +30,7 @@ use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
 use crate::rollout::{self, Episodes, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, Scene};
 use crate::run::Metrics;
-use crate::settings::Settings;
+use crate::settings::{RolloutsConfig, Settings};
 use crate::stats::{Mean, Stats, StepReport};
 use crate::text::Tokenizer;
 
@@ -60,6 +61,8 @@ pub struct Online<'a> {
     pub reference: Option<&'a CausalLm>,
     /// The environment that answers the policy, where there is one.
     pub episodes: Option<&'a Episodes>,
+    /// The server that samples, where one does.
+    pub rollouts: Option<&'a RolloutsConfig>,
     /// Everything else.
     pub settings: &'a Settings,
     /// What completions of held-out prompts are measured with beside the reward.
@@ -69,6 +72,14 @@ pub struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
+    /// The rows whose prompts an iteration takes.
+    pub(super) fn rows(&self, iteration: usize) -> Vec<usize> {
+        match &self.weighted {
+            Some(weighted) => weighted.batch(iteration),
+            None => self.order.full_batch(iteration),
+        }
+    }
+
     /// The sampler of iterations, with the mask that `algorithm` asks for. `when` begins the names of episodes.
     fn sampler<'s>(
         &'s self,
@@ -111,8 +122,10 @@ pub fn train(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let log = RolloutLog::open(recorder.run(), &recorder.state, task.settings.save_rollouts)?;
-    let source = Box::new(LocalEngine { weights: task.settings.sampling_weights });
-    let mut training = OnlineTraining { task, source, algorithm, reward, actor, log };
+    let save = |policy: &CausalLm, path: &Path| (task.save)(policy, path, SaveFor::Resume);
+    let done = recorder.state.step;
+    let source = source::open(task, &save, &recorder.within(done))?;
+    let mut training = OnlineTraining { task, source, algorithm, reward, actor, log, told_far: false };
     steps::train(&mut training, recorder)?;
     training.log.finish()
 }
@@ -120,11 +133,13 @@ pub fn train(
 /// Training on samples of the policy: a step is one iteration of sampling, scoring and updates.
 struct OnlineTraining<'t, 'a> {
     task: &'t Online<'a>,
-    source: Box<dyn RolloutSource>,
+    source: Box<dyn RolloutSource + 't>,
     algorithm: &'t mut dyn Algorithm,
     reward: &'t mut dyn Reward,
     actor: &'t mut Learner<Actor>,
     log: RolloutLog,
+    /// Whether the user was told that a server seems to sample with other weights.
+    told_far: bool,
 }
 
 impl OnlineTraining<'_, '_> {
@@ -136,10 +151,8 @@ impl OnlineTraining<'_, '_> {
         measured: &mut Measured,
     ) -> Result<(Rollouts, Vec<Score>)> {
         let Self { task, source, algorithm, reward, actor, .. } = self;
-        let rows = match &task.weighted {
-            Some(weighted) => weighted.batch(iteration),
-            None => task.order.full_batch(iteration),
-        };
+        let rows = task.rows(iteration);
+        source.at(iteration);
         let when = format!("step {}", iteration + 1);
         let sampler = task.sampler(*algorithm, false, &when, progress);
         let size = rows.len() * sampler.group_size;
@@ -234,7 +247,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
 
         // 1. Sample and score, per token.
         let (rollouts, scores) = self.sample(iteration, &within, &mut measured)?;
-        let failures = failures(&rollouts);
+        let mut told = self.source.notices();
+        told.extend(failures(&rollouts));
 
         // 2. Compare with the reference; advantages, on the host.
         let experience = self.experience(rollouts, &scores, &within)?;
@@ -242,6 +256,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let kls = experience.kls(self.algorithm.has_raw_kl());
         within.advance("given advantages", 0, experience.rollouts.len())?;
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
+        let is_far = source::observe(task, &experience.rollouts, iteration, &mut advantages, &mut measured.stats);
+        told.extend(is_far.filter(|_| !std::mem::replace(&mut self.told_far, true)));
         // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
         let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
         if let Some(Mean { sum, count }) = kl {
@@ -262,7 +278,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         recorder.unless_gone(logged)?;
         let completions = learned(&experience.rollouts, &scores, &advantages);
         recorder.tell(&Event::Rollouts { step: done, completions: &completions });
-        failures.iter().for_each(|failure| recorder.tell(&Event::Warning(failure)));
+        told.iter().for_each(|notice| recorder.tell(&Event::Warning(notice)));
         let warnings = self.log.watch(done, Shown::of(&experience, &scores, kls.as_deref()));
         for warning in recorder.unless_gone(warnings)? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
@@ -410,14 +426,24 @@ impl Round<'_, '_> {
         let stream = |i: usize| settings.seed.stream(Purpose::Rollout, self.iteration as u64, (first + i) as u64);
         let ranks = settings.passes.ranks();
         let mut rollouts = rollout::sample_on(ranks, self.source, policy(actor), prompts, self.sampler, &stream)?;
+        // A server has one client, whatever the number of ranks.
+        if round == 0 && ranks.is_first() {
+            source::begin_next(self.task, self.source, self.sampler, &|| policy(actor), self.iteration)?;
+        }
         if self.source.is_exact() {
             return Ok(rollouts);
         }
         let temperature = self.sampler.params.logprob_temperature();
         let own = logprobs(&actor.frozen().policy, &rollouts, temperature, settings.passes);
         for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
-            let errors_t: Vec<f32> =
-                rollout.counted_logprobs().iter().zip(&own_t).map(|(found, own)| (found - own).abs()).collect();
+            let errors = rollout
+                .counted_logprobs()
+                .iter()
+                .zip(&own_t)
+                .map(|(found, own)| (found - own).abs())
+                .collect::<Vec<_>>();
+            // A server may not know all of them.
+            let errors_t: Vec<f32> = errors.into_iter().filter(|error| !error.is_nan()).collect();
             measured.mean_of("sampling/logprob_error", &errors_t);
             rollout.replace_logprobs(&own_t);
         }

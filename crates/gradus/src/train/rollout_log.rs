@@ -83,7 +83,9 @@ impl RolloutLog {
             // What could not be scored teaches nothing, whatever its tokens have.
             let taught_t = if experience.rewards[i].is_some() { &advantages_t[..] } else { &[] };
             let known = record(rollouts, i, &scores[i], taught_t)?;
-            Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage: Some(f64::from(mean)), ..known })
+            let weight_version = rollouts.rollouts[i].sampled_with.as_ref().map(|with| with.version.clone());
+            let advantage = Some(f64::from(mean));
+            Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage, weight_version, ..known })
         };
         self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
     }

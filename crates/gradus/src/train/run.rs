@@ -464,6 +464,7 @@ impl Job<'_> {
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
             episodes: episodes.as_ref(),
+            rollouts: self.plan.config().rollouts.as_ref(),
             forced_ids: self.start.model.dir.forced_ids(),
             reference: reference.as_ref(),
             settings: &settings,

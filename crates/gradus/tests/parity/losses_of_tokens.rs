@@ -7,6 +7,7 @@ use gradus::loss::kl::{KlCorrection, kl_term};
 use gradus::loss::surrogate::{Clip, Level, Statistics, clipped_surrogate};
 use gradus::loss::vespo::{Gamma, vespo};
 use gradus::loss::{cispo::cispo, distill::jensen_shannon, kl, reduce, sapo::sapo, sft, value};
+use gradus::math::importance::{Correction, off_policy_mask};
 use gradus::math::{Reduction, stats, token_weights, weights::per_token};
 use serde_json::Value;
 
@@ -126,7 +127,8 @@ fn grpo_losses_of_trl() {
             "sapo" => sapo(log_ratios_m.clone(), tensor(&advantages), 1.0, 1.05),
             "vespo" => {
                 let log_ratios: Vec<f32> = logprobs.iter().zip(&old).map(|(new, old)| new - old).collect();
-                weights_b = Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] }.weights(&log_ratios, &advantages, &counts_b);
+                weights_b =
+                    Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] }.weights(&log_ratios, None, &advantages, &counts_b);
                 vespo(logprobs_m.clone(), tensor(&advantages), tensor(&per_token(&weights_b, &counts_b)))
             }
             _ => clipped_surrogate(log_ratios_m.clone(), tensor(&advantages), &clip),
@@ -169,6 +171,87 @@ fn grpo_losses_of_trl() {
     }
     name_skipped("grpo", &skipped);
     assert_eq!(list(&fixture["cases"]).len() - skipped.len(), 49, "all cases but one ran");
+}
+
+/// A number, or NaN where the file has none.
+fn or_nan(rows: &Value) -> Vec<f32> {
+    let one = |value: &Value| value.as_f64().map_or(f32::NAN, |value| value as f32);
+    list(rows).iter().flat_map(|row| list(row).iter().map(one)).collect()
+}
+
+#[test]
+fn off_policy_losses_of_trl() {
+    let fixture = read("losses/off_policy.json");
+    let inputs = &fixture["inputs"];
+    let (logprobs, old) = (flat32(&inputs["logprobs"]), flat32(&inputs["old"]));
+    let (sampler, counts_b) = (or_nan(&inputs["sampler"]), lengths(&inputs["logprobs"]));
+    let advantages = per_token(&flat32(&inputs["advantages"]), &counts_b);
+    let starts: Vec<usize> = counts_b.iter().scan(0, |end, count| Some(std::mem::replace(end, *end + count))).collect();
+    let sequences = || starts.iter().zip(&counts_b).map(|(&start, &count)| start..start + count);
+    for case in list(&fixture["cases"]) {
+        let (name, options) = (text(&case["name"]), &case["options"]);
+        let mode = text(&options["mode"]);
+        let correction = Correction {
+            of_sequences: mode.starts_with("sequence"),
+            masks: mode.ends_with("mask"),
+            low: options["clip_min"].as_f64(),
+            high: options["clip_max"].as_f64(),
+        };
+        let ratios = (options["corrected"] == Value::Bool(true)).then(|| {
+            let of = |at: std::ops::Range<usize>| correction.weights(&old[at.clone()], &sampler[at]);
+            sequences().flat_map(of).collect::<Vec<f32>>()
+        });
+        if let Some(ratios) = &ratios {
+            for (found, expected) in ratios.iter().zip(list(&case["ratios"]).iter().flat_map(flat)) {
+                assert_value(&format!("{name}, ratios"), f64::from(*found), expected);
+            }
+        }
+        let level = match text(&options["importance_sampling_level"]) {
+            "token" => Level::Token,
+            _ => Level::SequenceMean,
+        };
+        let loss_type = text(&options["loss_type"]);
+        let reduction = match loss_type {
+            "grpo" | "sapo" => Reduction::SequenceMean,
+            "dr_grpo" => Reduction::FixedLength(5),
+            "luspo" => Reduction::SequenceSum,
+            _ => Reduction::TokenMean,
+        };
+        // What a step does: ratios multiply advantages, unless the loss weighs whole sequences with them.
+        let weighted: Vec<f32> = match &ratios {
+            Some(ratios) if loss_type != "vespo" => advantages.iter().zip(ratios).map(|(a, ratio)| a * ratio).collect(),
+            _ => advantages.clone(),
+        };
+        let logprobs_m = leaf(&logprobs);
+        let log_ratios_m = level.log_ratios(logprobs_m.clone(), tensor(&old), &counts_b);
+        let high = number(&options["epsilon_high"]);
+        let losses_m = match loss_type {
+            "cispo" => cispo(logprobs_m.clone(), log_ratios_m, tensor(&weighted), high),
+            "sapo" => sapo(log_ratios_m, tensor(&weighted), 1.0, 1.05),
+            "vespo" => {
+                let log_ratios: Vec<f32> = logprobs.iter().zip(&old).map(|(new, old)| new - old).collect();
+                let gamma = Gamma { k: [2.0, 3.0], lambda: [3.0, 2.0] };
+                let weights_b = gamma.weights(&log_ratios, ratios.as_deref(), &advantages, &counts_b);
+                vespo(logprobs_m.clone(), tensor(&weighted), tensor(&per_token(&weights_b, &counts_b)))
+            }
+            _ => clipped_surrogate(log_ratios_m, tensor(&weighted), &Clip { low: 0.2, high, delta: None }),
+        };
+        let mask = match options["off_policy_mask_threshold"].as_f64() {
+            Some(threshold) => {
+                let of = |at: std::ops::Range<usize>| {
+                    off_policy_mask(&sampler[at.clone()], &logprobs[at.clone()], &advantages[at], threshold)
+                };
+                sequences().flat_map(of).collect()
+            }
+            None => vec![1.0; logprobs.len()],
+        };
+        let loss = reduce::weighted_sum(losses_m * tensor(&mask), weights(&counts_b, reduction));
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&logprobs_m]);
+        let expected: Vec<f64> = list(&case["grad"]["logprobs"]).iter().flat_map(flat).collect();
+        assert_gradient(name, &found, &expected);
+    }
+    assert_eq!(list(&fixture["cases"]).len(), 37);
 }
 
 #[test]

@@ -770,6 +770,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         kl: None,
         entropy_coefficient: 0.0,
         value: None,
+        off_policy_threshold: None,
         clips_jointly: false,
     };
     let mut learners = Learners { actor: &mut learner, critic: None };

@@ -486,7 +486,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "vllm_importance_sampling_clip_max": NoEffect(_VLLM),
         "vllm_importance_sampling_clip_min": NoEffect(_VLLM),
         "vllm_importance_sampling_cap": NoEffect(_VLLM),
-        "off_policy_mask_threshold": Refused("gradus masks no sequences by their KL", "Set `delta` to bound the ratio instead."),
+        "off_policy_mask_threshold": same("off_policy_mask_threshold"),
         "use_bias_correction_kl": same("kl_bias_correction"),
         "log_completions_hub_repo": Refused(_NO_UPLOAD, "Read the completions from `rollouts.sqlite` in the run directory."),
     },

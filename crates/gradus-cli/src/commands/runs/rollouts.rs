@@ -255,6 +255,7 @@ fn object(record: &Record) -> Value {
         "length": record.length,
         "stop_reason": record.stop_reason,
         "episode": record.episode,
+        "weight_version": record.weight_version,
     })
 }
 

@@ -48,6 +48,8 @@ pub struct Said {
     pub logprob: f32,
     /// The likeliest ids there and their log-probabilities, the likeliest first, as many as were asked for.
     pub likeliest: Vec<(u32, f32)>,
+    /// Its place among all ids, 1 for the likeliest; known where a given text is scored ([`Session::score`]).
+    pub rank: Option<usize>,
 }
 
 /// What happened to a row.
@@ -80,6 +82,10 @@ pub struct Session {
     rows: BTreeMap<usize, Telling>,
 }
 
+/// A loaded model that several sessions can share.
+#[derive(Clone)]
+pub struct Base(Talker);
+
 /// A row that is being sampled.
 struct Telling {
     answer: UnderWay,
@@ -94,6 +100,22 @@ impl Session {
     /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
     pub fn open(options: &ChatOptions, places: usize) -> Result<Self> {
         let talker = Talker::open(options)?;
+        let engine = Engine::new(&talker.model, places, CAPACITY);
+        Ok(Self { talker, engine, rows: BTreeMap::new() })
+    }
+
+    /// The model of this session, for further sessions: they share its weights.
+    pub fn base(&self) -> Base {
+        Base(self.talker.clone())
+    }
+
+    /// A session of `base` with the adapter in `adapter`. The weights of the base are held once, and text is read with the
+    /// tokenizer of the base.
+    ///
+    /// # Errors
+    /// When the adapter cannot be read or does not fit, or the base has an adapter already.
+    pub fn with_adapter(base: Base, adapter: &Path, places: usize) -> Result<Self> {
+        let talker = base.0.with_adapter(adapter)?;
         let engine = Engine::new(&talker.model, places, CAPACITY);
         Ok(Self { talker, engine, rows: BTreeMap::new() })
     }
@@ -175,7 +197,7 @@ impl Session {
                     let Some(telling) = self.rows.get_mut(&row) else { continue };
                     telling.told += 1;
                     let text = texts.remove(&(row, telling.told)).unwrap_or_default();
-                    pieces.push(Piece::Token { row, said: Said { id, logprob, likeliest }, text });
+                    pieces.push(Piece::Token { row, said: Said { id, logprob, likeliest, rank: None }, text });
                 }
                 Event::Finished { row, completion } => {
                     let Some(telling) = self.rows.remove(&row) else { continue };
@@ -222,7 +244,8 @@ impl Session {
             for (&position, logits_v) in positions.iter().zip(logits_nv.chunks(vocabulary)) {
                 let id = ids[position + 1];
                 let (logprob, likeliest) = logprobs_of(logits_v, id, likeliest);
-                all.push(Said { id, logprob, likeliest });
+                let above = logits_v.iter().filter(|logit| **logit > logits_v[id as usize]).count();
+                all.push(Said { id, logprob, likeliest, rank: Some(above + 1) });
             }
         }
         Ok(all)

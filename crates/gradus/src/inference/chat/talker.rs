@@ -10,7 +10,7 @@ use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::inference::{check_formats, open_files};
-use crate::model::{CausalLm, Precision, model_of};
+use crate::model::{CausalLm, Precision, WeightFormat, model_of};
 use crate::pretrained::Pretrained;
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
@@ -23,7 +23,8 @@ pub struct Asked {
     pub variables: Map<String, Value>,
 }
 
-/// A model with its files, and how it is talked to.
+/// A model with its files, and how it is talked to. Copies share the weights.
+#[derive(Clone)]
 pub(super) struct Talker {
     pub files: Pretrained,
     pub model: CausalLm,
@@ -63,6 +64,15 @@ impl Talker {
             positions: model.max_positions(),
         };
         Ok(Self { files, model, prompter, directory })
+    }
+
+    /// The same model with the adapter in `path`; the tokenizer and the template stay those of the base.
+    pub(super) fn with_adapter(self, path: &Path) -> Result<Self> {
+        let dir = self.files.dir.with_adapter(path)?;
+        // What is packed already stays as it is.
+        let model = self.model.with_saved_adapter(&dir)?.into_frozen(WeightFormat::F32);
+        let files = Pretrained { dir, ..self.files };
+        Ok(Self { files, model, directory: path.to_owned(), ..self })
     }
 
     /// `params` with the ids that end and begin this model's answers, and no more tokens than its positions leave after a

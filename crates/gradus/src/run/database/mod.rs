@@ -87,6 +87,8 @@ pub struct Record {
     pub stop_reason: String,
     /// What was said, turn by turn, where an environment answered.
     pub episode: Option<EpisodeRecord>,
+    /// What the weights are called that sampled it, where a server did; none in evaluations.
+    pub weight_version: Option<String>,
 }
 
 /// An episode: the turns of the policy, and what the environment answered.
@@ -145,7 +147,7 @@ pub struct WarningRecord {
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
 /// `PRAGMA user_version`: of [`SCHEMA`].
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 /// What makes of each version the next, from the first.
 const ADDED: [&str; VERSION as usize - 1] = [
     "ALTER TABLE rollouts ADD COLUMN segments TEXT; ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;",
@@ -153,12 +155,16 @@ const ADDED: [&str; VERSION as usize - 1] = [
     TEST_ROLLOUTS,
     "ALTER TABLE rollouts ADD COLUMN episode TEXT; ALTER TABLE eval_rollouts ADD COLUMN episode TEXT; \
      ALTER TABLE test_rollouts ADD COLUMN episode TEXT;",
+    "ALTER TABLE rollouts ADD COLUMN weight_version TEXT;",
 ];
 /// The first version with [`TEST_ROLLOUTS`].
 const WITH_TEST_ROLLOUTS: i32 = 4;
 
 /// The first version with episodes.
 const WITH_EPISODES: i32 = 5;
+
+/// The first version with the names of weights.
+const WITH_WEIGHT_VERSIONS: i32 = 6;
 
 const SCHEMA: &str = "
 CREATE TABLE rollouts (
@@ -177,7 +183,8 @@ CREATE TABLE rollouts (
     stop_reason TEXT NOT NULL,
     segments TEXT,
     advantages TEXT,
-    episode TEXT
+    episode TEXT,
+    weight_version TEXT
 );
 CREATE INDEX rollouts_by_step ON rollouts (step);
 CREATE TABLE eval_rollouts (

@@ -8,7 +8,8 @@ use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
 use super::{
-    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WarningRecord, check_version, connect, failure,
+    Record, Segment, Table, WITH_EPISODES, WITH_TEST_ROLLOUTS, WITH_WEIGHT_VERSIONS, WarningRecord, check_version,
+    connect, failure,
 };
 use crate::error::{Error, Result};
 use crate::run::RunDir;
@@ -205,9 +206,13 @@ impl RolloutDb {
             _ => "NULL AS advantages",
         };
         let episode = if self.version < WITH_EPISODES { "NULL AS episode" } else { "episode" };
+        let version = match table {
+            Table::Train if self.version >= WITH_WEIGHT_VERSIONS => "weight_version",
+            _ => "NULL AS weight_version",
+        };
         format!(
             "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
-             stop_reason, {advantage}, {segments}, {advantages}, {episode}, id FROM {}",
+             stop_reason, {advantage}, {segments}, {advantages}, {episode}, {version}, id FROM {}",
             self.source(table)
         )
     }
@@ -258,6 +263,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
             .get::<_, Option<String>>(13)?
             .map_or_else(Vec::new, |text| serde_json::from_str(&text).map(of_tokens).unwrap_or_default()),
         episode: row.get::<_, Option<String>>(14)?.and_then(|text| serde_json::from_str(&text).ok()),
+        weight_version: row.get(15)?,
     })
 }
 

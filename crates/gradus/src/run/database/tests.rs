@@ -36,6 +36,7 @@ fn step(step: usize) -> Vec<Record> {
         segments: if i == 1 { vec![("length".into(), segments())] } else { Vec::new() },
         advantages: if i == 2 { segments() } else { Vec::new() },
         episode: (i == 3).then(episode),
+        weight_version: (i == 0).then(|| format!("policy-v{step}")),
     };
     (0..4).map(record).collect()
 }
@@ -65,7 +66,13 @@ fn segments() -> Vec<Segment> {
 }
 
 fn evaluation(at: usize) -> Vec<Record> {
-    let of = |record| Record { prompt_index: 7, advantage: None, advantages: Vec::new(), ..record };
+    let of = |record| Record {
+        prompt_index: 7,
+        advantage: None,
+        advantages: Vec::new(),
+        weight_version: None,
+        ..record
+    };
     step(at).into_iter().map(of).collect()
 }
 
@@ -325,11 +332,15 @@ fn files_that_are_no_rollout_database_are_refused() {
 /// Makes the file what an earlier version of the tables was.
 fn as_version(path: &Path, version: i32) {
     let mut back = match version {
+        5 => "",
         4 => "ALTER TABLE test_rollouts DROP COLUMN episode;",
         _ => "DROP TABLE test_rollouts;",
     }
     .to_owned();
-    back += "ALTER TABLE rollouts DROP COLUMN episode; ALTER TABLE eval_rollouts DROP COLUMN episode;";
+    back += "ALTER TABLE rollouts DROP COLUMN weight_version;";
+    if version < 5 {
+        back += "ALTER TABLE rollouts DROP COLUMN episode; ALTER TABLE eval_rollouts DROP COLUMN episode;";
+    }
     if version < 3 {
         back += "ALTER TABLE rollouts DROP COLUMN advantages;";
     }
@@ -341,7 +352,7 @@ fn as_version(path: &Path, version: i32) {
 
 #[test]
 fn databases_of_earlier_versions_are_read_and_gone_on_with() {
-    for version in [1, 2, 3, 4] {
+    for version in [1, 2, 3, 4, 5] {
         let Fixture { run, _directory } = fixture();
         whole(&run, 3);
         as_version(&run.rollouts(), version);
@@ -349,7 +360,8 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
             kl: record.kl.map(crate::run::metrics::readable),
             segments: if version == 1 { Vec::new() } else { record.segments },
             advantages: if version < 3 { Vec::new() } else { record.advantages },
-            episode: None,
+            episode: record.episode.filter(|_| version >= 5),
+            weight_version: None,
             ..record
         };
         let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
@@ -361,6 +373,7 @@ fn databases_of_earlier_versions_are_read_and_gone_on_with() {
         writer.finish().unwrap();
         let found = read(Table::Train);
         assert_eq!(found[..8], old[..8]);
+        assert_eq!(found[8].weight_version.as_deref(), Some("policy-v3"), "{:?}", found[8]);
         assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
         assert_eq!(found[10].advantages, segments(), "{:?}", found[10]);
         assert_eq!(found[11].episode, Some(episode()), "{:?}", found[11]);

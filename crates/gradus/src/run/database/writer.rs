@@ -231,7 +231,7 @@ impl<'c> Insert<'c> {
             |table: Table| connection.prepare(&format!("INSERT INTO {} ({COLUMNS}) VALUES ({VALUES})", table.name()));
         Ok(Self {
             rollouts: connection.prepare(&format!(
-                "INSERT INTO rollouts ({COLUMNS}, advantage, advantages) VALUES ({VALUES}, ?14, ?15)"
+                "INSERT INTO rollouts ({COLUMNS}, advantage, advantages, weight_version) VALUES ({VALUES}, ?14, ?15, ?16)"
             ))?,
             evaluations: evaluated(Table::Eval)?,
             tests: evaluated(Table::Test)?,
@@ -285,6 +285,7 @@ impl<'c> Insert<'c> {
             statement.raw_bind_parameter(14, record.advantage.map(readable))?;
             let advantages = (!record.advantages.is_empty()).then(|| of_tokens(&record.advantages).to_string());
             statement.raw_bind_parameter(15, advantages)?;
+            statement.raw_bind_parameter(16, &record.weight_version)?;
         }
         statement.raw_execute().map(drop)
     }

@@ -1,0 +1,192 @@
+//! vLLM's `/inference/v1/generate`: ids in, ids out, with their log-probabilities. No text is made of them.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use gradus::generate::SamplingParams;
+use gradus::inference::{AnswerEnd, Ask};
+use serde_json::{Value, json};
+
+use super::chat::logprobs;
+use super::fields::Fields;
+use super::wanted::{LIKELIEST_MAX, Wanted};
+use super::{Refused, finish_reason, head, json_response, served, usage};
+use crate::app::App;
+use crate::desk::{Heard, Hearing, Token};
+use crate::events::Events;
+use crate::models::Served;
+use crate::serving::main_model;
+
+/// Tokens of a completion where no limit is given; the model's positions are one too.
+const MAX_TOKENS: usize = 1 << 24;
+
+/// What is asked for.
+struct Request {
+    wanted: Wanted,
+    /// What the client calls the request.
+    id: Option<String>,
+    ids: Vec<u32>,
+    max_tokens: usize,
+    /// How many of the likeliest ids are told beside each, where log-probabilities are told at all.
+    logprobs: Option<usize>,
+}
+
+impl Request {
+    async fn read(app: &Arc<App>, body: &[u8]) -> Result<Self, Refused> {
+        let mut fields = Fields::read(body)?;
+        for name in ["features", "content_parts", "prompt_embeds", "kv_transfer_params"] {
+            fields.refuse(name, |_| false)?;
+        }
+        let model = match fields.text("model")? {
+            Some(model) => model,
+            None => main_model(app).await?,
+        };
+        let ids = fields.take("token_ids").and_then(|ids| serde_json::from_value::<Vec<u32>>(ids).ok());
+        let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
+            return Err(Refused::field("token_ids", "`token_ids` must be a list of at least one token id"));
+        };
+        let mut sampling = Fields::of(fields.object("sampling_params")?);
+        let mut wanted = Wanted::of(model, &mut sampling)?;
+        wanted.is_streamed = fields.flag("stream")?;
+        wanted.tells_usage = Fields::of(fields.object("stream_options")?).flag("include_usage")?;
+        wanted.tells_ids = fields.flag("return_token_ids")?;
+        wanted.check_streams(1)?;
+        wanted.refuse_scored_streams()?;
+        wanted.check_scored(ids.len())?;
+        let max_tokens = sampling.count("max_tokens", 1..=MAX_TOKENS)?.unwrap_or(MAX_TOKENS);
+        let logprobs = sampling.count("logprobs", 0..=LIKELIEST_MAX)?;
+        Ok(Self { wanted, id: fields.text("request_id")?, ids, max_tokens, logprobs })
+    }
+}
+
+/// Answers.
+pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+    let request = Arc::new(Request::read(&app, &body).await?);
+    let served = served(&app, &request.wanted.model).await?;
+    let asked = Arc::clone(&request);
+    let begin = served.desk.ask(move |desk| -> gradus::Result<_> {
+        let scored = asked.wanted.prompt_logprobs.map(|likeliest| desk.score(&asked.ids, likeliest)).transpose()?;
+        let params = SamplingParams {
+            max_new_tokens: asked.max_tokens,
+            likeliest: asked.logprobs.unwrap_or(0),
+            ..asked.wanted.params.clone()
+        };
+        let (prompt, stop, streams) = (asked.ids.clone(), asked.wanted.stop.clone(), asked.wanted.streams(0));
+        Ok((scored, desk.sample(vec![Ask { prompt, params, stop, streams }])?))
+    });
+    let (scored, hearing) = begin.await??;
+    if request.wanted.is_streamed {
+        return Ok(stream(request, hearing, served));
+    }
+    whole(&request, hearing, scored, &served.version).await
+}
+
+impl Request {
+    /// What every part of the answer begins with.
+    fn head(&self) -> Value {
+        let mut head = head("generate", "generate", &self.wanted.model);
+        if let Some(id) = &self.id {
+            head["id"] = json!(id);
+        }
+        json!({ "request_id": head["id"], "model": head["model"], "created": head["created"] })
+    }
+
+    /// Tokens of a choice, and why it ended, where it has.
+    fn choice(&self, i: usize, tokens: &[Token], end: Option<AnswerEnd>) -> Value {
+        let logprobs = self.logprobs.map(|_| logprobs(tokens, true));
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let last = ids.last().filter(|id| self.wanted.params.stop_ids.contains(id));
+        let stop_reason = last.filter(|_| end == Some(AnswerEnd::Stop));
+        json!({
+            "index": i,
+            "token_ids": ids,
+            "logprobs": logprobs,
+            "finish_reason": end.map(finish_reason),
+            "stop_reason": stop_reason,
+        })
+    }
+}
+
+/// A completion on its way.
+#[derive(Default)]
+struct Choice {
+    tokens: Vec<Token>,
+    end: Option<AnswerEnd>,
+}
+
+async fn whole(
+    request: &Request,
+    mut hearing: Hearing,
+    scored: Option<Vec<Token>>,
+    version: &str,
+) -> Result<Response, Refused> {
+    let mut choices: Vec<Choice> = (0..request.wanted.n).map(|_| Choice::default()).collect();
+    while let Some((i, heard)) = hearing.recv().await {
+        match heard {
+            Heard::Token(token, _) => choices[i].tokens.push(token),
+            Heard::End(_, end) => choices[i].end = Some(end?),
+        }
+    }
+    let mut answer = request.head();
+    let mut told = Vec::with_capacity(choices.len());
+    for (i, Choice { tokens, end }) in choices.iter().enumerate() {
+        if end.is_none() {
+            return Err(Refused::broken());
+        }
+        let mut choice = request.choice(i, tokens, *end);
+        if let Some(versions) = request.wanted.versions(version, tokens.len()) {
+            choice["weight_versions"] = versions;
+        }
+        told.push(choice);
+    }
+    answer["choices"] = Value::Array(told);
+    if request.wanted.tells_ids {
+        answer["prompt_token_ids"] = json!(request.ids);
+    }
+    answer["prompt_logprobs"] = scored.map_or(Value::Null, |tokens| Wanted::scored_prompt(&tokens));
+    answer["usage"] = usage(request.ids.len(), choices.iter().map(|choice| choice.tokens.len()).sum());
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+fn stream(request: Arc<Request>, mut hearing: Hearing, served: Served) -> Response {
+    let (events, response) = Events::new();
+    tokio::spawn(async move {
+        // A pause reaches whoever still samples: the desk stays known until then.
+        let served = served;
+        let (frame, n) = (request.head(), request.wanted.n);
+        // The last token comes with the end, so each waits for what follows it.
+        let mut held: Vec<Option<Token>> = (0..n).map(|_| None).collect();
+        let (mut counts, mut going) = (vec![0; n], n);
+        while let Some((i, heard)) = hearing.recv().await {
+            let (tokens, end) = match heard {
+                Heard::Token(token, _) => {
+                    counts[i] += 1;
+                    match held[i].replace(token) {
+                        Some(before) => (vec![before], None),
+                        None => continue,
+                    }
+                }
+                Heard::End(_, Ok(end)) => {
+                    going -= 1;
+                    (held[i].take().into_iter().collect(), Some(end))
+                }
+                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+            };
+            let mut choice = request.choice(i, &tokens, end);
+            if let Some(versions) = end.and_then(|_| request.wanted.versions(&served.version, counts[i])) {
+                choice["weight_versions"] = versions;
+            }
+            let mut chunk = frame.clone();
+            chunk["choices"] = json!([choice]);
+            if !events.say(&chunk) {
+                return;
+            }
+        }
+        let usage = request.wanted.tells_usage.then(|| usage(request.ids.len(), counts.iter().sum()));
+        super::end_stream(&events, frame, going > 0, usage);
+    });
+    response
+}

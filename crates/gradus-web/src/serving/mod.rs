@@ -1,0 +1,361 @@
+//! What trainers ask a server that samples for them: whether it is there, adapters and weights that it is to sample with, and
+//! pauses. Names and forms are those of vLLM.
+//!
+//! What changes the server needs [`Changing`]: the flag, the token, and a path inside a folder that was named at the start.
+
+mod changing;
+mod pause;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use gradus::inference::{ChatOptions, Session};
+use gradus::model::WeightFormat;
+use gradus::pretrained::TextFiles;
+use gradus::text::Tokenizer;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+pub use changing::{Changing, given};
+pub use pause::Pause;
+
+use crate::actor::Actor;
+use crate::app::App;
+use crate::connections::Place;
+use crate::desk::Desk;
+use crate::models::{Models, Placed};
+use crate::openai::{Refused, fields::Fields, json_response};
+
+/// The paths here that are not below `/v1/`: programs ask for them as for those below it.
+const PATHS: [&str; 11] = [
+    "/health",
+    "/inference/v1/generate",
+    "/pause",
+    "/resume",
+    "/is_paused",
+    "/collective_rpc",
+    "/reset_prefix_cache",
+    "/update_weight_version",
+    "/weight_info",
+    "/get_world_size",
+    "/server_info",
+];
+
+/// The most adapters at once.
+const ADAPTERS_MAX: usize = 16;
+
+/// The most bytes of a name or a version.
+const NAME_BYTES: usize = 256;
+
+/// Whether programs, not pages, ask for a path.
+pub fn is_for_programs(path: &str) -> bool {
+    path.starts_with("/v1/") || PATHS.contains(&path)
+}
+
+/// The routes, but for the one that samples.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/health", get(health))
+        .route("/is_paused", get(is_paused))
+        .route("/get_world_size", get(world_size))
+        .route("/weight_info", get(weight_info))
+        .route("/server_info", get(server_info))
+        .route("/pause", post(pause_sampling))
+        .route("/resume", post(resume))
+        .route("/reset_prefix_cache", post(reset_prefix_cache))
+        .route("/collective_rpc", post(collective_rpc))
+        .route("/update_weight_version", post(update_weight_version))
+        .route("/v1/load_lora_adapter", post(load_adapter))
+        .route("/v1/unload_lora_adapter", post(unload_adapter))
+}
+
+async fn health() -> StatusCode {
+    StatusCode::OK
+}
+
+async fn is_paused(State(app): State<Arc<App>>) -> Response {
+    json_response(StatusCode::OK, &json!({ "is_paused": app.models.pause.is_set() }))
+}
+
+async fn world_size() -> Response {
+    json_response(StatusCode::OK, &json!({ "world_size": 1 }))
+}
+
+async fn weight_info(State(app): State<Arc<App>>) -> Result<Response, Refused> {
+    let version = app.models.version(&main_model(&app).await?);
+    Ok(json_response(StatusCode::OK, &json!({ "weight_version": version })))
+}
+
+async fn server_info(State(app): State<Arc<App>>) -> Result<Response, Refused> {
+    let name = main_model(&app).await?;
+    let dtype = match app.models.weights() {
+        WeightFormat::F32 => "torch.float32",
+        WeightFormat::BF16 => "torch.bfloat16",
+        _ => "torch.int8",
+    };
+    let model = json!({ "model": name, "served_model_name": name, "dtype": dtype });
+    // Weights come through folders alone.
+    let config = json!({ "model_config": model, "weight_transfer_config": null });
+    Ok(json_response(StatusCode::OK, &json!({ "vllm_config": config })))
+}
+
+/// The model that is meant where a request names none.
+pub async fn main_model(app: &Arc<App>) -> Result<String, Refused> {
+    let of = Arc::clone(app);
+    let found = tokio::task::spawn_blocking(move || of.models.main()).await;
+    Ok(found.map_err(|_| Refused::broken())??)
+}
+
+/// A request for a change.
+struct Change<'a>(&'a Changing);
+
+impl<'a> Change<'a> {
+    /// Lets in who may change the server.
+    async fn by(app: &'a Arc<App>, headers: &HeaderMap, place: Option<&Arc<Place>>) -> Result<Self, Refused> {
+        let Some(changing) = &app.changing else {
+            return Err(Refused::status(
+                StatusCode::FORBIDDEN,
+                "this server lets nobody change its adapters and weights: start it with `--allow-weights FOLDER`",
+            ));
+        };
+        if changing.is_known(headers) {
+            return Ok(Self(changing));
+        }
+        if given(headers).is_some() {
+            app.wrong_guess(place).await;
+        }
+        Err(Refused::status(
+            StatusCode::UNAUTHORIZED,
+            "this needs the token for weights, as `Authorization: Bearer TOKEN` or as the password in the address of the server",
+        ))
+    }
+
+    /// The folder that the field `name` names.
+    fn path(&self, name: &str, given: Option<String>) -> Result<PathBuf, Refused> {
+        let Some(given) = given else {
+            return Err(Refused::field(name, format!("`{name}` is missing: it names a folder")));
+        };
+        self.0.folder(Path::new(&given)).map_err(|why| Refused::field(name, format!("`{name}` is {given}: {why}")))
+    }
+}
+
+/// What axum knows of a connection, where it is one of ours.
+type Connection = Option<axum::Extension<Arc<Place>>>;
+
+/// How completions that are on their way are treated by a pause.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    /// They end where they are.
+    #[default]
+    Abort,
+    /// They are sampled to their end.
+    Wait,
+    /// They stand still, and go on afterwards.
+    Keep,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PauseQuery {
+    mode: Mode,
+}
+
+async fn pause_sampling(
+    State(app): State<Arc<App>>,
+    Query(PauseQuery { mode }): Query<PauseQuery>,
+    place: Connection,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    Change::by(&app, &headers, place.as_deref()).await?;
+    let pause = &app.models.pause;
+    match mode {
+        Mode::Keep => pause.set(true),
+        Mode::Abort => {
+            pause.set(false);
+            for desk in app.models.all_desks() {
+                // One that has ended has nothing to end.
+                let _ = desk.ask(Desk::abort).await;
+            }
+        }
+        Mode::Wait => {
+            pause.set(false);
+            while pause.is_set() && is_sampling(&app.models).await {
+                tokio::time::sleep(pause::LOOK).await;
+            }
+        }
+    }
+    Ok(json_response(StatusCode::OK, &json!({ "status": "paused" })))
+}
+
+/// Whether any completion is on its way.
+async fn is_sampling(models: &Models) -> bool {
+    for desk in models.all_desks() {
+        if desk.ask(|desk| desk.waiting()).await.is_ok_and(|waiting| waiting > 0) {
+            return true;
+        }
+    }
+    false
+}
+
+async fn resume(State(app): State<Arc<App>>, place: Connection, headers: HeaderMap) -> Result<Response, Refused> {
+    Change::by(&app, &headers, place.as_deref()).await?;
+    app.models.pause.end();
+    Ok(json_response(StatusCode::OK, &json!({ "status": "resumed" })))
+}
+
+/// No prefix is kept beyond a request, so there is nothing to forget.
+async fn reset_prefix_cache(
+    State(app): State<Arc<App>>,
+    place: Connection,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    Change::by(&app, &headers, place.as_deref()).await?;
+    Ok(json_response(StatusCode::OK, &json!({ "success": true })))
+}
+
+/// A name or a version in the field `name`.
+fn label(fields: &mut Fields, name: &str) -> Result<String, Refused> {
+    let fits = |text: &String| (1..=NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
+    match fields.text(name)? {
+        Some(text) if fits(&text) => Ok(text),
+        Some(_) => Err(Refused::field(name, format!("`{name}` must have 1 to {NAME_BYTES} bytes without line breaks"))),
+        None => Err(Refused::field(name, format!("`{name}` is missing"))),
+    }
+}
+
+/// The model that the field `name` names, or the one that is meant without it.
+async fn model_in(app: &Arc<App>, fields: &mut Fields, name: &str) -> Result<String, Refused> {
+    match fields.text(name)? {
+        Some(model) => Ok(model),
+        None => main_model(app).await,
+    }
+}
+
+async fn update_weight_version(
+    State(app): State<Arc<App>>,
+    place: Connection,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    Change::by(&app, &headers, place.as_deref()).await?;
+    let mut fields = Fields::read(&body)?;
+    let version = label(&mut fields, "new_version")?;
+    let name = model_in(&app, &mut fields, "model").await?;
+    app.models.set_version(&name, version.clone());
+    Ok(json_response(StatusCode::OK, &json!({ "success": true, "new_version": version })))
+}
+
+/// Of vLLM's calls of its workers the one that loads weights from a folder.
+async fn collective_rpc(
+    State(app): State<Arc<App>>,
+    place: Connection,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let change = Change::by(&app, &headers, place.as_deref()).await?;
+    let mut fields = Fields::read(&body)?;
+    let method = fields.text("method")?.unwrap_or_default();
+    if method != "reload_weights" {
+        let message = format!("`method` is `{method}`, but this server only has `reload_weights`");
+        return Err(Refused::field("method", message));
+    }
+    let mut arguments = Fields::of(fields.object("kwargs")?);
+    let path = change.path("weights_path", arguments.text("weights_path")?)?;
+    let name = model_in(&app, &mut arguments, "model").await?;
+    let old = app.models.desk(&name).await?;
+    let (vocabulary, text) = {
+        let has_tokenizer = Tokenizer::is_in(&path);
+        old.ask(move |desk| {
+            let of_old = || desk.session.directory().to_string_lossy().into_owned();
+            let tokenizer = (!has_tokenizer).then(of_old);
+            (desk.session.vocab_size(), TextFiles { tokenizer, ..TextFiles::default() })
+        })
+        .await?
+    };
+    let (computing, paused) = (app.models.computing(), app.models.pause.flag());
+    let model = path.to_string_lossy().into_owned();
+    let options =
+        ChatOptions { model, adapter: None, weights: computing.weights, text, format: None, device: computing.device };
+    let made = Actor::start(move || {
+        let session = Session::open(&options, computing.places)?;
+        let found = session.vocab_size();
+        if found != vocabulary {
+            let message =
+                format!("the weights have {found} ids, but the model that they are to replace has {vocabulary}");
+            return Err(gradus::Error::input(message).with_hint("give weights of the same model"));
+        }
+        Ok(Desk::new(session, paused))
+    });
+    let desk = Arc::new(made.await?);
+    let version = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    app.models.place(&name, Placed { desk, path, base: None, version }).await;
+    Ok(json_response(StatusCode::OK, &json!({ "results": [null] })))
+}
+
+async fn load_adapter(
+    State(app): State<Arc<App>>,
+    place: Connection,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let change = Change::by(&app, &headers, place.as_deref()).await?;
+    let mut fields = Fields::read(&body)?;
+    let name = label(&mut fields, "lora_name")?;
+    let path = change.path("lora_path", fields.text("lora_path")?)?;
+    let replaces = fields.flag("load_inplace")?;
+    let of = Arc::clone(&app);
+    let there = tokio::task::spawn_blocking(move || of.models.list()).await.map_err(|_| Refused::broken())?;
+    let known = there.iter().find(|found| found.name == name);
+    let is_adapter = app.models.is_adapter(&name);
+    if known.is_some() && !(is_adapter && replaces) {
+        let why = if is_adapter { "; give `load_inplace: true` to replace it" } else { "" };
+        return Err(Refused::field("lora_name", format!("`lora_name` is `{name}`, which is there already{why}")));
+    }
+    if known.is_none() && app.models.adapters() >= ADAPTERS_MAX {
+        let message = format!("there are {ADAPTERS_MAX} adapters already: remove one with `/v1/unload_lora_adapter`");
+        return Err(Refused::field("lora_name", message));
+    }
+    let on = model_in(&app, &mut fields, "base_model_name").await?;
+    if app.models.is_adapter(&on) {
+        return Err(Refused::field("base_model_name", format!("`{on}` is an adapter itself")));
+    }
+    // The thread of the base only hands out its weights; the files are read on the thread of the adapter.
+    let base = app.models.desk(&on).await?.ask(|desk| desk.session.base()).await?;
+    let (places, paused) = (app.models.computing().places, app.models.pause.flag());
+    let from = path.clone();
+    let made = Actor::start(move || Ok(Desk::new(Session::with_adapter(base, &from, places)?, paused)));
+    let desk = Arc::new(made.await?);
+    let placed = Placed { desk, path, base: Some(on), version: name.clone() };
+    app.models.place(&name, placed).await;
+    Ok(format!("Success: LoRA adapter '{name}' added successfully.").into_response())
+}
+
+/// Completions on their way with the adapter are sampled to their end.
+async fn unload_adapter(
+    State(app): State<Arc<App>>,
+    place: Connection,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    Change::by(&app, &headers, place.as_deref()).await?;
+    let name = label(&mut Fields::read(&body)?, "lora_name")?;
+    if !app.models.remove_adapter(&name) {
+        return Err(Refused::status(StatusCode::NOT_FOUND, format!("there is no adapter `{name}`")));
+    }
+    Ok(format!("Success: LoRA adapter '{name}' removed successfully.").into_response())
+}
+
+/// What a model on the list says besides its name: where it comes from, and how many tokens a prompt and its completion may have.
+pub fn described(models: &Models, found: &crate::models::Found, card: &mut Value) {
+    let base = models.base_of(&found.name);
+    card["root"] = json!(base.as_deref().unwrap_or(&found.name));
+    card["parent"] = json!(base);
+    card["max_model_len"] = json!(models.positions(found));
+}

@@ -1,0 +1,321 @@
+//! GRPO whose completions `gradus serve` samples, beside GRPO that samples in its own process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gradus::config::{Argument, Plan, Request, Resume, ResumeFrom, RunConfig};
+use gradus::device::DeviceChoice;
+use gradus::generate::SamplingParams;
+use gradus::machine::Machine;
+use gradus::model::{CausalLm, ModelDir, named_tensors, save_causal};
+use gradus::observer::{Event, Observer, Silent};
+use gradus::progress::Unwatched;
+use gradus::rng::{Purpose, Seed, Stream};
+use gradus::rollout::server::{ServerKind, ServerOptions, ServerSource};
+use gradus::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Sampler};
+use gradus::run::database::{Query, Record};
+use gradus::run::{RolloutDb, RunDir, read_metrics};
+use gradus::text::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::client::{Server, fixture, folder};
+
+/// The variable with the token for weights: one that every test has, since no test can set one.
+const KEY: &str = "CARGO_MANIFEST_DIR";
+
+/// Largest difference of log-probabilities between the engine here and that of the server, which sees weights that were packed.
+const LOGPROB: f32 = 1e-5;
+
+/// Largest difference of weights after ten steps.
+const WEIGHT: f32 = 1e-4;
+
+/// A model, prompts, a folder for weights, and a server that samples.
+struct Place {
+    models: tempfile::TempDir,
+    runs: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+fn token() -> String {
+    std::env::var(KEY).expect("cargo sets it")
+}
+
+impl Place {
+    fn new() -> Self {
+        let (models, runs) = (folder(&["qwen3"]), tempfile::tempdir().expect("a folder"));
+        let row = |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "number": i }));
+        fs::write(runs.path().join("rows.jsonl"), (0..24).map(row).collect::<String>()).expect("written");
+        fs::create_dir(runs.path().join("shared")).expect("a folder");
+        let mut place = Self { models, runs, server: None };
+        place.serve();
+        place
+    }
+
+    /// Starts a server, in the place of the one that is there.
+    fn serve(&mut self) {
+        self.server = None;
+        self.server = Some(Server::of(self.models.path(), std::net::IpAddr::from([127, 0, 0, 1]), |options| {
+            options.weights = vec![self.shared()];
+            options.weights_token = Some(token());
+            options.computing.places = 8;
+        }));
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.runs.path().join("shared")
+    }
+
+    fn rollouts(&self, more: &Value) -> Value {
+        let url = format!("http://{}", self.server.as_ref().expect("a server").host());
+        let mut rollouts = json!({ "server": url, "kind": "gradus", "shared": self.shared(), "key_variable": KEY });
+        rollouts.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        rollouts
+    }
+
+    /// Ten steps of GRPO, with `more` keys.
+    fn plan(&self, name: &str, more: &Value) -> Plan {
+        let mut config = json!({
+            "model": self.models.path().join("qwen3"),
+            "data": self.runs.path().join("rows.jsonl"),
+            "output_dir": self.runs.path().join(name),
+            "method": { "grpo": { "group_size": 4, "max_new_tokens": 10, "temperature": 0.8 } },
+            "reward": { "rule": { "length": { "target": 5 } } },
+            "train": { "max_steps": 10, "batch_size": 4, "learning_rate": 1e-3, "eval_steps": -1, "seed": 5 },
+        });
+        config.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        let written = RunConfig::parse(&config.to_string()).expect("a configuration");
+        Plan::check(&written, &Machine::detect()).expect("a plan")
+    }
+
+    fn run(&self, name: &str, more: &Value) {
+        gradus::train::run(&self.plan(name, more), &mut Silent).expect("it runs");
+    }
+
+    fn records(&self, name: &str) -> Vec<Record> {
+        let run = RunDir::open(self.runs.path().join(name)).expect("a run");
+        RolloutDb::open(&run).expect("a database").query(&Query::default()).expect("read")
+    }
+
+    /// The weights of the run's model, all in one list.
+    fn weights(&self, name: &str) -> Vec<f32> {
+        let dir = ModelDir::open(&self.runs.path().join(name).join("model")).expect("a model");
+        let model = CausalLm::load(&dir, &DeviceChoice::cpu().device()).expect("a model");
+        named_tensors(&model).iter().flat_map(|tensor| tensor.values.to_vec()).collect()
+    }
+
+    /// The values of a metric, step after step.
+    fn metric(&self, name: &str, key: &str) -> Vec<f64> {
+        let rows = read_metrics(&self.runs.path().join(name).join("metrics.jsonl")).expect("metrics");
+        rows.iter().filter_map(|row| row.values.to_json().get(key).and_then(Value::as_f64)).collect()
+    }
+}
+
+/// What was sampled: completions, lengths, rewards.
+fn sampled(records: &[Record]) -> Vec<(usize, String, usize, Option<f64>)> {
+    let one = |record: &Record| (record.step, record.completion.clone(), record.length, record.reward);
+    records.iter().map(one).collect()
+}
+
+fn largest(one: &[f32], other: &[f32]) -> f32 {
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn a_server_samples_the_ids_of_the_engine_here() {
+    let place = Place::new();
+    let dir = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
+    let tokenizer = Tokenizer::from_dir(&dir.path).expect("a tokenizer");
+    // Other weights than those the server began with.
+    let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())
+        .expect("a model");
+    let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
+    let options = ServerOptions {
+        url: format!("http://{}", place.server.as_ref().expect("a server").host()),
+        kind: ServerKind::Gradus,
+        model: None,
+        shared: place.shared(),
+        shared_there: None,
+        key: Some(token()),
+        connections: 4,
+        timeout: std::time::Duration::from_secs(120),
+        wait: std::time::Duration::from_secs(120),
+        ahead: 0,
+    };
+    let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
+    let prompts: Vec<Prompt> = (0..5)
+        .map(|row| Prompt {
+            row,
+            text: String::new(),
+            ids: (0..=row as u32).map(|t| 7 * t + 20).collect(),
+            apart: false,
+            messages: None,
+            columns: serde_json::Map::new(),
+        })
+        .collect();
+    let stream = |i: usize| -> Stream { Seed(9).stream(Purpose::Rollout, 4, i as u64) };
+    let plain = SamplingParams { max_new_tokens: 20, stop_ids: vec![2, 40], ..SamplingParams::default() };
+    let narrow = SamplingParams {
+        temperature: 0.6,
+        top_k: Some(30),
+        top_p: 0.9,
+        min_p: 0.01,
+        typical_p: 0.95,
+        repetition_penalty: 1.1,
+        no_repeat_ngram_size: 3,
+        min_new_tokens: 4,
+        suppress_tokens: vec![11, 12],
+        bad_words_ids: vec![vec![30, 31]],
+        ..plain.clone()
+    };
+    for (params, stop) in [(plain.clone(), vec![]), (narrow, vec![]), (plain, vec!["a".to_owned(), "the".to_owned()])] {
+        let sampler = Sampler {
+            tokenizer: &tokenizer,
+            group_size: 3,
+            params,
+            beams: None,
+            stop: &stop,
+            masking: None,
+            episodes: None,
+            progress: &Unwatched,
+        };
+        let policy = || Policy { model: model.clone(), version: 1 };
+        let own = LocalEngine::default().sample(policy(), prompts.clone(), &sampler, &stream).expect("completions");
+        let found = source.sample(policy(), prompts.clone(), &sampler, &stream).expect("completions");
+        assert_eq!(found.len(), own.len());
+        for (found, own) in found.rollouts.iter().zip(&own.rollouts) {
+            assert_eq!(found.completion_ids, own.completion_ids);
+            assert_eq!((&found.completion, found.stop, found.prompt), (&own.completion, own.stop, own.prompt));
+            assert!(largest(&found.logprobs, &own.logprobs) < LOGPROB, "{found:?} and {own:?}");
+        }
+    }
+}
+
+#[test]
+fn ten_steps_at_a_server_are_those_without_one() {
+    let mut place = Place::new();
+    for (kind, more) in
+        [("whole", json!({})), ("lora", json!({ "lora": { "rank": 4, "targets": ["q_proj", "v_proj"] } }))]
+    {
+        // The one before keeps the last weights that it was given.
+        place.serve();
+        let names = [format!("{kind}-here"), format!("{kind}-there")];
+        place.run(&names[0], &more);
+        let mut there = more.clone();
+        there["rollouts"] = place.rollouts(&json!({}));
+        place.run(&names[1], &there);
+        let (here, there) = (place.records(&names[0]), place.records(&names[1]));
+        assert_eq!(here.len(), 10 * 4 * 4);
+        assert!(sampled(&here) == sampled(&there), "{kind}: other completions");
+        for record in &there {
+            let version = record.weight_version.as_deref().expect("a server sampled it");
+            assert!(version.ends_with(&format!("-v{}", record.step - 1)), "step {}: {version}", record.step);
+        }
+        assert!(here.iter().all(|record| record.weight_version.is_none()));
+        let (one, other) = (place.weights(&names[0]), place.weights(&names[1]));
+        let apart = largest(&one, &other);
+        assert!(apart < WEIGHT, "{kind}: {apart}");
+        let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
+        assert!(
+            difference.len() == 10 && difference.iter().all(|difference| *difference < f64::from(LOGPROB)),
+            "{difference:?}"
+        );
+        assert_eq!(place.metric(&names[1], "sampling/staleness"), [0.0; 10]);
+        let ratios = place.metric(&names[1], "sampling/importance_sampling_ratio/mean");
+        assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-3), "{ratios:?}");
+        // Nothing is left: neither files nor adapters.
+        assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
+        let models = place.server.as_ref().expect("a server").get("/v1/models").json();
+        assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "{models}");
+        // The weights did move.
+        let start = ModelDir::open(&place.models.path().join("qwen3")).expect("a model");
+        let start: Vec<f32> = named_tensors(&CausalLm::load(&start, &DeviceChoice::cpu().device()).expect("a model"))
+            .iter()
+            .flat_map(|tensor| tensor.values.to_vec())
+            .collect();
+        assert!(one.len() != start.len() || largest(&one, &start) > 10.0 * WEIGHT);
+    }
+}
+
+#[test]
+fn a_server_that_is_ahead_samples_the_same_every_time() {
+    let place = Place::new();
+    let more = json!({
+        "rollouts": place.rollouts(&json!({ "max_staleness": 2 })),
+        "method": { "grpo": { "group_size": 4, "max_new_tokens": 10, "off_policy_mask_threshold": 0.5 } },
+    });
+    for name in ["one", "other"] {
+        place.run(name, &more);
+        for record in place.records(name) {
+            let version = record.weight_version.expect("a server sampled it");
+            // Two iterations before, and at first what is there.
+            assert!(
+                version.ends_with(&format!("-v{}", record.step.saturating_sub(3))),
+                "step {}: {version}",
+                record.step
+            );
+        }
+        assert_eq!(place.metric(name, "sampling/staleness"), [0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
+        let difference = place.metric(name, "sampling/sampling_logp_difference/max");
+        assert!(difference[5] > 1e-4, "old weights give other numbers: {difference:?}");
+        assert_eq!(place.metric(name, "off_policy_masked").len(), 10);
+    }
+    assert_eq!(sampled(&place.records("one")), sampled(&place.records("other")));
+    assert_eq!(place.weights("one"), place.weights("other"));
+}
+
+#[test]
+fn a_server_with_other_weights_is_noticed() {
+    let place = Place::new();
+    // A run that leaves its weights at the server, then an adapter on what is taken for the model.
+    place.run("first", &json!({
+        "rollouts": place.rollouts(&json!({})), "train": { "max_steps": 3, "batch_size": 4, "learning_rate": 0.5, "eval_steps": -1 },
+    }));
+    let more = json!({ "rollouts": place.rollouts(&json!({})), "lora": { "rank": 4 } });
+    let mut observer = Stops { place: &mut None, after: 0, warnings: Vec::new() };
+    gradus::train::run(&place.plan("second", &more), &mut observer).expect("it runs");
+    let told = observer.warnings.iter().filter(|warning| warning.contains("does it serve the same model")).count();
+    assert_eq!(told, 1, "{:?}", observer.warnings);
+    assert!(place.metric("second", "sampling/importance_sampling_ratio/mean").iter().all(|ratio| *ratio < 3.0));
+}
+
+/// Stops the server after a step.
+struct Stops<'a> {
+    place: &'a mut Option<Server>,
+    after: usize,
+    warnings: Vec<String>,
+}
+
+impl Observer for Stops<'_> {
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Step { step, .. } if *step == self.after => *self.place = None,
+            Event::Warning(warning) => self.warnings.push((*warning).to_owned()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_server_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
+    let mut place = Place::new();
+    let more = |place: &Place, wait: f64| json!({ "rollouts": place.rollouts(&json!({ "wait_s": wait })) });
+    place.run("whole", &more(&place, 60.0));
+    let plan = place.plan("broken", &more(&place, 0.4));
+    let mut observer = Stops { place: &mut place.server, after: 4, warnings: Vec::new() };
+    let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
+    assert!(error.to_string().contains("it has not answered for"), "{error}");
+    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 4 is kept"));
+    assert!(kept, "{:?}", observer.warnings);
+
+    place.serve();
+    let rollouts = Argument::named("rollouts", place.rollouts(&json!({ "wait_s": 60.0 })), None).expect("a key");
+    let directory = place.runs.path().join("broken");
+    let resume = Resume {
+        from: ResumeFrom::Run { directory: &directory, step: None },
+        request: Request { arguments: &[rollouts], ..Request::default() },
+    };
+    gradus::train::run(&resume.plan(&Machine::detect()).expect("a plan"), &mut Silent).expect("it goes on");
+    assert_eq!(sampled(&place.records("whole")), sampled(&place.records("broken")));
+    assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
+}

@@ -1,0 +1,68 @@
+//! Rules of rollouts from a server.
+
+use crate::config::RunConfig;
+use crate::config::method::{MethodConfig, names};
+use crate::generate::{SamplingParams, TrainedLogprobs};
+use crate::method::Problems;
+use crate::rollout::server::unknown_settings;
+
+pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
+    let Some(rollouts) = &config.rollouts else { return };
+    let method = config.method.name();
+    let Some(iteration) = config.method.iteration() else {
+        let message = format!("`rollouts` is given, but `{method}` samples nothing");
+        let hint = Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online)));
+        return problems.unless(false, &["rollouts"], || (message, hint));
+    };
+    let url = &rollouts.server;
+    problems.unless(url.starts_with("http://") || url.starts_with("https://"), &["rollouts.server"], || {
+        let message = format!("`rollouts.server` is `{url}`, but must begin with `http://` or `https://`");
+        (message, Some("give the address of the server, such as http://localhost:8000".into()))
+    });
+    problems.unless(!rollouts.shared.as_os_str().is_empty(), &["rollouts.shared"], || {
+        let message = "`rollouts.shared` is missing: it names a folder that this process and the server both see";
+        (message.into(), None)
+    });
+    problems.at_least("rollouts.connections", rollouts.connections, 1);
+    for (key, seconds) in [("rollouts.timeout_s", rollouts.timeout_s), ("rollouts.wait_s", rollouts.wait_s)] {
+        problems.above_zero(key, seconds);
+        problems.unless(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
+    }
+    let (low, high) = (rollouts.importance_sampling_clip_min, rollouts.importance_sampling_clip_max);
+    let bounds = ["rollouts.importance_sampling_clip_min", "rollouts.importance_sampling_clip_max"];
+    for (key, bound) in bounds.into_iter().zip([low, high]) {
+        problems.at_least(key, bound.unwrap_or(0.0), 0.0);
+    }
+    if let (Some(low), Some(high)) = (low, high) {
+        problems.unless(low < high, &bounds, || {
+            (format!("`{}` is {low}, but must be below `{}` ({high})", bounds[0], bounds[1]), None)
+        });
+    }
+    let corrects = rollouts.importance_sampling_correction;
+    let cuts = !rollouts.importance_sampling_mode.masks();
+    problems.unless(!(corrects && cuts && low.is_none() && high.is_none()), &bounds, || {
+        let message = "`rollouts.importance_sampling_mode` cuts ratios to bounds, but there is none";
+        (message.into(), Some("give `importance_sampling_clip_max`, such as 3".into()))
+    });
+    let refused = [
+        ("environment", config.environment.is_some(), "episodes are sampled in this process"),
+        ("tools", !config.tools.is_empty(), "episodes are sampled in this process"),
+        ("train.sampling_weights", config.train.sampling_weights.is_some(), "the server holds the weights that sample"),
+    ];
+    for (key, is_given, why) in refused {
+        problems.unless(!is_given, &["rollouts", key], || {
+            (format!("`{key}` and `rollouts` are both given, but {why}"), Some("leave one of them out".into()))
+        });
+    }
+    let key = |name: &str| format!("method.{method}.sampling.{name}");
+    problems.unless(iteration.sampling.trained_logprobs == TrainedLogprobs::Raw, &[&key("trained_logprobs")], || {
+        let message = format!("`{}` must be `raw` with `rollouts`: a server gives no others", key("trained_logprobs"));
+        (message, None)
+    });
+    for name in unknown_settings(rollouts.kind, &iteration.sampling.apply(SamplingParams::default())) {
+        problems.unless(false, &["rollouts.kind", &key(name)], || {
+            (format!("`{}` is set, but this kind of server has no such setting", key(name)), None)
+        });
+    }
+    config.method.method().rollouts_rules(problems, rollouts);
+}

@@ -1,0 +1,90 @@
+//! Importance weights of completions that another policy has sampled than the one that trains, and which of them are too far off.
+//!
+//! The same policy computed by a server is another one too: its kernels round otherwise. Follows TRL 1.16.
+
+/// What becomes of the ratios of trainer and sampler.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Correction {
+    /// Whether a sequence has one ratio, the product of its tokens'.
+    pub of_sequences: bool,
+    /// Whether ratios beyond the bounds become 0; else they become the bounds.
+    pub masks: bool,
+    /// The least ratio.
+    pub low: Option<f64>,
+    /// The largest ratio.
+    pub high: Option<f64>,
+}
+
+impl Correction {
+    /// What the loss of each token of a sequence is multiplied by, from the log-probabilities under the trainer and under the sampler.
+    /// A token that the sampler gives no number has the ratio 1.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn weights(&self, trainer_t: &[f32], sampler_t: &[f32]) -> Vec<f32> {
+        assert_eq!(trainer_t.len(), sampler_t.len(), "one log-probability a token");
+        let differences = trainer_t.iter().zip(sampler_t).map(|(trainer, sampler)| difference(*trainer, *sampler));
+        match self.of_sequences {
+            true => vec![self.bound(differences.sum::<f64>().exp()); trainer_t.len()],
+            false => differences.map(|difference| self.bound(difference.exp())).collect(),
+        }
+    }
+
+    fn bound(&self, ratio: f64) -> f32 {
+        let (low, high) = (self.low.unwrap_or(f64::NEG_INFINITY), self.high.unwrap_or(f64::INFINITY));
+        let bounded = match self.masks {
+            true if ratio < low || ratio > high => 0.0,
+            true => ratio,
+            false => ratio.max(low).min(high),
+        };
+        bounded as f32
+    }
+}
+
+/// `trainer − sampler`; 0 where one of them is unknown.
+fn difference(trainer: f32, sampler: f32) -> f64 {
+    let difference = f64::from(trainer) - f64::from(sampler);
+    if difference.is_nan() { 0.0 } else { difference }
+}
+
+/// Which tokens of a sequence are learned from: all where the sampler is at most `threshold` nats a token away from the policy, else
+/// those with an advantage of at least 0 (the off-policy sequence mask of DeepSeek-V3.2). 1 for a token that is, else 0.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn off_policy_mask(sampler_t: &[f32], policy_t: &[f32], advantages_t: &[f32], threshold: f64) -> Vec<f32> {
+    assert_eq!((sampler_t.len(), policy_t.len()), (advantages_t.len(), advantages_t.len()), "one value a token");
+    let sum: f64 = sampler_t.iter().zip(policy_t).map(|(sampler, policy)| difference(*sampler, *policy)).sum();
+    let is_near = sum / sampler_t.len().max(1) as f64 <= threshold;
+    advantages_t.iter().map(|advantage| if is_near || *advantage >= 0.0 { 1.0 } else { 0.0 }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_cut_or_dropped_at_the_bounds() {
+        let (trainer, sampler) = ([-1.0, -2.0, -0.5], [-1.0, -0.5, f32::NAN]);
+        let of =
+            |of_sequences, masks, low, high| Correction { of_sequences, masks, low, high }.weights(&trainer, &sampler);
+        let far = (-1.5f64).exp() as f32;
+        assert_eq!(of(false, false, None, Some(3.0)), [1.0, far, 1.0]);
+        assert_eq!(of(false, false, Some(0.5), None), [1.0, 0.5, 1.0]);
+        assert_eq!(of(false, true, Some(0.5), None), [1.0, 0.0, 1.0]);
+        assert_eq!(of(true, true, None, Some(3.0)), [far; 3]);
+        assert_eq!(of(true, true, None, Some(0.1)), [0.0; 3]);
+        assert_eq!(of(true, false, None, Some(0.1)), [0.1; 3]);
+    }
+
+    #[test]
+    fn only_what_is_bad_and_far_is_dropped() {
+        let mask =
+            |sampler: f32, advantage: f32| off_policy_mask(&[sampler, sampler], &[-1.0, -1.0], &[advantage; 2], 0.5);
+        assert_eq!(mask(-0.4, -1.0), [0.0, 0.0]);
+        assert_eq!(mask(-0.4, 1.0), [1.0, 1.0]);
+        assert_eq!(mask(-0.5, -1.0), [1.0, 1.0]);
+        assert_eq!(mask(-9.0, -1.0), [1.0, 1.0], "far to the other side is not far");
+        assert_eq!(mask(f32::NAN, -1.0), [1.0, 1.0]);
+    }
+}

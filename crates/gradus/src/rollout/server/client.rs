@@ -1,0 +1,379 @@
+//! What the server is asked for, again and again where it is not there, for so long and no longer.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::forms::{Completed, Question, Wrong};
+use super::http::{Failure, Http};
+use super::{LOOK, ServerKind, ServerOptions};
+use crate::error::{Error, Result};
+
+/// The most bytes of an answer that has no completions.
+const ANSWER_BYTES: u64 = 8 << 20;
+
+/// The first and the longest pause between two tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The shortest wait that the user is told of afterwards.
+const TOLD: Duration = Duration::from_secs(1);
+
+/// Weights in the shared folder.
+#[derive(Debug)]
+pub(super) struct Weights {
+    /// What they are called at the server.
+    pub name: String,
+    /// After how many steps they were the policy's.
+    pub step: usize,
+    /// Where they are.
+    pub path: PathBuf,
+    /// Where the server sees them.
+    pub there: PathBuf,
+    /// Whether they are an adapter.
+    pub is_adapter: bool,
+}
+
+/// A server and what happens with it.
+pub(super) struct Client {
+    http: Http,
+    kind: ServerKind,
+    connections: usize,
+    patience: Duration,
+    /// What the model is called there.
+    model: OnceLock<String>,
+    named: Option<String>,
+    stopped: AtomicBool,
+    done: AtomicUsize,
+    /// Since when nothing comes back.
+    silent: Mutex<Option<Instant>>,
+    notices: Mutex<Vec<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    pub fn new(options: &ServerOptions) -> Result<Self> {
+        Ok(Self {
+            http: Http::new(options)?,
+            kind: options.kind,
+            connections: options.connections,
+            patience: options.wait,
+            model: OnceLock::new(),
+            named: options.model.clone(),
+            stopped: AtomicBool::new(false),
+            done: AtomicUsize::new(0),
+            silent: Mutex::default(),
+            notices: Mutex::default(),
+        })
+    }
+
+    /// Nobody waits any more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Completions of the job that came so far.
+    pub fn done(&self) -> usize {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// How long the server has not answered, where it does not.
+    pub fn waited(&self) -> Option<Duration> {
+        lock(&self.silent).map(|since| since.elapsed())
+    }
+
+    /// What happened since this was asked last.
+    pub fn notices(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.notices))
+    }
+
+    fn note(&self, notice: String) {
+        lock(&self.notices).push(notice);
+    }
+
+    /// Tries until it works, it cannot, or the server was silent for too long.
+    fn patiently<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut pause = PAUSES.0;
+        loop {
+            let failed = match once() {
+                Err(Failure::Later(message)) => message,
+                settled => {
+                    self.is_heard();
+                    return settled;
+                }
+            };
+            let since = *lock(&self.silent).get_or_insert_with(Instant::now);
+            if since.elapsed() >= self.patience {
+                let waited = since.elapsed().as_secs();
+                let what = format!("the server {}", self.http.url());
+                let message = format!("it has not answered for {waited} s: {failed}");
+                let hint = "start it again and go on with `--resume`; `rollouts.wait_s` says how long to wait";
+                return Err(Failure::Never(Error::Network { what, message, hint: Some(hint.into()) }));
+            }
+            self.rest(pause.min(self.patience.saturating_sub(since.elapsed())))?;
+            pause = (2 * pause).min(PAUSES.1);
+        }
+    }
+
+    fn is_heard(&self) {
+        let Some(since) = lock(&self.silent).take() else { return };
+        let silent = since.elapsed();
+        if silent >= TOLD {
+            self.note(format!("the server {} did not answer for {} s", self.http.url(), silent.as_secs()));
+        }
+    }
+
+    /// Waits, unless nobody waits any more.
+    fn rest(&self, pause: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + pause;
+        loop {
+            if self.stopped.load(Ordering::SeqCst) {
+                return Err(Failure::Never(Error::Interrupted));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.patiently(|| self.http.get(path, ANSWER_BYTES))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.patiently(|| self.http.post(path, body, ANSWER_BYTES))
+    }
+
+    /// A failure that is nobody's to mend.
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Never(error) => error,
+            Failure::Later(message) | Failure::Lost(message) => self.http.wrong("", &message),
+        }
+    }
+
+    /// Waits for the server, and finds what the model is called there.
+    pub fn find(&self) -> Result<()> {
+        let error = |failure| self.error(failure);
+        self.get("/health").map_err(error)?;
+        if self.kind == ServerKind::Sglang {
+            return Ok(());
+        }
+        let models = self.get("/v1/models").map_err(error)?;
+        let names: Vec<&str> =
+            models["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str()).collect();
+        let found = match &self.named {
+            Some(named) => names.iter().find(|name| *name == named).copied(),
+            None => names.first().copied(),
+        };
+        let Some(found) = found else {
+            let message = match &self.named {
+                Some(named) => format!("it has no model `{named}`; it has {}", names.join(", ")),
+                None => "it serves no model".to_owned(),
+            };
+            return Err(self.http.wrong("/v1/models", &message));
+        };
+        let _ = self.model.set(found.to_owned());
+        Ok(())
+    }
+
+    fn model(&self) -> &str {
+        self.model.get().map_or("", String::as_str)
+    }
+
+    /// Has the server sample with `weights`.
+    pub fn load(&self, weights: &Weights) -> Result<()> {
+        let done = match (weights.is_adapter, self.kind) {
+            (true, ServerKind::Sglang) => self.load_adapter("/load_lora_adapter", weights),
+            (true, _) => self.load_adapter("/v1/load_lora_adapter", weights),
+            (false, ServerKind::Sglang) => self.load_from_disk(weights),
+            (false, _) => self.reload(weights),
+        };
+        done.map_err(|failure| match failure {
+            Failure::Lost(message) => {
+                let hint = match (self.kind, weights.is_adapter) {
+                    (ServerKind::Gradus, _) => "start it with `gradus serve --allow-weights FOLDER`",
+                    (ServerKind::Vllm, true) => "start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+                    (ServerKind::Vllm, false) => "start it with VLLM_SERVER_DEV_MODE=1",
+                    (ServerKind::Sglang, _) => "start it with `--enable-lora`, or use a newer version",
+                };
+                self.http.wrong("", &message).with_hint(hint)
+            }
+            other => self.error(other),
+        })
+    }
+
+    fn load_adapter(&self, path: &str, weights: &Weights) -> Result<(), Failure> {
+        let mut body = json!({ "lora_name": weights.name, "lora_path": weights.there });
+        match self.kind {
+            ServerKind::Gradus => body["base_model_name"] = json!(self.model()),
+            ServerKind::Vllm => body["load_inplace"] = json!(false),
+            ServerKind::Sglang => {}
+        }
+        let mut tries = 0;
+        let answer = self.patiently(|| {
+            tries += 1;
+            self.http.post(path, &body, ANSWER_BYTES)
+        });
+        match answer {
+            Ok(answer) if answer["success"] == json!(false) => {
+                let reason = answer["error_message"].as_str().unwrap_or("it gives no reason");
+                Err(Failure::Never(self.http.wrong(path, reason)))
+            }
+            // The first try was heard, but not its answer.
+            Err(Failure::Never(error)) if tries > 1 && error.to_string().contains("already") => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// vLLM's sequence.
+    fn reload(&self, weights: &Weights) -> Result<(), Failure> {
+        self.post("/pause?mode=keep", &json!({}))?;
+        let mut arguments = json!({ "weights_path": weights.there });
+        if self.kind == ServerKind::Gradus {
+            arguments["model"] = json!(self.model());
+        }
+        let loaded = self.post("/collective_rpc", &json!({ "method": "reload_weights", "kwargs": arguments }));
+        let named = loaded.and_then(|_| {
+            self.post("/reset_prefix_cache", &json!({}))?;
+            let mut version = json!({ "new_version": weights.name });
+            if self.kind == ServerKind::Gradus {
+                version["model"] = json!(self.model());
+            }
+            match self.post("/update_weight_version", &version) {
+                // Older versions have no names for weights.
+                Err(Failure::Lost(_)) => Ok(()),
+                other => other.map(drop),
+            }
+        });
+        // Also after a failure: nobody else ends the pause.
+        let resumed = self.post("/resume", &json!({}));
+        named.and(resumed.map(drop))
+    }
+
+    fn load_from_disk(&self, weights: &Weights) -> Result<(), Failure> {
+        const PATH: &str = "/update_weights_from_disk";
+        let body = json!({
+            "model_path": weights.there,
+            "weight_version": weights.name,
+            "abort_all_requests": false,
+            "flush_cache": true,
+        });
+        let answer = self.post(PATH, &body)?;
+        match answer["success"] == json!(false) {
+            true => {
+                let reason = answer["message"].as_str().unwrap_or("it gives no reason");
+                Err(Failure::Never(self.http.wrong(PATH, reason)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Has the server forget an adapter. It is asked once: nothing depends on it.
+    pub fn forget(&self, weights: &Weights) {
+        if !weights.is_adapter {
+            return;
+        }
+        let path = if self.kind == ServerKind::Sglang { "/unload_lora_adapter" } else { "/v1/unload_lora_adapter" };
+        match self.http.post(path, &json!({ "lora_name": weights.name }), ANSWER_BYTES) {
+            Ok(_) | Err(Failure::Lost(_)) => {}
+            Err(failure) => {
+                let error = self.error(failure);
+                self.note(format!("the adapter `{}` stays at the server: {error}", weights.name));
+            }
+        }
+    }
+
+    /// Samples what `questions` ask, several at a time. Where the server has lost the weights, they are loaded again, once.
+    ///
+    /// # Errors
+    /// The first that cannot be mended.
+    pub fn sample(&self, weights: &Weights, questions: &[Question]) -> Result<Vec<Vec<Completed>>> {
+        self.done.store(0, Ordering::SeqCst);
+        let mut found: Vec<Option<Vec<Completed>>> = questions.iter().map(|_| None).collect();
+        for is_last in [false, true] {
+            let lost = self.sample_missing(weights, questions, &mut found)?;
+            let Some(lost) = lost else { break };
+            if is_last {
+                return Err(self.http.wrong("", &lost));
+            }
+            self.note(format!("the server {} lost the weights, which were loaded again: {lost}", self.http.url()));
+            self.load(weights)?;
+        }
+        // Nothing is missing: each was found, or an error was.
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Samples what is not there yet; gives what the server said where it does not know the weights.
+    fn sample_missing(
+        &self,
+        weights: &Weights,
+        questions: &[Question],
+        found: &mut [Option<Vec<Completed>>],
+    ) -> Result<Option<String>> {
+        let missing: Vec<usize> = (0..questions.len()).filter(|&i| found[i].is_none()).collect();
+        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let answers: Mutex<Vec<(usize, Result<Vec<Completed>, Failure>)>> = Mutex::default();
+        let work = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let Some(&i) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                let answer = self.patiently(|| self.complete(weights, &questions[i]));
+                match &answer {
+                    Ok(completed) => drop(self.done.fetch_add(completed.len(), Ordering::SeqCst)),
+                    Err(_) => is_over.store(true, Ordering::Relaxed),
+                }
+                lock(&answers).push((i, answer));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.connections.min(missing.len()) {
+                scope.spawn(work);
+            }
+        });
+        let mut lost = None;
+        for (i, answer) in answers.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            match answer {
+                Ok(completed) => found[i] = Some(completed),
+                Err(Failure::Lost(message)) => lost = Some(message),
+                Err(failure) => return Err(self.error(failure)),
+            }
+        }
+        Ok(lost)
+    }
+
+    /// The completions of one prompt.
+    fn complete(&self, weights: &Weights, question: &Question) -> Result<Vec<Completed>, Failure> {
+        let limit = question.limit();
+        let adapter = weights.is_adapter.then_some(weights.name.as_str());
+        let (path, read) = match self.kind {
+            ServerKind::Sglang => {
+                const PATH: &str = "/generate";
+                (PATH, question.read_sglang(&self.http.post(PATH, &question.sglang(adapter), limit)?))
+            }
+            kind => {
+                const PATH: &str = "/v1/completions";
+                let body = question.openai(adapter.unwrap_or(self.model()), kind == ServerKind::Gradus);
+                (PATH, question.read_openai(&self.http.post(PATH, &body, limit)?))
+            }
+        };
+        let completed = read.map_err(|wrong| match wrong {
+            Wrong::BrokenOff => Failure::Later("a completion was broken off".into()),
+            Wrong::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
+        })?;
+        // An adapter is named in the request. Whole weights are not, so a server that was started again would sample with others.
+        let knows = |version: &String| weights.is_adapter || *version == weights.name;
+        match completed.iter().filter_map(|completed| completed.version.as_ref()).find(|version| !knows(version)) {
+            Some(version) => {
+                Err(Failure::Lost(format!("it samples with the weights `{version}`, not with `{}`", weights.name)))
+            }
+            None => Ok(completed),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Requests to the server, and what may be wrong with answers.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+
+use super::ServerOptions;
+use crate::error::{Error, Result, excerpt};
+
+/// Characters of a refusal that a message tells.
+const TOLD: usize = 400;
+
+/// Why a request came to nothing.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server is not there, is too busy, or broke off: it may work later.
+    Later(String),
+    /// The server does not know the weights (any more).
+    Lost(String),
+    /// It will not work.
+    Never(Error),
+}
+
+/// The way to a server.
+pub(super) struct Http {
+    agent: Agent,
+    url: String,
+    key: Option<String>,
+}
+
+impl Http {
+    pub fn new(options: &ServerOptions) -> Result<Self> {
+        let url = options.url.trim_end_matches('/').to_owned();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Error::input(format!("the address of the server is `{url}`"))
+                .with_hint("it begins with `http://` or `https://`, such as http://localhost:8000"));
+        }
+        let agent = Agent::config_builder()
+            .timeout_global(Some(options.timeout))
+            .timeout_connect(Some(options.timeout.min(Duration::from_secs(10))))
+            .http_status_as_error(false)
+            // A key goes nowhere but where it was meant to.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .new_agent();
+        Ok(Self { agent, url, key: options.key.clone() })
+    }
+
+    /// The address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What the server says at `path`, of at most `limit` bytes; null where it says nothing.
+    pub fn get(&self, path: &str, limit: u64) -> Result<Value, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        self.read(path, request.call(), limit)
+    }
+
+    /// What it answers to `body` at `path`, of at most `limit` bytes; null where it answers nothing.
+    pub fn post(&self, path: &str, body: &Value, limit: u64) -> Result<Value, Failure> {
+        let mut request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        self.read(path, request.send(body.to_string()), limit)
+    }
+
+    fn read(
+        &self,
+        path: &str,
+        response: std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        limit: u64,
+    ) -> Result<Value, Failure> {
+        let failed = |error: &ureq::Error| Failure::Later(self.without_key(&error.to_string()));
+        let mut response = response.map_err(|error| failed(&error))?;
+        let status = response.status().as_u16();
+        let text = match response.body_mut().with_config().limit(limit).read_to_string() {
+            Ok(text) => text,
+            Err(ureq::Error::BodyExceedsLimit(_)) => {
+                let message = format!("the answer has more than {limit} bytes");
+                return Err(Failure::Never(self.wrong(path, &message)));
+            }
+            Err(error) => return Err(failed(&error)),
+        };
+        let said = serde_json::from_str::<Value>(&text);
+        match status {
+            200..=299 if text.trim().is_empty() => Ok(Value::Null),
+            200..=299 => match said {
+                Ok(said) => Ok(said),
+                // Some answers of vLLM are words.
+                Err(_) if !text.trim_start().starts_with(['{', '[']) => Ok(Value::String(text)),
+                Err(error) => {
+                    let message = format!("the answer is not JSON: {error} (`{}`)", excerpt(&text, TOLD));
+                    Err(Failure::Never(self.wrong(path, &message)))
+                }
+            },
+            429 | 500..=599 => Err(Failure::Later(format!("{path} answered {status}: {}", self.reason(&text)))),
+            404 => Err(Failure::Lost(format!("{path} answered 404: {}", self.reason(&text)))),
+            401 | 403 => {
+                let message = format!("it answered {status}: {}", self.reason(&text));
+                Err(Failure::Never(
+                    self.wrong(path, &message).with_hint("is the key in `rollouts.key_variable` right?"),
+                ))
+            }
+            status => {
+                let message = format!("it answered {status}: {}", self.reason(&text));
+                Err(Failure::Never(self.wrong(path, &message)))
+            }
+        }
+    }
+
+    /// What a refusal says.
+    fn reason(&self, text: &str) -> String {
+        let said = serde_json::from_str::<Value>(text).unwrap_or_default();
+        let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let reason = ["/error/message", "/message", "/error_message", "/error", "/detail"].into_iter().find_map(at);
+        excerpt(&self.without_key(reason.as_deref().unwrap_or(text).trim()), TOLD)
+    }
+
+    /// What the server does wrong, as an error.
+    pub fn wrong(&self, path: &str, message: &str) -> Error {
+        let what = format!("the server {}{path}", self.url);
+        Error::Network { what, message: message.to_owned(), hint: None }
+    }
+
+    fn without_key(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) => text.replace(key.as_str(), "…"),
+            None => text.to_owned(),
+        }
+    }
+}

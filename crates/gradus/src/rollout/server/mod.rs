@@ -1,0 +1,398 @@
+//! Completions that a server samples: ids in, ids and log-probabilities out; and the weights that it samples with.
+//!
+//! Weights go through a folder that both see: an adapter is loaded under a new name for every version, whole weights are loaded in the
+//! place of those before. One thread does what the server is asked for, one job after the other, so every completion is sampled with
+//! weights that are known, also when the trainer is ahead ([`RolloutSource::begin`]).
+
+mod client;
+mod forms;
+mod http;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use client::{Client, Weights};
+use forms::{Completed, Question};
+
+use super::{Policy, Prompt, Rollout, RolloutSource, Rollouts, SampledWith, Sampler, StopReason, Turn};
+use crate::error::{Error, Result};
+use crate::generate::{Record, SamplingParams};
+use crate::model::CausalLm;
+use crate::model::adapter::Adaptable;
+use crate::progress::Progress;
+use crate::rng::{Stream, key_of};
+use crate::text::{StopStrings, continuation, cut_at_stop};
+
+/// How often someone who waits looks whether the user wants to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long the end of a run waits for the server to forget its adapter.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What a server understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerKind {
+    /// `gradus serve --allow-weights`.
+    Gradus,
+    /// vLLM.
+    #[default]
+    Vllm,
+    /// SGLang.
+    Sglang,
+}
+
+/// A server to sample from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerOptions {
+    /// Its address, such as `http://localhost:8000`.
+    pub url: String,
+    /// What it understands.
+    pub kind: ServerKind,
+    /// What the model is called there; without a name, the first of its list.
+    pub model: Option<String>,
+    /// A folder for adapters and weights that both see.
+    pub shared: PathBuf,
+    /// Where the server sees that folder, where that is elsewhere.
+    pub shared_there: Option<PathBuf>,
+    /// The key that the server wants.
+    pub key: Option<String>,
+    /// Requests under way at a time.
+    pub connections: usize,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// How long a server is waited for that does not answer.
+    pub wait: Duration,
+    /// How many iterations ahead it samples.
+    pub ahead: usize,
+}
+
+/// Writes a policy (without gradient) into a directory.
+type Save<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
+
+/// Samples at a server.
+pub struct ServerSource<'a> {
+    options: ServerOptions,
+    save: Save<'a>,
+    client: Arc<Client>,
+    /// Within the shared folder; it goes with this value.
+    folder: TempDir,
+    jobs: Option<Sender<Job>>,
+    has_ended: Receiver<()>,
+    /// The iteration that asks.
+    iteration: usize,
+    /// What was begun for iterations to come.
+    begun: BTreeMap<usize, Begun>,
+    /// The weights that were written last, and which version of the policy they are.
+    written: Option<(u64, Arc<Weights>)>,
+}
+
+/// What the thread is to do.
+struct Job {
+    weights: Arc<Weights>,
+    questions: Vec<Question>,
+    answer: SyncSender<Result<Vec<Vec<Completed>>>>,
+}
+
+/// Completions on their way.
+struct Begun {
+    prompts: Vec<Prompt>,
+    weights: Arc<Weights>,
+    answer: Receiver<Result<Vec<Vec<Completed>>>>,
+}
+
+impl<'a> ServerSource<'a> {
+    /// Finds the server and what it serves. `save` writes the policy.
+    ///
+    /// # Errors
+    /// [`Error::Network`] when it does not answer in time or serves no model, [`Error::Io`] when the shared folder cannot be written,
+    /// [`Error::Interrupted`] when `progress` ends the wait.
+    pub fn connect(options: ServerOptions, save: Save<'a>, progress: &dyn Progress) -> Result<Self> {
+        std::fs::create_dir_all(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
+        let mut folder = tempfile::Builder::new();
+        folder.prefix("gradus-");
+        // The server may run as another user.
+        #[cfg(unix)]
+        folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        let folder = folder.tempdir_in(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
+        let client = Arc::new(Client::new(&options)?);
+        let (jobs, inbox) = channel::<Job>();
+        let (ended, has_ended) = sync_channel(1);
+        let worker = Arc::clone(&client);
+        std::thread::spawn(move || {
+            work(&worker, &inbox);
+            // Who would hear it may be gone.
+            let _ = ended.send(());
+        });
+        let source = Self {
+            options,
+            save,
+            client,
+            folder,
+            jobs: Some(jobs),
+            has_ended,
+            iteration: 0,
+            begun: BTreeMap::new(),
+            written: None,
+        };
+        let (answer, found) = sync_channel(1);
+        let client = Arc::clone(&source.client);
+        std::thread::spawn(move || drop(answer.send(client.find())));
+        source.wait(&found, 1, progress)?;
+        Ok(source)
+    }
+
+    /// The weights of `policy` in the shared folder.
+    fn weights(&mut self, policy: &Policy) -> Result<Arc<Weights>> {
+        if let Some((version, weights)) = &self.written
+            && *version == policy.version
+        {
+            return Ok(Arc::clone(weights));
+        }
+        let own = format!("v{}", self.iteration);
+        let path = self.folder.path().join(&own);
+        std::fs::create_dir_all(&path).map_err(|error| Error::io(&path, error))?;
+        (self.save)(&policy.model, &path)?;
+        let tag = self.folder.path().file_name().unwrap_or_default();
+        let shared = self.options.shared_there.as_ref().map(|there| there.join(tag).join(&own));
+        let there = match shared {
+            Some(there) => there,
+            None => path.canonicalize().map_err(|error| Error::io(&path, error))?,
+        };
+        let name = format!("{}-{own}", tag.to_string_lossy());
+        let is_adapter = policy.model.adapter().is_some();
+        let weights = Arc::new(Weights { name, step: self.iteration, path, there, is_adapter });
+        self.written = Some((policy.version, Arc::clone(&weights)));
+        Ok(weights)
+    }
+
+    /// Has the thread sample.
+    fn ask(
+        &mut self,
+        policy: &Policy,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Begun> {
+        check(&policy.model, sampler)?;
+        let weights = self.weights(policy)?;
+        let (group, vocabulary) = (sampler.group_size, policy.model.vocab_size());
+        let (params, stop) = (Arc::new(sampler.params.clone()), Arc::<[String]>::from(sampler.stop));
+        let question = |(i, prompt): (usize, &Prompt)| Question {
+            prompt: prompt.ids.clone(),
+            keys: (i * group..(i + 1) * group).map(|i| key_of(&stream(i))).collect(),
+            params: Arc::clone(&params),
+            stop: Arc::clone(&stop),
+            vocabulary,
+        };
+        let questions = prompts.iter().enumerate().map(question).collect();
+        let (answer, given) = sync_channel(1);
+        let job = Job { weights: Arc::clone(&weights), questions, answer };
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)?;
+        Ok(Begun { prompts, weights, answer: given })
+    }
+
+    /// Waits for an answer of the thread, which reports how far it is.
+    fn wait<T>(&self, answer: &Receiver<Result<T>>, total: usize, progress: &dyn Progress) -> Result<T> {
+        loop {
+            match answer.recv_timeout(LOOK) {
+                Ok(found) => return found,
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let told = match self.client.waited() {
+                Some(waited) => {
+                    let limit = self.options.wait.as_secs() as usize;
+                    progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
+                }
+                None => progress.advance("sampled", self.client.done().min(total), total),
+            };
+            if let Err(error) = told {
+                self.client.stop();
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::input("the thread that talks to the server has ended")
+}
+
+/// Refuses what no server can do.
+fn check(policy: &CausalLm, sampler: &Sampler<'_>) -> Result<()> {
+    let refused = [
+        (sampler.masking.is_some(), "a mask over what is drawn"),
+        (sampler.beams.is_some(), "a search with beams"),
+        (sampler.episodes.is_some(), "an environment"),
+        (sampler.params.record != Record::Nothing, "log-probabilities among the ids that could be drawn"),
+        (policy.trunk.decoder_start().is_some(), "a model with an encoder"),
+    ];
+    match refused.into_iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, what)) => Err(Error::input(format!("{what} needs sampling in this process, not at a server"))
+            .with_hint("leave out `rollouts`")),
+        None => Ok(()),
+    }
+}
+
+impl RolloutSource for ServerSource<'_> {
+    fn sample(
+        &mut self,
+        policy: Policy,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        let is_it =
+            |begun: &Begun| begun.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids));
+        let begun = match self.begun.remove(&self.iteration).filter(is_it) {
+            Some(begun) => begun,
+            None => self.ask(&policy, prompts, sampler, stream)?,
+        };
+        // The weights lie in the folder by now.
+        drop(policy);
+        let total = begun.prompts.len() * sampler.group_size;
+        let found = self.wait(&begun.answer, total, sampler.progress)?;
+        assemble(begun, found, sampler)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    fn at(&mut self, iteration: usize) {
+        self.iteration = iteration;
+        // Nobody asks for what is past.
+        self.begun = self.begun.split_off(&iteration);
+    }
+
+    fn ahead(&self) -> usize {
+        self.options.ahead
+    }
+
+    fn begin(
+        &mut self,
+        iteration: usize,
+        policy: Policy,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<()> {
+        if !self.begun.contains_key(&iteration) {
+            let begun = self.ask(&policy, prompts, sampler, stream)?;
+            self.begun.insert(iteration, begun);
+        }
+        Ok(())
+    }
+
+    fn has_begun(&self, iteration: usize) -> bool {
+        self.begun.contains_key(&iteration)
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        self.client.notices()
+    }
+}
+
+impl Drop for ServerSource<'_> {
+    fn drop(&mut self) {
+        // What was begun is wanted by nobody any more.
+        if !self.begun.is_empty() {
+            self.client.stop();
+        }
+        self.jobs = None;
+        // The adapter is forgotten while its folder is there; a server that does not answer is not waited for.
+        let _ = self.has_ended.recv_timeout(GOODBYE);
+        self.client.stop();
+    }
+}
+
+/// Does one job after the other.
+fn work(client: &Client, inbox: &Receiver<Job>) {
+    let mut loaded: Option<Arc<Weights>> = None;
+    while let Ok(Job { weights, questions, answer }) = inbox.recv() {
+        let found = load(client, &mut loaded, &weights).and_then(|()| client.sample(&weights, &questions));
+        // Who asked may have gone.
+        let _ = answer.send(found);
+    }
+    if let Some(weights) = loaded {
+        client.forget(&weights);
+    }
+}
+
+/// Has the server sample with `weights` from now on; the ones before are forgotten, and their files removed.
+fn load(client: &Client, loaded: &mut Option<Arc<Weights>>, weights: &Arc<Weights>) -> Result<()> {
+    if loaded.as_ref().is_some_and(|loaded| Arc::ptr_eq(loaded, weights)) {
+        return Ok(());
+    }
+    client.load(weights)?;
+    if let Some(old) = loaded.replace(Arc::clone(weights)) {
+        client.forget(&old);
+        // What cannot be removed now goes with the folder.
+        let _ = std::fs::remove_dir_all(&old.path);
+    }
+    Ok(())
+}
+
+/// The rollouts that completions make.
+fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
+    let Begun { prompts, weights, .. } = begun;
+    let mut rollouts = Vec::with_capacity(prompts.len() * sampler.group_size);
+    let mut strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+    for (i, (prompt, completed)) in prompts.iter().zip(found).enumerate() {
+        for Completed { ids, logprobs, is_cut, version } in completed {
+            let text = continuation(sampler.tokenizer, prompt.continued(), &ids)?;
+            // As the engine here would have noticed it, after each id.
+            let row = rollouts.len();
+            let has_string = !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(row, &ids[..end]));
+            let stop = match ids.last() {
+                Some(last) if sampler.params.stop_ids.contains(last) => StopReason::StopId,
+                _ if has_string => StopReason::StopString,
+                _ if is_cut => StopReason::Length,
+                _ => StopReason::StopId,
+            };
+            // What a server calls its weights does not name the adapter on them.
+            let version = version.filter(|_| !weights.is_adapter).unwrap_or_else(|| weights.name.clone());
+            rollouts.push(Rollout {
+                completion: cut_at_stop(&text, sampler.stop).to_owned(),
+                turns: vec![Turn::unanswered(ids.len())],
+                sampled_logprobs: logprobs.clone(),
+                logprobs,
+                sampled_with: Some(SampledWith { version, step: weights.step }),
+                ..Rollout::one_turn(i, "", ids, stop)
+            });
+        }
+    }
+    let tokenizer = Some(sampler.tokenizer.clone());
+    Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size, tokenizer })
+}
+
+/// The settings that a server of this kind has no word for, of those that `params` changes.
+pub fn unknown_settings(kind: ServerKind, params: &SamplingParams) -> Vec<&'static str> {
+    if kind == ServerKind::Gradus {
+        return Vec::new();
+    }
+    let settings = [
+        ("typical_p", params.typical_p < 1.0),
+        ("no_repeat_ngram_size", params.no_repeat_ngram_size > 0),
+        ("encoder_no_repeat_ngram_size", params.encoder_no_repeat_ngram_size > 0),
+        ("suppress_tokens", !params.suppress_tokens.is_empty()),
+        ("bad_words_ids", !params.bad_words_ids.is_empty()),
+        ("forced_bos_token_id", params.forced_bos_token_id.is_some()),
+        ("forced_eos_token_id", params.forced_eos_token_id.is_some()),
+    ];
+    settings.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+}
