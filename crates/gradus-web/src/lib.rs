@@ -28,6 +28,7 @@ mod passing;
 mod runs;
 mod server;
 mod store;
+mod tinker;
 mod training;
 mod within;
 mod worth;
@@ -42,4 +43,5 @@ pub use annotate::terminal::{
 pub use models::Computing;
 pub use server::{Address, Options, serve};
 pub use store::projects::{LEASE_MINUTES, Role};
+pub use tinker::TrainingOptions;
 pub use training::{Comparison, Going, Job, Trainer};

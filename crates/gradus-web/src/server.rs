@@ -17,8 +17,9 @@ use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::guesses::Guesses;
 use crate::models::{Computing, Models};
 use crate::store::Store;
+use crate::tinker::TrainingOptions;
 use crate::training::{Trainer, Training};
-use crate::{annotate, assets, chat, connections, home, openai, page, runs, training};
+use crate::{annotate, assets, chat, connections, home, openai, page, runs, tinker, training};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,6 +39,8 @@ pub struct Options {
     pub models: Vec<String>,
     /// How models are computed.
     pub computing: Computing,
+    /// What programs may train over `/api/v1/`; without it, nothing.
+    pub training_api: Option<TrainingOptions>,
     /// Who starts runs; without one, pages start and change none.
     pub trainer: Option<Arc<dyn Trainer>>,
 }
@@ -112,9 +115,12 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     names.push("localhost".into());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret) };
     let training = Training::new(options.trainer, options.computing.device.to_string());
-    let models = Models::new(&folder, &options.models, options.computing)?;
+    let models = Arc::new(Models::new(&folder, &options.models, options.computing.clone())?);
+    let tinker =
+        options.training_api.map(|of| tinker::Training::open(&folder, Arc::clone(&models), options.computing, of));
+    let tinker = tinker.transpose()?;
     let (store, runs, guesses) = (Store::open(&folder)?, runs::Cache::default(), Guesses::default());
-    Ok(App { guard, store, models, runs, training, folder, guesses })
+    Ok(App { guard, store, models, runs, training, tinker, folder, guesses })
 }
 
 fn routes(app: Arc<App>) -> Router {
@@ -125,6 +131,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(openai::routes())
         .merge(runs::routes())
         .merge(training::routes())
+        .merge(tinker::routes())
         .merge(assets::routes())
         .fallback(page::missing)
         .layer(from_fn_with_state(Arc::clone(&app), stand))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, serve};
+use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
 use crate::output::Output;
@@ -44,6 +44,15 @@ pub struct ServeArgs {
     /// Let pages start runs, stop, resume, export and delete them; where others reach the server, only owners may
     #[arg(long)]
     allow_training: bool,
+    /// Let programs train adapters over Tinker's protocol at `/api/v1/`; checkpoints go to the folder `tinker`
+    #[arg(long)]
+    training_api: bool,
+    /// Models that are trained and stay in memory at once; others rest on the disk until they are asked for
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), requires = "training_api")]
+    training_models: u16,
+    /// Sessions of programs at once; silent ones make room
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), requires = "training_api")]
+    training_sessions: u16,
 }
 
 /// Runs that pages begin: each is this program again, and outlives the server.
@@ -112,10 +121,15 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     for model in &args.model {
         fetch(model, out)?;
     }
-    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training } = args;
+    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, .. } = args;
+    let training_api = args.training_api.then(|| TrainingOptions {
+        models: args.training_models.into(),
+        sessions: args.training_sessions.into(),
+        ..TrainingOptions::default()
+    });
     let computing = Computing { device, weights, places: places.into() };
     let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
-    let options = Options { folder, host, port, names: name, models: model, computing, trainer };
+    let options = Options { folder, host, port, names: name, models: model, computing, training_api, trainer };
     catch_interrupts(None);
     let mut said = Ok(());
     let mut ready = |address: &gradus_web::Address| {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Address, Computing, Options, Trainer, serve};
+use gradus_web::{Address, Computing, Options, Trainer, TrainingOptions, serve};
 use serde_json::{Value, json};
 
 /// A server over a folder.
@@ -96,9 +96,23 @@ impl Server {
 
     /// Serves `folder` at `host`; runs are begun by `trainer`.
     pub fn with(folder: &Path, host: IpAddr, trainer: Option<Arc<dyn Trainer>>) -> Self {
+        Self::serving(folder, host, trainer, None)
+    }
+
+    /// Serves `folder` at `host`; programs train there.
+    pub fn training(folder: &Path, host: IpAddr, options: TrainingOptions) -> Self {
+        Self::serving(folder, host, None, Some(options))
+    }
+
+    fn serving(
+        folder: &Path,
+        host: IpAddr,
+        trainer: Option<Arc<dyn Trainer>>,
+        training_api: Option<TrainingOptions>,
+    ) -> Self {
         let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
-        let options = Options { folder, host, port: 0, names, models, computing, trainer };
+        let options = Options { folder, host, port: 0, names, models, computing, training_api, trainer };
         let stop = Arc::new(AtomicBool::new(false));
         let (say, heard) = channel();
         let asked = Arc::clone(&stop);
@@ -146,6 +160,19 @@ impl Server {
     /// A page.
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
+    }
+
+    /// A request whose body is no text.
+    pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut request = format!(
+            "POST {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Length: {}\r\n",
+            self.host(),
+            body.len()
+        );
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        self.raw(&[format!("{request}\r\n").as_bytes(), body].concat())
     }
 
     /// A request of a program, in JSON.

@@ -138,7 +138,7 @@ const PARTS: &[(&str, &[&str])] = &[
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("create", &["device", "model", "suggest", "text"]),
-    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "text"]),
+    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "run", "text"]),
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),

@@ -48,7 +48,7 @@ fn loss(case: &Value) -> Loss {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
         "ppo" => Loss::Ppo { low: number("low"), high: number("high") },
-        "cispo" => Loss::Cispo { high: number("high") },
+        "cispo" => Loss::Cispo { low: 0.0, high: number("high") },
         other => panic!("{other}"),
     }
 }
