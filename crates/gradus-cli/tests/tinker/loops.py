@@ -151,13 +151,13 @@ def distillation():
     """On-policy: the student samples, the teacher says what it thinks of the sample, and the difference is the advantage."""
     service = tinker.ServiceClient()
     teacher_training = model(service, rank=8)
-    teach = [text_datum([5, 40, 9] + [11, 12, 13, 14, 11, 12, 13, 14])]
-    for _ in range(30):
+    teach = [text_datum([5, 40, 9] + [11 + (i + j) % 8 for j in range(8)]) for i in range(8)]
+    for _ in range(10):
         step(teacher_training, teach)
     teacher = teacher_training.save_weights_and_get_sampling_client().result()
     student_training = model(service)
     prompt, kls = [5, 40, 9], []
-    for i in range(24):
+    for i in range(20):
         student = student_training.save_weights_and_get_sampling_client().result()
         params = types.SamplingParams(max_tokens=8, seed=i)
         found = student.sample(types.ModelInput.from_ints(prompt), 16, params).result().sequences
@@ -172,7 +172,7 @@ def distillation():
             advantages = np.array([0.0] * (len(prompt) - 1) + list(-reverse), dtype=np.float32)
             datum.loss_fn_inputs["advantages"] = types.TensorData.from_numpy(advantages)
             data.append(datum)
-        step(student_training, data, "importance_sampling", types.AdamParams(learning_rate=5e-3))
+        step(student_training, data, "importance_sampling")
         kls.append(float(np.mean(kl)))
     assert sum(kls[-3:]) < 0.7 * sum(kls[:3]), kls
 
@@ -288,7 +288,7 @@ def refused():
                 assert expected in str(error), (expected, error)
                 assert error.category == types.RequestErrorCategory.User, error
     for params, message in [
-        (types.AdamParams(learning_rate=float("inf")), "learning_rate"),
+        (types.AdamParams(learning_rate=float("inf")), "`learning_rate` is NaN"),
         (types.AdamParams(beta1=1.0), "`beta1` is 1"),
         (types.AdamParams(eps=-1.0), "`eps` is -1"),
     ]:

@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use gradus::model::{ModelDir, ModelShape};
 use prost::Message;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -484,12 +484,23 @@ struct StepBody {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 struct AdamBody {
+    #[serde(deserialize_with = "number")]
     learning_rate: f64,
+    #[serde(deserialize_with = "number")]
     beta1: f64,
+    #[serde(deserialize_with = "number")]
     beta2: f64,
+    #[serde(deserialize_with = "number")]
     eps: f64,
+    #[serde(deserialize_with = "number")]
     weight_decay: f64,
+    #[serde(deserialize_with = "number")]
     grad_clip_norm: f64,
+}
+
+/// A number. Clients write null for one that is not finite.
+fn number<'d, D: Deserializer<'d>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Default for AdamBody {

@@ -95,6 +95,18 @@ impl CausalLm {
         let mut tensors = AdapterTensors::open(&found.path)?;
         let (trunk, head, _) = self.adapted_parts();
         adapter::attach_saved(trunk, head, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        let brought = if self.head_lora.is_some() { tensors.base_head(self.trunk.dims()) } else { None };
+        if let Some(own) = brought {
+            // peft saves the head beside its adapter. Packed, it may be rounded.
+            let is_ours = self.frozen_head.is_some() || own == values(self.head_weight());
+            if !is_ours {
+                return Err(Error::model(
+                    &found.path,
+                    format!("it brings another `{}` than its base has", adapter::HEAD),
+                )
+                .with_hint("merge the adapter with peft (`merge_and_unload`) and take the merged model"));
+            }
+        }
         tensors.finish()?;
         self.adapter = Some(Arc::new(found.config.clone()));
         Ok(self)
@@ -375,6 +387,12 @@ impl Adaptable for CausalLm {
         };
         self.lm_head = Some(Head { weight: Param::from_tensor(lora.merged(weight_dv).transpose()) });
     }
+}
+
+/// The values of a weight, without gradient.
+fn values(weight: Tensor<2>) -> Vec<f32> {
+    let weight = if weight.is_autodiff() { weight.inner() } else { weight };
+    weight.into_data().try_to_vec().expect("f32")
 }
 
 /// `head` with the parts of an adapter, where there are some.
