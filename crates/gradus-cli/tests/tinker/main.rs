@@ -8,7 +8,7 @@
 mod client;
 mod faults;
 #[path = "../../../gradus-web/src/tinker/proto.rs"]
-#[expect(dead_code, missing_docs, reason = "the messages of the server, of which clients need some")]
+#[allow(dead_code, reason = "the messages of the server, of which clients need some")]
 mod proto;
 mod sdk;
 mod server;

@@ -63,7 +63,7 @@ fn sessions_and_supervised_learning() {
     let prompts = folder.path().join("prompts.jsonl");
     std::fs::write(&prompts, "{\"prompt\": \"The tea is\"}\n").expect("written");
     let mut generate = Command::new(env!("CARGO_BIN_EXE_gradus"));
-    generate.arg("generate").arg(&adapter).arg("--data").arg(&prompts);
+    generate.arg("generate").arg("--model").arg(&adapter).arg("--prompts").arg(&prompts);
     generate.args(["--max-new-tokens", "8", "--temperature", "0", "--quiet"]);
     let output = generate.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -613,9 +613,9 @@ fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) 
     About { base_model: base.to_owned(), rank, time: checkpoints::now(), user_metadata, seq }
 }
 
-/// Refuses to write over a checkpoint, unless it was this request that wrote it before the server ended.
+/// Refuses to write over a checkpoint, unless it was this request that wrote it, or began to, before the server ended.
 fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u64) -> std::result::Result<(), Failure> {
-    let is_own = || checkpoints::read_about(directory).is_ok_and(|about| about.seq == seq);
+    let is_own = || checkpoints::read_about(directory).map_or(true, |about| about.seq == seq);
     if may_overwrite || !directory.exists() || is_own() {
         return Ok(());
     }

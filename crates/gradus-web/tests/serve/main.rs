@@ -5,7 +5,7 @@ mod client;
 mod judges;
 mod openai;
 #[path = "../../src/tinker/proto.rs"]
-#[expect(dead_code, missing_docs, reason = "the messages of the server, of which tests need some")]
+#[allow(dead_code, reason = "the messages of the server, of which tests need some")]
 mod proto;
 mod recorder;
 mod security;

@@ -116,7 +116,8 @@ fn targets_at_every_id_are_those_of_prompts_and_completions() {
         }
         let mut data: Vec<Datum> = case["data"].as_array().expect("data").iter().map(datum).collect();
         // Texts that begin alike share their beginning.
-        data.extend((0..3).map(|i| Datum { prompt: (3..30).collect(), ..data[i % 2].clone() }));
+        let alike: Vec<Datum> = (0..3).map(|i| Datum { prompt: (3..30).collect(), ..data[i % 2].clone() }).collect();
+        data.extend(alike);
         let rows: Vec<Targeted> = data.iter().map(targeted).collect();
         let (mut one, mut other) = (open("gpt2"), open("gpt2"));
         for _ in 0..2 {
