@@ -347,6 +347,31 @@ def many():
     assert abs(whole - alone * 2500 / 8) < 2e-4 * whole, (whole, alone)
 
 
+def survives():
+    """The server is killed and started again whenever this prints `now`; nothing changes but the time."""
+    data = [text_datum([5, 40, 9, 11, 12, 13])]
+
+    def train(disturb):
+        service = tinker.ServiceClient()
+        training = model(service)
+        found = []
+        for i in range(6):
+            futures = [training.forward_backward(data, "cross_entropy"), training.optim_step(ADAM)]
+            if disturb and i % 2:
+                print("now", flush=True)
+            found.append(futures[0].result().metrics["loss:sum"])
+            futures[1].result()
+            sampler = training.save_weights_and_get_sampling_client().result()
+            params = types.SamplingParams(max_tokens=6, seed=i)
+            future = sampler.sample(types.ModelInput.from_ints([5, 40, 9]), 2, params)
+            if disturb and i == 4:
+                print("now", flush=True)
+            found.append([of.tokens for of in future.result().sequences])
+        return found
+
+    assert train(False) == train(True)
+
+
 def parity():
     """Losses, gradients and a step beside torch, on the adapter that peft reads from a checkpoint."""
     from pathlib import Path

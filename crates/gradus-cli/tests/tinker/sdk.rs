@@ -1,7 +1,8 @@
 //! Tinker's own client, unmodified: the package `tinker` of an interpreter that has it.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::server::{Server, checkpoint, folder};
 use crate::skip::skipped;
@@ -23,6 +24,22 @@ fn has(packages: &[&str], test: &str) -> bool {
     true
 }
 
+/// The script that runs functions of `loops.py`.
+fn script(tests: &[&str], server: &Server, folder: &Path) -> Command {
+    let mut command = Command::new(python());
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tinker/loops.py"))
+        .args(tests)
+        .env("TINKER_BASE_URL", server.url())
+        .env("TINKER_API_KEY", "tml-local")
+        .env("TINKER_TEST_FOLDER", folder)
+        .env("TINKER_TELEMETRY", "0")
+        .env("HF_HUB_OFFLINE", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONWARNINGS", "ignore");
+    command
+}
+
 /// Runs functions of `loops.py` against a server of their own; gives the folder.
 fn run(packages: &[&str], tests: &[&str]) -> Option<tempfile::TempDir> {
     if !has(packages, &tests.join(", ")) {
@@ -30,19 +47,7 @@ fn run(packages: &[&str], tests: &[&str]) -> Option<tempfile::TempDir> {
     }
     let folder = folder(&["gpt2", "qwen3"]);
     let server = Server::start(folder.path(), 0);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tinker/loops.py");
-    let output = Command::new(python())
-        .arg(script)
-        .args(tests)
-        .env("TINKER_BASE_URL", server.url())
-        .env("TINKER_API_KEY", "tml-local")
-        .env("TINKER_TEST_FOLDER", folder.path())
-        .env("TINKER_TELEMETRY", "0")
-        .env("HF_HUB_OFFLINE", "1")
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("PYTHONWARNINGS", "ignore")
-        .output()
-        .expect("python");
+    let output = script(tests, &server, folder.path()).output().expect("python");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{tests:?}: {said}");
     for test in tests {
@@ -89,6 +94,28 @@ fn what_samplers_tell_and_what_is_refused() {
 #[test]
 fn eight_clients_at_once() {
     run(SDK, &["many"]);
+}
+
+#[test]
+fn the_client_survives_a_server_that_is_killed() {
+    if !has(SDK, "survives") {
+        return;
+    }
+    let folder = folder(&["qwen3"]);
+    let mut server = Server::start(folder.path(), 0);
+    let mut child = script(&["survives"], &server, folder.path()).stdout(Stdio::piped()).spawn().expect("python");
+    let (mut kills, mut is_ok) = (0, false);
+    for line in BufReader::new(child.stdout.take().expect("its output")).lines() {
+        let line = line.expect("text");
+        if line == "now" {
+            let port = server.port;
+            server.kill();
+            server = Server::start(folder.path(), port);
+            kills += 1;
+        }
+        is_ok |= line == "survives: ok";
+    }
+    assert!(child.wait().expect("it ends").success() && is_ok && kills == 4, "{kills} kills");
 }
 
 #[test]

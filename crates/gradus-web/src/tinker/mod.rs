@@ -52,9 +52,6 @@ pub const PREFIX: &str = "/api/v1/";
 /// The folder of checkpoints, in the folder that is served.
 const FOLDER: &str = "tinker";
 
-/// How long a client that asks what became of a request is kept waiting before it is told to ask again.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Who may train, and how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingOptions {
@@ -70,10 +67,12 @@ pub struct TrainingOptions {
     pub lost: Duration,
     /// How long requests wait for one before them that has not come.
     pub gap: Duration,
+    /// How long a client that asks what became of a request is kept waiting before it is told to ask again.
+    pub patience: Duration,
 }
 
 impl Default for TrainingOptions {
-    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a day, 10 minutes.
+    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a day, 10 minutes, 20 seconds.
     fn default() -> Self {
         Self {
             sessions: 64,
@@ -82,6 +81,7 @@ impl Default for TrainingOptions {
             silent: Duration::from_secs(600),
             lost: Duration::from_secs(86_400),
             gap: Duration::from_secs(600),
+            patience: Duration::from_secs(20),
         }
     }
 }
@@ -93,6 +93,7 @@ struct Shared {
     work: Condvar,
     news: watch::Sender<u64>,
     has_ended: AtomicBool,
+    patience: Duration,
 }
 
 impl Shared {
@@ -144,7 +145,8 @@ impl Training {
         checkpoints::recover(&folder)?;
         let (news, _) = watch::channel(0);
         let (work, has_ended) = (Condvar::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { folder, registry: Mutex::new(registry), work, news, has_ended });
+        let (registry, patience) = (Mutex::new(registry), options.patience);
+        let shared = Arc::new(Shared { folder, registry, work, news, has_ended, patience });
         let (own, computer) = (Arc::clone(&shared), Computer { models, computing, options });
         let thread = std::thread::spawn(move || Worker::run(own, computer));
         Ok(Self { shared, thread: Some(thread) })
@@ -682,7 +684,7 @@ async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
             }
         }
     };
-    match tokio::time::timeout(PATIENCE, look).await {
+    match tokio::time::timeout(shared.patience, look).await {
         Ok(Found::Done(outcome)) => Ok((&*outcome).into_response()),
         Ok(_) => Err(Refused::gone(format!(
             "nothing is known of the request `{request_id}`: it was never here, or long ago"

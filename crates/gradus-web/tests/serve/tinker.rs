@@ -195,6 +195,74 @@ fn a_request_that_never_comes_holds_nobody_up_for_ever() {
 }
 
 #[test]
+fn a_large_batch_holds_nobody_up() {
+    let folder = folder(&["qwen3"]);
+    let options = TrainingOptions { pass_tokens: 64, patience: Duration::ZERO, ..TrainingOptions::default() };
+    let bench = Bench { server: Server::training(folder.path(), HERE, options), session: String::new() };
+    let soon = |request: &Value| {
+        let body = json!({ "request_id": request["request_id"] });
+        (0..1_000_000)
+            .map(|_| bench.post("retrieve_future", &body))
+            .find(|answer| answer.status != 408)
+            .expect("it is done")
+    };
+    let make = || {
+        let lora = json!({ "rank": 2, "seed": 1 });
+        let body = json!({ "session_id": session(&bench.server), "model_seq_id": 0, "base_model": "qwen3", "lora_config": lora });
+        let made = bench.post("create_model", &body).json();
+        soon(&made);
+        made["model_id"].as_str().expect("an id").to_owned()
+    };
+    let (large, small) = (make(), make());
+    let mut batch = learn(&large, 1, &[5; 60]);
+    batch.data = vec![batch.data[0].clone(); 400];
+    let batch = bench.forward_backward(&batch).json();
+    // While four hundred passes are computed, another client takes its steps, and a third samples.
+    for seq in 1..4 {
+        let pass = bench.forward_backward(&learn(&small, 2 * seq - 1, &[5, 40, 9])).json();
+        let step = bench.step(&small, 2 * seq).json();
+        assert!(soon(&pass).status == 200 && soon(&step).body.contains("grad_norm"));
+    }
+    let made = json!({ "session_id": session(&bench.server), "sampling_session_seq_id": 0, "base_model": "qwen3" });
+    let sampler = bench.post("create_sampling_session", &made).json()["sampling_session_id"].clone();
+    let sample = json!({ "sampling_session_id": sampler, "seq_id": 0, "num_samples": 1, "sampling_params": { "max_tokens": 4 },
+        "prompt": { "chunks": [{ "type": "encoded_text", "tokens": [5, 40, 9] }] } });
+    assert_eq!(soon(&bench.post("asample", &sample).json()).status, 200);
+    let waits = bench.post("retrieve_future", &json!({ "request_id": batch["request_id"] }));
+    assert_eq!(waits.status, 408, "the large batch is still computed");
+    assert_eq!(soon(&batch).status, 200);
+}
+
+#[test]
+fn models_that_rest_on_the_disk_learn_as_if_they_were_in_memory() {
+    let losses = |models: usize| {
+        let folder = folder(&["qwen3"]);
+        let bench = Bench::with(folder.path(), TrainingOptions { models, ..TrainingOptions::default() });
+        let ids = [bench.make(0), bench.make(1)];
+        let mut told = Vec::new();
+        for step in 0..4 {
+            for (i, model) in ids.iter().enumerate() {
+                let text = [5, 40, 9 + i as i32, 11];
+                // One model is put away between the pass and the step of the other, with a gradient that no step took.
+                let pass = bench.forward_backward(&learn(model, 2 * step + 1, &text)).json();
+                told.push(bench.wait(&pass).body);
+            }
+            for model in &ids {
+                told.push(bench.wait(&bench.step(model, 2 * step + 2).json()).body);
+            }
+        }
+        for (i, model) in ids.iter().enumerate() {
+            let save = json!({ "model_id": model, "seq_id": 9, "path": "last" });
+            bench.wait(&bench.post("save_weights", &save).json());
+            let file = format!("tinker/{}/weights/last/optimizer.safetensors", model.replace(':', "-"));
+            told.push(format!("{i}: {:?}", std::fs::read(folder.path().join(file)).expect("a file")));
+        }
+        told
+    };
+    assert!(losses(1) == losses(16));
+}
+
+#[test]
 fn a_pass_that_fails_leaves_no_half_of_a_gradient() {
     let folder = folder(&["qwen3"]);
     let bench = Bench::over(folder.path());

@@ -1,6 +1,6 @@
 """A training step over Tinker's client and the same step of `gradus.Trainer`, in turns, on a model of GPT-2's shape with random weights.
 
-    python tools/bench/tinker.py target/release/gradus
+    python tools/bench/training_api.py target/release/gradus
 
 Both train the same adapter (rank 16, all linear layers and the head) on the same texts, every token of which is learned. The interpreter needs the
 packages `tinker`, `numpy` and `safetensors`, and `gradus` built with the same profile as the binary. A step is one `forward_backward` and one
