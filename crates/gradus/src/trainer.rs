@@ -670,7 +670,7 @@ impl Trainer {
             let optimizer = self.learner.optimizer();
             let host = |tensor: &Tensor<1>| values_of(tensor.clone());
             let named = optimizer.moments().iter();
-            let found: Vec<(&String, Option<Vec<f32>>, Vec<f32>)> =
+            let found: Vec<HostMoments<'_>> =
                 named.map(|(name, of)| (name, of.first.as_ref().map(host), host(&of.second))).collect();
             let tensors =
                 found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
@@ -723,6 +723,9 @@ impl Trainer {
         Ok(())
     }
 }
+
+/// A parameter's name and its moments.
+type HostMoments<'n> = (&'n String, Option<Vec<f32>>, Vec<f32>);
 
 /// The values of a tensor without gradient.
 fn values_of(tensor: Tensor<1>) -> Vec<f32> {

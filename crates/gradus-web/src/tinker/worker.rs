@@ -328,12 +328,11 @@ impl Worker {
             Ok(Done::With(outcome)) => {
                 live.seq = seq;
                 self.finish(id, Some(seq), outcome);
-                let is_step = kind == Kind::Step;
+                let is_late = live.unsaved > REPEAT_SECONDS.max(REPEAT_TIMES * live.saving);
                 // What a checkpoint held may be gone when the server starts again.
-                if kind == Kind::Load || is_step && live.unsaved > REPEAT_SECONDS.max(REPEAT_TIMES * live.saving) {
-                    if let Err(error) = self.save_state(id, live) {
-                        tracing::warn!("{error}");
-                    }
+                let is_due = kind == Kind::Load || kind == Kind::Step && is_late;
+                if is_due && let Err(error) = self.save_state(id, live) {
+                    tracing::warn!("{error}");
                 }
             }
             Err(failure) => {
