@@ -35,6 +35,10 @@ CAUSAL = {
     "phi3": ("phi3-window", dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "o_proj", "gate_up_proj"])),
     "qwen3-dora": ("qwen3", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "gate_proj"], use_dora=True,
                                  use_rslora=True)),
+    # The head: one that is the embedding table, one of its own, and one whose logits are capped.
+    "gpt2-head": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "lm_head"])),
+    "llama-head": ("llama-gqa", dict(r=2, lora_alpha=6, target_modules=["down_proj", "lm_head"])),
+    "gemma2-head": ("gemma2", dict(r=3, lora_alpha=6, target_modules=["lm_head"])),
 }
 REWARD = {
     "gpt2-reward": ("gpt2-reward", dict(r=4, lora_alpha=8, target_modules=["c_attn"])),
@@ -78,7 +82,8 @@ def gradients(model):
             plain = name.replace(".default", "").replace(".modules_to_save", "").replace("lora_magnitude_vector.weight",
                                                                                          "lora_magnitude_vector")
             names[f"grad.{plain}"] = parameter.grad.clone()
-    stored = {f"grad.{key}" for key in get_peft_model_state_dict(model)}
+    # Beside the adapter of a head, peft saves the head.
+    stored = {f"grad.{key}" for key in get_peft_model_state_dict(model) if ".base_layer." not in key}
     assert set(names) == stored, (set(names) ^ stored)
     return names
 
@@ -105,6 +110,10 @@ def causal(name, base, more, out):
     loss.backward()
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)} | gradients(model)
     write(model, base, out)
+    head = model.get_base_model().lm_head
+    if hasattr(head, "base_layer") and model.config.tie_word_embeddings:
+        # Merged into the table itself, the adapter would change the embeddings too.
+        head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone())
     merged = model.merge_and_unload()
     with torch.no_grad():
         tensors |= {f"merged.{i}": merged(input_ids=torch.tensor([row]), use_cache=False).logits[0].contiguous()

@@ -1,6 +1,6 @@
 """Losses that are sums over tokens, their gradients and one AdamW step, as programs with a loop of their own take them.
 
-The formulas are those of Tinker's documentation: cross-entropy, importance sampling, PPO and CISPO, each summed over tokens; gradients
+The formulas are those of Tinker's documentation: cross-entropy, importance sampling, PPO, CISPO and DRO, each summed over tokens; gradients
 of several calls add up. Run after `trajectories.py`.
 """
 
@@ -18,6 +18,7 @@ LOSSES = {
     "importance_sampling": {},
     "ppo": {"low": 0.8, "high": 1.2},
     "cispo": {"high": 1.1},
+    "dro": {"beta": 0.3},
 }
 
 
@@ -47,6 +48,8 @@ def loss_of(name, keys, found, old, weights):
         return -(ratio * weights).sum()
     if name == "ppo":
         return -torch.minimum(ratio * weights, ratio.clamp(keys["low"], keys["high"]) * weights).sum()
+    if name == "dro":
+        return -(weights * found - 0.5 * keys["beta"] * (found - old) ** 2).sum()
     return -(ratio.detach().clamp(max=keys["high"]) * weights * found).sum()
 
 

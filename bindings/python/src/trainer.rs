@@ -35,7 +35,7 @@ fn loss(name: &str, low: f64, high: f64) -> PyResult<Loss> {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
         "ppo" => Loss::Ppo { low, high },
-        "cispo" => Loss::Cispo { high },
+        "cispo" => Loss::Cispo { low: 0.0, high },
         _ => {
             return Err(PyValueError::new_err(format!(
                 "`loss` is `{name}`, but must be `cross_entropy`, `importance_sampling`, `ppo` or `cispo`"

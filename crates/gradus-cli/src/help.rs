@@ -79,7 +79,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("runs audit", &["gradus runs audit first"]),
     ("generate", &["gradus generate --model gpt2 --prompts prompts.jsonl --max-new-tokens 64"]),
     ("chat", &["gradus chat --model runs/first"]),
-    ("serve", &["gradus serve runs --model gpt2"]),
+    ("serve", &["gradus serve runs --model gpt2", "gradus serve runs --model gpt2 --training-api"]),
     ("annotate new", &["gradus annotate new tea --data pairs.jsonl --labels comparison --folder runs"]),
     ("annotate import", &["gradus annotate import tea --from argilla --data records.json --labels comparison"]),
     ("annotate invite", &["gradus annotate invite ada --role owner --folder runs"]),

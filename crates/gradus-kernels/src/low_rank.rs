@@ -55,7 +55,7 @@ struct LowRank {
 }
 
 /// A matrix with its dimensions.
-fn mat(tensor: &Dense) -> Mat<'_> {
+pub(crate) fn mat(tensor: &Dense) -> Mat<'_> {
     let dims = tensor.dims();
     Mat::dense(tensor.values(), dims[0], dims[1])
 }

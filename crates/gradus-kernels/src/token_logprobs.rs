@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::linear::{Layout, linear};
+use crate::low_rank::{low_rank, mat};
 use crate::parts::zeros;
 use crate::product::{COLUMNS_UNIT, Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
@@ -37,11 +38,23 @@ pub struct TokenLogprobs {
     pub correct_m: Tensor<1>,
 }
 
-/// The LM head: what hidden states are multiplied with to give logits, and where these are softly capped.
+/// The LM head: what hidden states are multiplied with to give logits, what an adapter adds, and where logits are softly capped.
 #[derive(Debug, Clone)]
 pub struct LmHead {
     weight: HeadWeight,
+    low_rank: Option<HeadLowRank>,
     cap: Option<f32>,
+}
+
+/// The low-rank part of a head: `s · B (A h)` is added to the logits before the cap.
+#[derive(Debug, Clone)]
+struct HeadLowRank {
+    /// A, `[r, D]`.
+    a_rd: Tensor<2>,
+    /// B, `[V, r]`.
+    b_vr: Tensor<2>,
+    scale: f32,
+    precision: Precision,
 }
 
 #[derive(Debug, Clone)]
@@ -54,12 +67,18 @@ enum HeadWeight {
 impl LmHead {
     /// Of a weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
     pub fn dense(weight_vd: Tensor<2>, precision: Precision) -> Self {
-        Self { weight: HeadWeight::Dense(weight_vd, precision), cap: None }
+        Self { weight: HeadWeight::Dense(weight_vd, precision), low_rank: None, cap: None }
     }
 
     /// Of a packed weight without gradient.
     pub fn frozen(weight: FrozenWeight) -> Self {
-        Self { weight: HeadWeight::Frozen(weight), cap: None }
+        Self { weight: HeadWeight::Frozen(weight), low_rank: None, cap: None }
+    }
+
+    /// The same head with a low-rank part: A `[r, D]` and B `[V, r]`, which carry gradient, times `scale`. The operands of their
+    /// products are held in `precision`.
+    pub fn adapted(self, [a_rd, b_vr]: [Tensor<2>; 2], scale: f32, precision: Precision) -> Self {
+        Self { low_rank: Some(HeadLowRank { a_rd, b_vr, scale, precision }), ..self }
     }
 
     /// The same head with its logits softly capped ([`softcap`]), where a cap is given.
@@ -80,11 +99,19 @@ impl LmHead {
 
     /// Logits of each row of `hidden_bd`, `[B, V]`: for sampling.
     pub fn logits(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
+        let added = self
+            .low_rank
+            .as_ref()
+            .map(|part| low_rank(hidden_bd.clone(), part.a_rd.clone(), part.b_vr.clone(), part.scale, part.precision));
         let logits_bv = match &self.weight {
             HeadWeight::Dense(weight_vd, precision) => {
                 linear(hidden_bd, weight_vd.clone(), None, Layout::OutIn, *precision)
             }
             HeadWeight::Frozen(weight) => weight.apply(hidden_bd, None),
+        };
+        let logits_bv = match added {
+            None => logits_bv,
+            Some(added) => logits_bv + added,
         };
         match self.cap {
             None => logits_bv,
@@ -122,7 +149,7 @@ const _: () = assert!(BLOCK.is_multiple_of(COLUMNS_UNIT) && CHUNK_ROWS * BLOCK <
 
 /// Logprobs of `targets_m` under `head` at `temperature`, given hidden states `hidden_md`.
 ///
-/// `hidden_md` and a dense head's weight carry gradient.
+/// `hidden_md`, a dense head's weight and a head's low-rank part carry gradient.
 ///
 /// # Panics
 /// When the shapes do not fit or a target is outside the vocabulary.
@@ -136,6 +163,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         cap: head.cap,
         precision,
         frozen,
+        low_rank: head.low_rank.as_ref().map(|part| (Product::new(part.precision), part.scale)),
         kept: if hidden_md.is_autodiff() { kept(precision) } else { 0 },
         last_chunks: Mutex::default(),
     };
@@ -145,16 +173,19 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
             HeadWeight::Dense(weight_vd, _) => weight_vd.clone(),
             HeadWeight::Frozen(weight) => weight.dense_on(&device).transpose(),
         };
+        let weight_vd = match &head.low_rank {
+            None => weight_vd,
+            Some(part) => weight_vd + part.b_vr.clone().matmul(part.a_rd.clone()) * part.scale,
+        };
         return reference(hidden_md, weight_vd, head.cap, targets_m, temperature);
     }
-    let stacked: Tensor<2> = match &head.weight {
-        HeadWeight::Dense(weight_vd, precision) => {
-            apply(op(*precision, None), vec![hidden_md.into_dispatch(), weight_vd.clone().into_dispatch()])
-        }
-        HeadWeight::Frozen(weight) => {
-            apply(op(weight.matrix().precision(), Some(weight.clone())), vec![hidden_md.into_dispatch()])
-        }
+    let (of_head, dense) = match &head.weight {
+        HeadWeight::Dense(weight_vd, precision) => (op(*precision, None), Some(weight_vd.clone())),
+        HeadWeight::Frozen(weight) => (op(weight.matrix().precision(), Some(weight.clone())), None),
     };
+    let parts = head.low_rank.iter().flat_map(|part| [part.a_rd.clone(), part.b_vr.clone()]);
+    let inputs = [hidden_md].into_iter().chain(dense).chain(parts);
+    let stacked: Tensor<2> = apply(of_head, inputs.map(Tensor::into_dispatch).collect());
     let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
     TokenLogprobs {
         logprobs_m: row(0),
@@ -198,6 +229,8 @@ struct HeadLogprobs {
     precision: Precision,
     /// The head, where it is not an input.
     frozen: Option<FrozenWeight>,
+    /// How the low-rank part is multiplied, and its scale, where there is one; A and B are then the last two inputs.
+    low_rank: Option<(Product, f32)>,
     /// How many chunks of logits the forward pass keeps: those that it makes last.
     kept: usize,
     /// They, in order; the backward pass takes them, and the memory.
@@ -361,14 +394,26 @@ impl HeadLogprobs {
         }
     }
 
-    /// Logits over τ of `chunk`, into `logits`.
-    fn logits(&self, inputs: &[Dense], chunk: &Chunk, logits: &mut [f32]) {
+    /// `h Aᵀ` of every row, `[M, r]`, where the head has a low-rank part.
+    fn reduced(&self, inputs: &[Dense]) -> Option<Dense> {
+        let (product, _) = self.low_rank?;
+        let (hidden, a) = (&inputs[0], &inputs[inputs.len() - 2]);
+        let values = product.fresh(None, mat(hidden), mat(a).t());
+        Some(Dense::new(values, &[hidden.dims()[0], a.dims()[0]]))
+    }
+
+    /// Logits over τ of `chunk`, into `logits`; `reduced` are the rows as the low-rank part reads them.
+    fn logits(&self, inputs: &[Dense], reduced: Option<&Dense>, chunk: &Chunk, logits: &mut [f32]) {
         let (hidden, width) = (hidden(inputs, chunk), chunk.tokens.len());
         // A cap is of logits as they are.
         let scale = self.cap.map_or(1.0 / self.temperature, |_| 1.0);
         match self.head(inputs, chunk) {
             Head::Dense(weight) => Product::new(self.precision).scaled(scale).store(logits, width, hidden, weight.t()),
             Head::Packed(weight) => weight.multiply(logits, width, scale, hidden),
+        }
+        if let (Some((product, own)), Some(reduced)) = (self.low_rank, reduced) {
+            let (rows, b) = (rows_of(reduced, &chunk.rows), rows_of(&inputs[inputs.len() - 1], &chunk.tokens));
+            product.scaled(own * scale).add(logits, width, rows, b.t());
         }
         if let Some(cap) = self.cap {
             logits.par_chunks_exact_mut(width).for_each(|row| cap_in_place(row, cap, 1.0 / self.temperature));
@@ -386,10 +431,15 @@ fn largest(chunks: &[Chunk]) -> usize {
     chunks.iter().map(Chunk::values).max().unwrap_or(0)
 }
 
+/// Some rows of a matrix.
+fn rows_of<'a>(tensor: &'a Dense, rows: &Range<usize>) -> Mat<'a> {
+    let width = tensor.dims()[1];
+    Mat::dense(&tensor.values()[rows.start * width..rows.end * width], rows.len(), width)
+}
+
 /// The hidden states of a chunk.
 fn hidden<'a>(inputs: &'a [Dense], chunk: &Chunk) -> Mat<'a> {
-    let d = inputs[0].dims()[1];
-    Mat::dense(&inputs[0].values()[chunk.rows.start * d..chunk.rows.end * d], chunk.rows.len(), d)
+    rows_of(&inputs[0], &chunk.rows)
 }
 
 impl Op for HeadLogprobs {
@@ -400,10 +450,11 @@ impl Op for HeadLogprobs {
         let mut sums = vec![BlockSums::default(); m * blocks_each];
         let mut targets = vec![Target::default(); m];
         let mut memory = zeros(largest(&chunks));
+        let reduced = self.reduced(inputs);
         for (i, chunk) in chunks.iter().enumerate() {
             let (rows, width, first) = (chunk.rows.clone(), chunk.tokens.len(), chunk.tokens.start / BLOCK);
             let logits = &mut memory[..chunk.values()];
-            self.logits(inputs, chunk, logits);
+            self.logits(inputs, reduced.as_ref(), chunk, logits);
             let sums = sums[rows.start * blocks_each..rows.end * blocks_each].par_chunks_exact_mut(blocks_each);
             let targets = targets[rows.clone()].par_iter_mut().zip(&self.targets[rows]);
             logits.par_chunks_exact(width).zip(sums).zip(targets).for_each(|((row, sums), (target, &id))| {
@@ -436,7 +487,13 @@ impl Op for HeadLogprobs {
         let (m, d, v) = (inputs[0].dims()[0], inputs[0].dims()[1], self.vocabulary(inputs));
         let (numbers, grad) = (numbers.values(), grad.values());
         let mut grad_hidden = needed[0].then(|| vec![0.0f32; m * d]);
-        let mut grad_weight = needed.get(1).is_some_and(|&needed| needed).then(|| zeros(v * d));
+        let is_dense = self.frozen.is_none();
+        let mut grad_weight = (is_dense && needed[1]).then(|| zeros(v * d));
+        let reduced = self.reduced(inputs);
+        let mut low_rank = reduced.as_ref().map(|reduced| {
+            let rank = reduced.dims()[1];
+            (zeros(m * rank), zeros(v * rank), rank)
+        });
         let chunks = Chunk::all(m, v);
         let mut last_chunks = std::mem::take(&mut *self.last_chunks());
         let mut memory = Vec::new();
@@ -448,7 +505,7 @@ impl Op for HeadLogprobs {
             }
             let logits = &mut memory[..chunk.values()];
             if !is_kept {
-                self.logits(inputs, chunk, logits);
+                self.logits(inputs, reduced.as_ref(), chunk, logits);
             }
             logits.par_chunks_exact_mut(tokens.len()).zip(rows.clone()).for_each(|(row, i)| {
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);
@@ -475,6 +532,15 @@ impl Op for HeadLogprobs {
                     Head::Packed(weight) => weight.add_transposed(target, d, 1.0 / self.temperature, grad_logits),
                 }
             }
+            if let (Some((product, own)), Some(reduced), Some((grad_reduced, grad_b, rank))) =
+                (self.low_rank, &reduced, &mut low_rank)
+            {
+                let product = product.scaled(own / self.temperature);
+                let b = rows_of(&inputs[inputs.len() - 1], &tokens);
+                product.add(&mut grad_reduced[rows.start * *rank..rows.end * *rank], *rank, grad_logits, b);
+                let of_tokens = &mut grad_b[tokens.start * *rank..tokens.end * *rank];
+                product.add(of_tokens, *rank, grad_logits.t(), rows_of(reduced, &rows));
+            }
             if let Some(grad_weight) = &mut grad_weight {
                 let target = &mut grad_weight[tokens.start * d..tokens.end * d];
                 // All rows but those of the last chunk come later.
@@ -484,10 +550,21 @@ impl Op for HeadLogprobs {
                 }
             }
         }
-        let mut gradients = vec![grad_hidden.map(|values| Dense::new(values, &[m, d]))];
-        if inputs.len() == 2 {
+        let mut gradients = vec![None];
+        if is_dense {
             gradients.push(grad_weight.map(|values| Dense::new(values, &[v, d])));
         }
+        if let (Some((product, _)), Some((grad_reduced, grad_b, rank))) = (self.low_rank, low_rank) {
+            let a = &inputs[inputs.len() - 2];
+            let grad_reduced = Dense::new(grad_reduced, &[m, rank]);
+            if let Some(grad_hidden) = &mut grad_hidden {
+                product.add(grad_hidden, d, mat(&grad_reduced), mat(a));
+            }
+            let grad_a = product.fresh(None, mat(&grad_reduced).t(), mat(&inputs[0]));
+            gradients.push(Some(Dense::new(grad_a, &[rank, d])));
+            gradients.push(Some(Dense::new(grad_b, &[v, rank])));
+        }
+        gradients[0] = grad_hidden.map(|values| Dense::new(values, &[m, d]));
         gradients
     }
 }
@@ -500,6 +577,46 @@ mod tests {
     fn stack(numbers: TokenLogprobs) -> Tensor<2> {
         let rows = [numbers.logprobs_m, numbers.entropies_m, numbers.log_partitions_m, numbers.mean_logits_m];
         Tensor::stack(rows.to_vec(), 0)
+    }
+
+    #[test]
+    fn a_low_rank_part_is_a_part_of_the_weight() {
+        for (m, d, v, rank) in [(1, 3, 2, 1), (7, 16, 301, 2), (33, 8, 5000, 4)] {
+            let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
+            for (temperature, cap) in [(1.0, None), (0.7, None), (0.7, Some(0.8))] {
+                let whole = |x: &[Tensor<2>], weight: Tensor<2>| weight + x[2].clone().matmul(x[1].clone()) * 0.5;
+                let leaves = [leaf([m, d], 1), leaf([rank, d], 2), leaf([v, rank], 3), leaf([v, d], 4)];
+                let parts = |x: &[Tensor<2>]| [x[1].clone(), x[2].clone()];
+                check(
+                    &format!("an adapted head, cap {cap:?}"),
+                    &leaves,
+                    |x| {
+                        let head = LmHead::dense(x[3].clone(), Precision::F32).adapted(parts(x), 0.5, Precision::F32);
+                        stack(token_logprobs(x[0].clone(), &head.capped(cap), &targets, temperature))
+                    },
+                    |x| {
+                        let weight = whole(x, x[3].clone());
+                        stack(reference(x[0].clone(), weight, cap, &targets, temperature))
+                    },
+                    5e-5,
+                );
+                let weight: Tensor<2> = leaf([v, d], 4).inner();
+                let frozen = FrozenWeight::new(weight.clone(), Layout::OutIn, crate::WeightFormat::F32);
+                check(
+                    &format!("an adapted frozen head, cap {cap:?}"),
+                    &leaves[..3],
+                    |x| {
+                        let head = LmHead::frozen(frozen.clone()).adapted(parts(x), 0.5, Precision::F32);
+                        stack(token_logprobs(x[0].clone(), &head.capped(cap), &targets, temperature))
+                    },
+                    |x| {
+                        let weight = whole(x, weight.clone().autodiff());
+                        stack(reference(x[0].clone(), weight, cap, &targets, temperature))
+                    },
+                    5e-5,
+                );
+            }
+        }
     }
 
     #[test]

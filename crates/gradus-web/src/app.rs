@@ -25,13 +25,15 @@ pub struct App {
     /// The folder that is served.
     pub folder: PathBuf,
     /// Its models.
-    pub models: Models,
+    pub models: Arc<Models>,
     /// The runs that were read.
     pub runs: Cache,
     /// The runs that pages have begun.
     pub training: Training,
     /// Who may change adapters and weights, where anybody may.
     pub changing: Option<Changing>,
+    /// The training server for programs, where there is one.
+    pub tinker: Option<crate::tinker::Training>,
     /// What people did.
     pub store: Store,
     /// Who gave wrong tokens.

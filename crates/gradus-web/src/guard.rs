@@ -2,7 +2,7 @@
 //!
 //! A page of another site must not make a browser act here: the `Host` must be ours, so that a name that was made to point
 //! here gets nothing; the `Origin` of whatever comes from a page must be ours; and what changes something needs a token that
-//! only our pages know, except below `/v1/`, where programs ask in JSON. Beyond this machine, everything needs the token that
+//! only our pages know, except below `/v1/` and `/api/v1/`, where programs ask in JSON. Beyond this machine, everything needs the token that
 //! was made at the start; who gives a wrong one several times waits.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 use crate::app::App;
 use crate::connections::{Answering, Place};
 use crate::store::sessions::Session;
-use crate::{openai, page, serving};
+use crate::{openai, page, serving, tinker};
 
 /// The most bytes of a request.
 pub const BODY_BYTES: usize = 16 << 20;
@@ -97,7 +97,10 @@ impl Guard {
     fn knowledge(&self, headers: &HeaderMap, uri: &Uri) -> Knowledge {
         let Some(token) = &self.token else { return Knowledge::Right };
         let by_program = serving::given(headers);
-        let given: Vec<&str> = [by_program.as_deref(), cookie(headers, &self.cookie("token")), in_address(uri)]
+        // Tinker's clients demand a key that begins so.
+        let key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        let key = key.map(|key| key.strip_prefix("tml-").unwrap_or(key));
+        let given: Vec<&str> = [by_program.as_deref(), key, cookie(headers, &self.cookie("token")), in_address(uri)]
             .into_iter()
             .flatten()
             .collect();
@@ -127,7 +130,11 @@ fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 
 /// Lets a request in, or not; and says on everything that goes out what a browser may do with it.
 pub async fn stand(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let is_api = serving::is_for_programs(request.uri().path());
+    let refusal: Option<fn(StatusCode, &str) -> Response> = match request.uri().path() {
+        path if serving::is_for_programs(path) => Some(openai::refusal),
+        path if path.starts_with(tinker::PREFIX) => Some(tinker::refusal),
+        _ => None,
+    };
     let mut response = match check(&app, request).await {
         Ok((request, fresh)) => {
             // The whole request is here: from now on its connection does not make room for others.
@@ -142,8 +149,10 @@ pub async fn stand(State(app): State<Arc<App>>, request: Request, next: Next) ->
             }
         }
         Err(Refusal::Known(response)) => *response,
-        Err(Refusal::Because(status, why)) if is_api => openai::refusal(status, why),
-        Err(Refusal::Because(status, why)) => (status, page::bare(status, why)).into_response(),
+        Err(Refusal::Because(status, why)) => match refusal {
+            Some(refusal) => refusal(status, why),
+            None => (status, page::bare(status, why)).into_response(),
+        },
     };
     let headers = response.headers_mut();
     let mut set = |name, value| {
@@ -202,10 +211,13 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let kind = text(header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
     let path = parts.uri.path();
-    if serving::is_for_programs(path) {
+    let is_tinker = path.starts_with(tinker::PREFIX);
+    if serving::is_for_programs(path) || is_tinker {
         let bytes = whole(body).await?;
         // A form of another site cannot say so without asking first. What has no body says nothing: it needs a token.
-        if changes && kind != "application/json" && !(bytes.is_empty() && kind.is_empty()) {
+        let is_known = kind == "application/json" || is_tinker && kind == "application/x-protobuf";
+        let says_nothing = bytes.is_empty() && kind.is_empty();
+        if changes && !is_known && !says_nothing && parts.method != Method::DELETE {
             let why = "the body must be JSON, and `Content-Type` say `application/json`";
             return Err(Refusal::Because(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }

@@ -29,6 +29,7 @@ mod runs;
 mod server;
 mod serving;
 mod store;
+mod tinker;
 mod training;
 mod within;
 mod worth;
@@ -43,4 +44,5 @@ pub use annotate::terminal::{
 pub use models::Computing;
 pub use server::{Address, Options, serve};
 pub use store::projects::{LEASE_MINUTES, Role};
+pub use tinker::TrainingOptions;
 pub use training::{Comparison, Going, Job, Trainer};

@@ -300,6 +300,14 @@ impl Models {
         }
     }
 
+    /// The language model `name`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn language(&self, name: &str) -> Result<Found> {
+        self.find(name, false)
+    }
+
     /// The language model `name`, loaded.
     ///
     /// # Errors

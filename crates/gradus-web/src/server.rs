@@ -18,8 +18,9 @@ use crate::guesses::Guesses;
 use crate::models::{Computing, Models};
 use crate::serving::Changing;
 use crate::store::Store;
+use crate::tinker::TrainingOptions;
 use crate::training::{Trainer, Training};
-use crate::{annotate, assets, chat, connections, home, openai, page, runs, serving, training};
+use crate::{annotate, assets, chat, connections, home, openai, page, runs, serving, tinker, training};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -39,6 +40,8 @@ pub struct Options {
     pub models: Vec<String>,
     /// How models are computed.
     pub computing: Computing,
+    /// What programs may train over `/api/v1/`; without it, nothing.
+    pub training_api: Option<TrainingOptions>,
     /// Who starts runs; without one, pages start and change none.
     pub trainer: Option<Arc<dyn Trainer>>,
     /// Folders that programs with the token for weights may load adapters and weights from; without any, nobody may.
@@ -126,9 +129,12 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let further = changing.as_ref().map(|changing| changing.token().to_owned());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret), further };
     let training = Training::new(options.trainer, options.computing.device.to_string());
-    let models = Models::new(&folder, &options.models, options.computing)?;
+    let models = Arc::new(Models::new(&folder, &options.models, options.computing.clone())?);
+    let tinker =
+        options.training_api.map(|of| tinker::Training::open(&folder, Arc::clone(&models), options.computing, of));
+    let tinker = tinker.transpose()?;
     let (store, runs, guesses) = (Store::open(&folder)?, runs::Cache::default(), Guesses::default());
-    Ok(App { guard, store, models, runs, training, changing, folder, guesses })
+    Ok(App { guard, store, models, runs, training, changing, tinker, folder, guesses })
 }
 
 fn routes(app: Arc<App>) -> Router {
@@ -140,6 +146,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(runs::routes())
         .merge(serving::routes())
         .merge(training::routes())
+        .merge(tinker::routes())
         .merge(assets::routes())
         .fallback(page::missing)
         .layer(from_fn_with_state(Arc::clone(&app), stand))

@@ -1,7 +1,7 @@
 //! A model's directory with what turns text into ids.
 
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use burn::tensor::Device;
 use serde_json::{Map, Value};
@@ -35,7 +35,7 @@ pub struct Pretrained {
     /// Its chat template, or the one that replaces it.
     pub template: Option<ChatTemplate>,
     /// What the training rows say of a classifier's labels, once they were read.
-    pub labels: OnceCell<LabelPlan>,
+    pub labels: OnceLock<LabelPlan>,
 }
 
 /// What a classifier learns to say.
@@ -68,7 +68,7 @@ impl Pretrained {
             }
             None => ChatTemplate::from_dir(dir.tokenizer_dir(), &tokenizer)?,
         };
-        Ok(Self { dir, tokenizer, template, labels: OnceCell::new() })
+        Ok(Self { dir, tokenizer, template, labels: OnceLock::new() })
     }
 
     /// The same, from which models are written with weights as `weights` says.

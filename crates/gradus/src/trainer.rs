@@ -37,24 +37,31 @@
 //! # }
 //! ```
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
-use burn::tensor::Tensor;
+use burn::module::Module;
+use burn::tensor::{Tensor, TensorData};
 
 use crate::batches::MicroBatch;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::files::NamedTensor;
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamWConfig, Optimizer, OptimizerConfig};
-use crate::loss::cispo::cispo;
+use crate::learner::optimizer::{AdamWConfig, Moments, Optimizer, OptimizerConfig};
+use crate::loss::cispo::cispo_within;
+use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
 use crate::loss::surrogate::{Clip, clipped_surrogate, ratio};
-use crate::model::adapter::{Adaptable, LoraConfig, TaskType};
-use crate::model::{CausalLm, Precision, Rows, Sequence, WeightFormat, open_model};
+use crate::model::adapter::{Adaptable, LoraConfig, PeftConfig, TaskType};
+use crate::model::{AdapterDir, CausalLm, ModelDir, Precision, Rows, Sequence, Targets, WeightFormat, open_model};
 use crate::pretrained::{Pretrained, TextFiles, Trainable};
 use crate::rng::{Purpose, Seed};
+use crate::run::checkpoint::moments;
+use crate::run::tensors::{read_tensors, write_tensors};
 use crate::text::Tokenizer;
 
 /// What a [`Trainer`] trains, and how.
@@ -108,6 +115,20 @@ pub struct Datum {
     pub old_logprobs: Vec<f32>,
 }
 
+/// A text with targets at every id: what may follow it there. Unlike in a [`Datum`], targets need not be the ids that follow, and
+/// there may be several at each id.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Targeted {
+    /// The ids that the model reads.
+    pub ids: Vec<u32>,
+    /// The targets of the first id, then those of the second, and so on; as many at each.
+    pub targets: Vec<u32>,
+    /// One number for each target, as in a [`Datum`].
+    pub weights: Vec<f32>,
+    /// Log-probabilities of the targets under the policy that sampled, in nats; [`Loss::CrossEntropy`] reads none.
+    pub old_logprobs: Vec<f32>,
+}
+
 /// A loss, summed over tokens. With `w` the weight of a token, `π` its probability and `ρ = π/π_old`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
@@ -122,10 +143,17 @@ pub enum Loss {
         /// The upper bound of the ratio, 1.2 in the paper.
         high: f64,
     },
-    /// `−Σ sg(min(ρ, high))·w·log π`, [`cispo`]; `sg` carries no gradient.
+    /// `−Σ sg(clip(ρ, low, high))·w·log π`, [`cispo_within`]; `sg` carries no gradient.
     Cispo {
+        /// The lower bound of the ratio; 0 for none.
+        low: f64,
         /// The upper bound of the ratio.
         high: f64,
+    },
+    /// `−Σ (w·log π − β/2·log² ρ)`, [`dro`].
+    Dro {
+        /// The weight of the penalty.
+        beta: f64,
     },
 }
 
@@ -135,17 +163,28 @@ impl Loss {
         self != Self::CrossEntropy
     }
 
+    /// Whether a target with weight 0 has neither loss nor gradient.
+    fn ignores_zero(self) -> bool {
+        !matches!(self, Self::Dro { .. })
+    }
+
     /// One value a token; all are `[M]`, `logprobs_m` alone carries gradient.
     fn of_tokens(self, logprobs_m: Tensor<1>, old_m: Option<Tensor<1>>, weights_m: Tensor<1>) -> Tensor<1> {
+        if let Self::Dro { beta } = self {
+            return dro(logprobs_m, old_m.expect("it was checked"), weights_m, beta);
+        }
         let log_ratios_m = |logprobs_m: Tensor<1>| logprobs_m - old_m.expect("it was checked");
         match self {
+            Self::Dro { .. } => unreachable!("it was just handled"),
             Self::CrossEntropy => policy_gradient(logprobs_m, weights_m),
             Self::ImportanceSampling => -(ratio(log_ratios_m(logprobs_m)) * weights_m),
             Self::Ppo { low, high } => {
                 let clip = Clip { low: 1.0 - low, high: high - 1.0, delta: None };
                 clipped_surrogate(log_ratios_m(logprobs_m), weights_m, &clip)
             }
-            Self::Cispo { high } => cispo(logprobs_m.clone(), log_ratios_m(logprobs_m), weights_m, high),
+            Self::Cispo { low, high } => {
+                cispo_within(logprobs_m.clone(), log_ratios_m(logprobs_m), weights_m, [low, high])
+            }
         }
     }
 }
@@ -169,6 +208,120 @@ pub struct OptimStep {
     /// Which weights the policy has now.
     pub version: u64,
 }
+
+/// The constants of one AdamW step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepParams {
+    /// η
+    pub learning_rate: f64,
+    /// Betas, ε and weight decay.
+    pub adamw: AdamWConfig,
+    /// The norm that the gradient is clipped to; 0 does not clip.
+    pub max_grad_norm: f64,
+}
+
+/// A model whose weights stand still, and which any number of adapters share: each has a [`Trainer`] of its own.
+#[derive(Debug)]
+pub struct Base {
+    model: CausalLm,
+    /// The same for sampling: the head is packed too, and no gradient is recorded.
+    sampling: CausalLm,
+    files: Pretrained,
+    weights: WeightFormat,
+    optimizer: OptimizerConfig,
+    passes: MicroBatch,
+}
+
+impl Base {
+    /// Loads the model of `options`, whose adapter and seed are not read.
+    ///
+    /// # Errors
+    /// When it cannot be read, is an adapter itself, or has an encoder.
+    pub fn open(options: &TrainerOptions) -> Result<Self> {
+        let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
+        if files.dir.adapter.is_some() {
+            return Err(Error::input(format!("`{}` is an adapter, and no adapter can be added to it", options.model))
+                .with_hint("name its base model, and load the adapter onto it"));
+        }
+        let device = options.device.device().autodiff();
+        let mut stream = options.seed.stream(Purpose::Init, 0, 0);
+        let model = CausalLm::open(&files.dir, Some(options.weights), &mut stream, &device)?;
+        if model.trunk.decoder_start().is_some() {
+            return Err(Error::input(format!("`{}` has an encoder, which reads no shifted texts", options.model))
+                .with_hint("take a decoder-only model"));
+        }
+        let model = model.computing(options.compute).no_grad();
+        let sampling = model.clone().into_frozen(options.weights);
+        let TrainerOptions { weights, optimizer, passes, .. } = options.clone();
+        Ok(Self { model, sampling, files, weights, optimizer, passes })
+    }
+
+    /// The files of the model.
+    pub fn files(&self) -> &Pretrained {
+        &self.files
+    }
+
+    /// Size of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    /// The longest text that can be computed, where there is a limit.
+    pub fn max_positions(&self) -> Option<usize> {
+        self.model.max_positions()
+    }
+
+    /// A fresh adapter, which changes nothing yet.
+    ///
+    /// # Errors
+    /// When it does not fit the model.
+    pub fn adapter(&self, lora: &LoraConfig, seed: Seed) -> Result<Trainer> {
+        let dir = &self.files.dir;
+        let config = lora.peft_config(dir, TaskType::CausalLm, dir.path.display().to_string())?;
+        let mut stream = seed.stream(Purpose::Init, 0, 1);
+        Ok(self.trainer(self.model.clone().with_fresh_adapter(dir, config, &mut stream)?))
+    }
+
+    /// The adapter in `directory`, with a new optimizer.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit the model.
+    pub fn saved_adapter(&self, directory: &Path) -> Result<Trainer> {
+        Ok(self.trainer(self.model.clone().with_saved_adapter(&self.with(directory)?)?))
+    }
+
+    fn trainer(&self, model: CausalLm) -> Trainer {
+        let learner = Learner::new(model.train_adapter(self.weights), Optimizer::new(self.optimizer));
+        Trainer { learner, files: self.files.clone(), passes: self.passes }
+    }
+
+    fn with(&self, directory: &Path) -> Result<ModelDir> {
+        Ok(ModelDir { adapter: Some(AdapterDir::open(directory)?), ..self.files.dir.clone() })
+    }
+
+    /// The model for sampling, without an adapter.
+    pub fn sampling(&self) -> &CausalLm {
+        &self.sampling
+    }
+
+    /// The model for sampling with the adapter in `directory`.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit the model.
+    pub fn sampling_with(&self, directory: &Path) -> Result<CausalLm> {
+        self.sampling.clone().with_saved_adapter(&self.with(directory)?)
+    }
+
+    /// The model for sampling with the adapter of `trainer` as it is now.
+    pub fn sampling_as(&self, trainer: &Trainer) -> CausalLm {
+        self.sampling.wearing(trainer.learner.module())
+    }
+}
+
+/// The file beside an adapter with what its optimizer remembers.
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// The tensor in it that says how often the optimizer has stepped.
+const STEPS: &str = "step.";
 
 /// A policy in training: weights, gradients, optimizer and tokenizer.
 #[derive(Debug)]
@@ -299,6 +452,163 @@ impl Trainer {
         Ok(OptimStep { grad_norm, version: self.version() })
     }
 
+    /// [`optim_step`](Self::optim_step) with constants of its own.
+    ///
+    /// # Errors
+    /// As [`optim_step`](Self::optim_step).
+    pub fn optim_step_with(&mut self, params: &StepParams) -> Result<OptimStep> {
+        self.learner.reconfigure(OptimizerConfig::AdamW(params.adamw));
+        self.optim_step(params.learning_rate, params.max_grad_norm)
+    }
+
+    /// Whether no gradient was added since the last step.
+    pub fn is_fresh(&self) -> bool {
+        self.learner.is_fresh()
+    }
+
+    /// Forgets the gradients that have been added up.
+    pub fn discard(&mut self) {
+        self.learner.discard();
+    }
+
+    /// How often the optimizer has stepped, over all that it was restored from.
+    pub fn steps(&self) -> u64 {
+        self.learner.optimizer().steps()
+    }
+
+    /// What the adapter is, where the policy has one.
+    pub fn adapter(&self) -> Option<&PeftConfig> {
+        self.learner.module().adapter()
+    }
+
+    /// The rows of each forward pass over texts of these lengths.
+    pub fn passes(&self, lengths: &[usize]) -> Vec<Range<usize>> {
+        self.passes.split(lengths)
+    }
+
+    /// Refuses a text that [`forward_backward_at`](Self::forward_backward_at) cannot compute; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when it is empty or too long, an id or a target is unknown, lists differ in length, or a number that `loss`
+    /// reads is not finite.
+    pub fn check_targeted(&self, name: &str, row: &Targeted, loss: Loss) -> Result<()> {
+        let Targeted { ids, targets, weights, old_logprobs } = row;
+        let refuse = |message: String| Err(Error::input(message));
+        if ids.is_empty() {
+            return refuse(format!("{name} has no ids"));
+        }
+        if targets.is_empty() || !targets.len().is_multiple_of(ids.len()) {
+            return refuse(format!(
+                "{name} has {} ids and {} targets: each id needs as many",
+                ids.len(),
+                targets.len()
+            ));
+        }
+        let lists = [("weights", Some(weights)), ("old_logprobs", loss.needs_old_logprobs().then_some(old_logprobs))];
+        for (list, values) in lists.into_iter().filter_map(|(list, values)| Some((list, values?))) {
+            if values.len() != targets.len() {
+                return refuse(format!("{name} has {} `{list}`, but {} targets", values.len(), targets.len()));
+            }
+            if let Some((at, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
+                return refuse(format!("{name}: number {} of `{list}` is {value}", at + 1));
+            }
+        }
+        let vocabulary = self.learner.module().vocab_size();
+        if let Some(id) = ids.iter().chain(targets).find(|id| **id as usize >= vocabulary) {
+            return refuse(format!("{name} holds the id {id}, but the vocabulary has {vocabulary}"));
+        }
+        self.learner.module().room().check(name, ids.len(), 0)
+    }
+
+    /// [`forward_backward`](Self::forward_backward) of texts with targets at every id. The log-probabilities found are those of the
+    /// targets, in their order.
+    ///
+    /// Texts next to each other that begin alike share the computation of their beginning.
+    ///
+    /// # Errors
+    /// As [`check_targeted`](Self::check_targeted), with the number of the text; and when the loss is not finite. On an error no
+    /// gradient of any call is left.
+    pub fn forward_backward_at(&mut self, rows: &[Targeted], loss: Loss) -> Result<ForwardBackward> {
+        let found = self.accumulate_at(rows, loss);
+        if found.is_err() {
+            self.learner.discard();
+        }
+        found
+    }
+
+    fn accumulate_at(&mut self, rows: &[Targeted], loss: Loss) -> Result<ForwardBackward> {
+        for (i, row) in rows.iter().enumerate() {
+            self.check_targeted(&format!("datum {}", i + 1), row, loss)?;
+        }
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let mut found = ForwardBackward { tokens: lengths.iter().sum(), ..ForwardBackward::default() };
+        for pass in self.passes.split(&lengths) {
+            let rows = &rows[pass.clone()];
+            let model = self.learner.module();
+            let (hidden_nd, places) = hidden_of(model, rows);
+            let all = |of: fn(&Targeted) -> &[f32]| rows.iter().flat_map(of).copied().collect::<Vec<f32>>();
+            let (weights, old) = (all(|row| &row.weights), all(|row| &row.old_logprobs));
+            // What carries no loss needs no backward pass. One target always has one, so that every parameter gets its gradient,
+            // were it 0.
+            let carries = |at: &usize| !loss.ignores_zero() || weights[*at] != 0.0;
+            let (mut learned, mut rest): (Vec<usize>, Vec<usize>) = (0..weights.len()).partition(carries);
+            if learned.is_empty() {
+                learned.extend(rest.pop());
+            }
+            let mut logprobs = vec![0.0; weights.len()];
+            if !rest.is_empty() {
+                let model = self.learner.frozen();
+                let values = model.token_logprobs(hidden_nd.clone().inner(), &places.at(&rest), 1.0).logprobs_m;
+                scatter(&mut logprobs, &rest, &values);
+            }
+            let logprobs_m = model.token_logprobs(hidden_nd, &places.at(&learned), 1.0).logprobs_m;
+            scatter(&mut logprobs, &learned, &logprobs_m);
+            let device = logprobs_m.device();
+            let chosen = |values: &[f32]| constant(learned.iter().map(|&at| values[at]).collect(), &device);
+            let old_m = loss.needs_old_logprobs().then(|| chosen(&old));
+            let losses_m = loss.of_tokens(logprobs_m, old_m, chosen(&weights));
+            let value: f64 = read(&losses_m).into_iter().map(f64::from).sum();
+            if !value.is_finite() {
+                let message = format!("the loss of data {} to {} is {value}", pass.start + 1, pass.end);
+                return Err(
+                    Error::input(message).with_hint("lower the learning rate, or look at the weights of these data")
+                );
+            }
+            found.loss += value;
+            self.learner.accumulate(&losses_m.sum());
+            found.logprobs.extend(per_row(rows, &logprobs));
+        }
+        Ok(found)
+    }
+
+    /// Log-probabilities of the targets of each text under the policy as it is now, in nats, and their loss; no gradient is recorded.
+    ///
+    /// # Errors
+    /// As [`forward_backward_at`](Self::forward_backward_at).
+    pub fn forward_at(&self, rows: &[Targeted], loss: Loss) -> Result<ForwardBackward> {
+        for (i, row) in rows.iter().enumerate() {
+            self.check_targeted(&format!("datum {}", i + 1), row, loss)?;
+        }
+        let model = self.learner.frozen();
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let mut found = ForwardBackward { tokens: lengths.iter().sum(), ..ForwardBackward::default() };
+        for pass in self.passes.split(&lengths) {
+            let rows = &rows[pass];
+            let (hidden_nd, places) = hidden_of(&model, rows);
+            let all: Vec<usize> = (0..places.ids.len()).collect();
+            let logprobs_m = model.token_logprobs(hidden_nd, &places.at(&all), 1.0).logprobs_m;
+            let mut logprobs = vec![0.0; all.len()];
+            scatter(&mut logprobs, &all, &logprobs_m);
+            let device = logprobs_m.device();
+            let joined = |of: fn(&Targeted) -> &[f32]| constant(rows.iter().flat_map(of).copied().collect(), &device);
+            let old_m = loss.needs_old_logprobs().then(|| joined(|row| &row.old_logprobs));
+            let losses_m = loss.of_tokens(logprobs_m, old_m, joined(|row| &row.weights));
+            found.loss += values_of(losses_m).into_iter().map(f64::from).sum::<f64>();
+            found.logprobs.extend(per_row(rows, &logprobs));
+        }
+        Ok(found)
+    }
+
     /// Log-probabilities of each completion after its prompt under the policy as it is now, in nats.
     ///
     /// # Errors
@@ -348,4 +658,141 @@ impl Trainer {
     pub fn save(&self, directory: &Path) -> Result<()> {
         crate::files::atomic::write_dir(directory, |path| self.learner.frozen().save(&self.files, path))
     }
+
+    /// Writes the adapter and what the optimizer remembers into the directory `to`: [`restore_optimizer`](Self::restore_optimizer) reads
+    /// that again. `beside` writes further files there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save_with_optimizer(&self, to: &Path, beside: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        crate::files::atomic::write_dir(to, |path| {
+            self.learner.frozen().save(&self.files, path)?;
+            let optimizer = self.learner.optimizer();
+            let host = |tensor: &Tensor<1>| values_of(tensor.clone());
+            let named = optimizer.moments().iter();
+            let found: Vec<HostMoments<'_>> =
+                named.map(|(name, of)| (name, of.first.as_ref().map(host), host(&of.second))).collect();
+            let tensors =
+                found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
+            let steps = NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]);
+            write_tensors(&path.join(OPTIMIZER_FILE), &tensors.chain([steps]).collect::<Vec<_>>())?;
+            beside(path)
+        })
+    }
+
+    /// Goes on with the optimizer that [`save_with_optimizer`](Self::save_with_optimizer) wrote into `directory`.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or that of another adapter.
+    pub fn restore_optimizer(&mut self, directory: &Path) -> Result<()> {
+        let path = directory.join(OPTIMIZER_FILE);
+        if !path.is_file() {
+            return Err(Error::model(&path, "there is no state of an optimizer")
+                .with_hint("load the weights alone, or a checkpoint that was saved for training"));
+        }
+        let device = self.learner.module().trunk.device().inner();
+        let (mut steps, mut first, mut second) = (None, BTreeMap::new(), BTreeMap::new());
+        for tensor in read_tensors(&path)? {
+            if tensor.name == STEPS {
+                steps = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0).copied();
+                continue;
+            }
+            let of = |name: &str, into: &mut BTreeMap<String, Tensor<1>>| {
+                let n = tensor.values.len();
+                into.insert(name.to_owned(), Tensor::from_data(TensorData::new(tensor.values.to_vec(), [n]), &device));
+            };
+            if let Some(name) = tensor.name.strip_prefix("exp_avg.") {
+                of(name, &mut first);
+            } else if let Some(name) = tensor.name.strip_prefix("exp_avg_sq.") {
+                of(name, &mut second);
+            }
+        }
+        let Some(steps) = steps.filter(|_| first.keys().eq(second.keys())) else {
+            return Err(Error::model(&path, "it lacks a moment of a parameter, or how often it stepped"));
+        };
+        let moments = second.into_iter().map(|(name, second)| {
+            let first = first.remove(&name);
+            (name, Moments { first, second })
+        });
+        let config = OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 });
+        let optimizer = Optimizer::restore(config, steps as u64, moments.collect());
+        if let Some(misfit) = optimizer.misfit(self.learner.module()) {
+            return Err(Error::model(&path, misfit).with_hint("load the adapter of the same checkpoint first"));
+        }
+        self.learner.set_optimizer(optimizer);
+        Ok(())
+    }
+}
+
+/// A parameter's name and its moments.
+type HostMoments<'n> = (&'n String, Option<Vec<f32>>, Vec<f32>);
+
+/// The values of a tensor without gradient.
+fn values_of(tensor: Tensor<1>) -> Vec<f32> {
+    tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
+}
+
+/// Where the targets of a pass lie, in their order.
+struct Places {
+    positions: Vec<usize>,
+    ids: Vec<u32>,
+}
+
+impl Places {
+    /// Some of them.
+    fn at(&self, chosen: &[usize]) -> Targets {
+        Targets {
+            positions: chosen.iter().map(|&at| self.positions[at]).collect(),
+            ids: chosen.iter().map(|&at| self.ids[at]).collect(),
+            counts_b: vec![chosen.len()],
+            supports_m: Vec::new(),
+        }
+    }
+}
+
+/// Ids that texts must have in common at their beginning to share it: what is shared is split off, which has a price.
+const SHARED_MIN: usize = 16;
+
+/// The final hidden states of `rows`, and where their targets lie.
+fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Places) {
+    let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
+    let mut shared = 0;
+    for row in rows {
+        let begins = groups.last().map_or(0, |group| common(&group[0].target[..shared], &row.ids));
+        match groups.last_mut() {
+            Some(group) if begins >= SHARED_MIN && 2 * begins >= shared.min(row.ids.len()) => {
+                group.push(Sequence::scored(&row.ids));
+                shared = begins;
+            }
+            _ => {
+                groups.push(vec![Sequence::scored(&row.ids)]);
+                shared = row.ids.len();
+            }
+        }
+    }
+    let batch = model.batch(&Rows::Groups(groups));
+    let packed = batch.packed();
+    let (mut positions, mut ids) = (Vec::new(), Vec::new());
+    for (i, row) in rows.iter().enumerate() {
+        let each = row.targets.len() / row.ids.len();
+        positions.extend((0..row.targets.len()).map(|at| packed.index(i, at / each)));
+        ids.extend_from_slice(&row.targets);
+    }
+    (model.hidden(&batch), Places { positions, ids })
+}
+
+/// Puts the values of some places where they belong.
+fn scatter(all: &mut [f32], places: &[usize], values_m: &Tensor<1>) {
+    let values = if values_m.is_autodiff() { read(values_m) } else { values_of(values_m.clone()) };
+    places.iter().zip(values).for_each(|(&at, value)| all[at] = value);
+}
+
+/// The values of the targets of each row.
+fn per_row<'a>(rows: &'a [Targeted], mut values: &'a [f32]) -> impl Iterator<Item = Vec<f32>> + 'a {
+    rows.iter().map(move |row| {
+        let (own, rest) = values.split_at(row.targets.len());
+        values = rest;
+        own.to_vec()
+    })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, serve};
+use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, TrainingOptions, serve};
 use serde_json::json;
 
 use crate::output::Output;
@@ -48,6 +48,15 @@ pub struct ServeArgs {
     /// is the one in the environment variable GRADUS_WEIGHTS_TOKEN. May be given several times
     #[arg(long, value_name = "FOLDER")]
     allow_weights: Vec<PathBuf>,
+    /// Let programs train adapters over Tinker's protocol at `/api/v1/`; checkpoints go to the folder `tinker`
+    #[arg(long)]
+    training_api: bool,
+    /// Models that are trained and stay in memory at once; others rest on the disk until they are asked for
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), requires = "training_api")]
+    training_models: u16,
+    /// Sessions of programs at once; silent ones make room
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), requires = "training_api")]
+    training_sessions: u16,
 }
 
 /// The environment variable with the token for weights.
@@ -133,7 +142,12 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     for model in &args.model {
         fetch(model, out)?;
     }
-    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights } = args;
+    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights, .. } = args;
+    let training_api = args.training_api.then(|| TrainingOptions {
+        models: args.training_models.into(),
+        sessions: args.training_sessions.into(),
+        ..TrainingOptions::default()
+    });
     let computing = Computing { device, weights, places: places.into() };
     let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
     let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
@@ -145,6 +159,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         names: name,
         models: model,
         computing,
+        training_api,
         trainer,
         weights: allow_weights,
         weights_token,

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Address, Computing, Options, Trainer, serve};
+use gradus_web::{Address, Computing, Options, Trainer, TrainingOptions, serve};
 use serde_json::{Value, json};
 
 /// A server over a folder.
@@ -99,12 +99,18 @@ impl Server {
         Self::of(folder, host, |options| options.trainer = trainer)
     }
 
+    /// Serves `folder` at `host`; programs train there.
+    pub fn training(folder: &Path, host: IpAddr, training: TrainingOptions) -> Self {
+        Self::of(folder, host, |options| options.training_api = Some(training))
+    }
+
     /// Serves `folder` at `host`, with the options that `set` changes.
     pub fn of(folder: &Path, host: IpAddr, set: impl FnOnce(&mut Options)) -> Self {
         let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
-        let (trainer, weights, weights_token) = (None, Vec::new(), None);
-        let mut options = Options { folder, host, port: 0, names, models, computing, trainer, weights, weights_token };
+        let (training_api, trainer, weights, weights_token) = (None, None, Vec::new(), None);
+        let mut options =
+            Options { folder, host, port: 0, names, models, computing, training_api, trainer, weights, weights_token };
         set(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
         let (say, heard) = channel();
@@ -153,6 +159,19 @@ impl Server {
     /// A page.
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
+    }
+
+    /// A request whose body is no text.
+    pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut request = format!(
+            "POST {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Length: {}\r\n",
+            self.host(),
+            body.len()
+        );
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        self.raw(&[format!("{request}\r\n").as_bytes(), body].concat())
     }
 
     /// A request of a program, in JSON.

@@ -5,8 +5,12 @@ mod client;
 mod clients;
 mod judges;
 mod openai;
+#[path = "../../src/tinker/proto.rs"]
+#[allow(dead_code, reason = "the messages of the server, of which tests need some")]
+mod proto;
 mod recorder;
 mod rollouts;
 mod security;
+mod tinker;
 mod trained;
 mod training;

@@ -14,7 +14,7 @@ mod transcript;
 pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
 pub use segments::{JudgedPart, SegmentsJudge};
-pub use session::{Ask, Base, Piece, Said, Session};
+pub use session::{Ask, Base, Piece, Said, Session, score_text};
 pub use talker::{Asked, Prompter};
 
 use std::path::Path;

@@ -15,7 +15,7 @@ mod score;
 pub use crate::model::model_of;
 pub use chat::{
     Answer, AnswerEnd, Ask, Asked, Base, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
-    Piece, Prompter, Said, SegmentsJudge, Session,
+    Piece, Prompter, Said, SegmentsJudge, Session, score_text,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};

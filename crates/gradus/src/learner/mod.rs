@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use crate::ranks::{LaneSums, Lanes};
-use optimizer::{GradientSum, Optimizer};
+use optimizer::{GradientSum, Optimizer, OptimizerConfig};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]
@@ -57,6 +57,25 @@ impl<M: Module> Learner<M> {
     /// The optimiser, for checkpoints.
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
+    }
+
+    /// Steps with other constants from now on; what is remembered of each parameter stays.
+    ///
+    /// # Panics
+    /// When the optimizer of `config` remembers something else.
+    pub fn reconfigure(&mut self, config: OptimizerConfig) {
+        self.optimizer.reconfigure(config);
+    }
+
+    /// Goes on with another optimizer, such as one that was read from a file.
+    pub fn set_optimizer(&mut self, mut optimizer: Optimizer) {
+        optimizer.reserve(self.module());
+        self.optimizer = optimizer;
+    }
+
+    /// Whether no loss was accumulated since the last step.
+    pub fn is_fresh(&self) -> bool {
+        self.gradients.is_empty()
     }
 
     /// Counts the changes of the parameters since this learner was made. It moves before the first of them does, so

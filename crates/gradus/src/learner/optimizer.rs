@@ -314,6 +314,15 @@ impl Optimizer {
         seconds.into_iter().map(join).collect()
     }
 
+    /// Steps with other constants from now on.
+    ///
+    /// # Panics
+    /// When an optimizer of `config` remembers something else of each parameter.
+    pub fn reconfigure(&mut self, config: OptimizerConfig) {
+        assert_eq!(config.moments(), self.config.moments(), "the same kind of optimizer");
+        self.config = config;
+    }
+
     /// Makes room for the moments of every trained parameter of `module` that has none yet.
     ///
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places

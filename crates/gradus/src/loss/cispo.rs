@@ -13,9 +13,22 @@ use super::surrogate::ratio;
 /// # Panics
 /// When the lengths differ.
 pub fn cispo(logprobs_m: Tensor<1>, log_ratios_m: Tensor<1>, advantages_m: Tensor<1>, cap: f64) -> Tensor<1> {
+    cispo_within(logprobs_m, log_ratios_m, advantages_m, [0.0, cap])
+}
+
+/// [`cispo`] with a lower bound of the ratio too: `−sg(clip(ρₜ, low, high))·Âₜ·log πₜ`. 0 bounds nothing below.
+///
+/// # Panics
+/// As [`cispo`].
+pub fn cispo_within(
+    logprobs_m: Tensor<1>,
+    log_ratios_m: Tensor<1>,
+    advantages_m: Tensor<1>,
+    [low, high]: [f64; 2],
+) -> Tensor<1> {
     let [m] = logprobs_m.dims();
     assert_eq!((log_ratios_m.dims(), advantages_m.dims()), ([m], [m]), "log_ratios_m and advantages_m");
-    -(ratio(log_ratios_m.detach()).clamp_max(cap) * advantages_m * logprobs_m)
+    -(ratio(log_ratios_m.detach()).clamp(low, high) * advantages_m * logprobs_m)
 }
 
 #[cfg(test)]
@@ -31,5 +44,9 @@ mod tests {
         let loss_m = cispo(logprobs_m.clone(), log_ratios_m, plain(&[1.0, -2.0]), 1.5);
         close(&values(&loss_m), &[1.5, -2.0], VALUE_TOLERANCE);
         close(&gradient(&loss_m, &logprobs_m), &[-1.5, 1.0], GRADIENT_TOLERANCE);
+        // With ¾ below, the second weight is ¾.
+        let log_ratios_m = logprobs_m.clone() - plain(&[-1.0 - 2f32.ln(), -2.0 + 2f32.ln()]);
+        let loss_m = cispo_within(logprobs_m.clone(), log_ratios_m, plain(&[1.0, -2.0]), [0.75, 1.5]);
+        close(&gradient(&loss_m, &logprobs_m), &[-1.5, 1.5], GRADIENT_TOLERANCE);
     }
 }

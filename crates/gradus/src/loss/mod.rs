@@ -10,6 +10,7 @@ pub mod cpo;
 pub mod distill;
 pub mod divergence;
 pub mod dpo;
+pub mod dro;
 pub mod kl;
 pub mod kto;
 pub mod numeric;

@@ -7,12 +7,14 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, is_fused, recompute_of};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, HeadPlace, Layers, TaskType};
 use super::batch::{Batch, Rows, Targets};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::lora::Lora;
+use super::parameters::SharedTensor;
 use super::room::Room;
 use super::support;
 use super::trunk::{Family, Trunk};
@@ -28,6 +30,8 @@ pub struct CausalLm {
     pub trunk: Trunk,
     /// The LM head, where it is not the embedding table.
     pub lm_head: Option<Head>,
+    /// What an adapter adds to the LM head.
+    head_lora: Option<Lora>,
     /// What is added to the logits of every token, `[V]`: `final_logits_bias` of BART, which is never trained.
     #[module(skip)]
     logits_bias: Option<Arc<[f32]>>,
@@ -89,7 +93,20 @@ impl CausalLm {
             return Err(Error::model(&found.path, "this is the adapter of a reward model, not of a language model"));
         }
         let mut tensors = AdapterTensors::open(&found.path)?;
-        adapter::attach_saved(&mut self.trunk, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        let (trunk, head, _) = self.adapted_parts();
+        adapter::attach_saved(trunk, head, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        let brought = if self.head_lora.is_some() { tensors.base_head(self.trunk.dims()) } else { None };
+        if let Some(own) = brought {
+            // peft saves the head beside its adapter. Packed, it may be rounded.
+            let is_ours = self.frozen_head.is_some() || own == values(self.head_weight());
+            if !is_ours {
+                return Err(Error::model(
+                    &found.path,
+                    format!("it brings another `{}` than its base has", adapter::HEAD),
+                )
+                .with_hint("merge the adapter with peft (`merge_and_unload`) and take the merged model"));
+            }
+        }
         tensors.finish()?;
         self.adapter = Some(Arc::new(found.config.clone()));
         Ok(self)
@@ -121,7 +138,8 @@ impl CausalLm {
             let values: Vec<f32> = bias.into_data().try_to_vec().expect("f32");
             Arc::from(values)
         });
-        Ok(Self { trunk, lm_head, logits_bias, compute: Precision::F32, frozen_head: None, adapter: None })
+        let (head_lora, frozen_head, adapter) = (None, None, None);
+        Ok(Self { trunk, lm_head, head_lora, logits_bias, compute: Precision::F32, frozen_head, adapter })
     }
 
     /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
@@ -160,7 +178,16 @@ impl CausalLm {
             Some(weight) => LmHead::frozen(weight.clone()),
             None => LmHead::dense(self.head_weight(), self.compute),
         };
-        head.capped(self.trunk.logit_cap())
+        let parts = self.head_lora.as_ref().map(Lora::parts);
+        adapted(head, parts, self.compute).capped(self.trunk.logit_cap())
+    }
+
+    /// What the adapter adds to the head, as it is written.
+    pub(super) fn head_tensors(&self) -> Vec<SharedTensor> {
+        let Some(lora) = &self.head_lora else { return Vec::new() };
+        let ([a, b], _) = lora.parts();
+        let named = |part: &str, tensor| SharedTensor::new(format!("{}.{part}.weight", adapter::HEAD), tensor);
+        vec![named("lora_A", a), named("lora_B", b)]
     }
 
     fn head_weight(&self) -> Tensor<2> {
@@ -259,20 +286,37 @@ impl CausalLm {
         // Its only parameters are those it is given as inputs.
         let nothing: Vec<Head> = Vec::new();
         let weight_vd = self.frozen_head.is_none().then(|| branch(self.head_weight()));
+        let low_rank = self.head_lora.as_ref().map(|lora| {
+            let (parts, scale) = lora.parts();
+            (parts.map(branch), scale)
+        });
         let of_rows = |start: usize| {
             let block = start..m.min(start + rows);
             let rows_rd = hidden_md.clone().narrow(0, block.start, block.len());
             let of_block = of_block.clone();
             let one_column = move |logits_rv| of_block(logits_rv, block.clone()).unsqueeze_dim::<2>(1);
-            match (&weight_vd, &self.frozen_head) {
-                (Some(weight_vd), _) => {
+            let frozen = || LmHead::frozen(self.frozen_head.clone().expect("a head is dense or frozen"));
+            match (&weight_vd, low_rank.clone()) {
+                (Some(weight_vd), None) => {
                     recompute_of(&nothing, [rows_rd, weight_vd.clone()], move |_, [x, weight_vd]| {
                         one_column(LmHead::dense(weight_vd, compute).capped(cap).logits(x))
                     })
                 }
-                (None, frozen) => {
-                    let head = LmHead::frozen(frozen.clone().expect("a head is dense or frozen")).capped(cap);
+                (Some(weight_vd), Some(([a, b], scale))) => {
+                    recompute_of(&nothing, [rows_rd, weight_vd.clone(), a, b], move |_, [x, weight_vd, a, b]| {
+                        let head = LmHead::dense(weight_vd, compute).adapted([a, b], scale, compute);
+                        one_column(head.capped(cap).logits(x))
+                    })
+                }
+                (None, None) => {
+                    let head = frozen().capped(cap);
                     recompute_of(&nothing, [rows_rd], move |_, [x]| one_column(head.logits(x)))
+                }
+                (None, Some(([a, b], scale))) => {
+                    let head = frozen();
+                    recompute_of(&nothing, [rows_rd, a, b], move |_, [x, a, b]| {
+                        one_column(head.clone().adapted([a, b], scale, compute).capped(cap).logits(x))
+                    })
                 }
             }
         };
@@ -319,6 +363,43 @@ impl Adaptable for CausalLm {
 
     fn adapted_mut(&mut self) -> (&mut Trunk, &mut Attached) {
         (&mut self.trunk, &mut self.adapter)
+    }
+
+    fn adapted_parts(&mut self) -> (&mut Trunk, Option<HeadPlace<'_>>, &mut Attached) {
+        let (outputs, inputs) = self.trunk.dims();
+        let has_bias = self.bias_of_logits().is_some();
+        let head = HeadPlace { widths: [inputs, outputs], has_bias, lora: &mut self.head_lora };
+        (&mut self.trunk, Some(head), &mut self.adapter)
+    }
+
+    fn train_heads(&mut self) {
+        self.head_lora.iter_mut().for_each(Lora::require_grad);
+    }
+
+    fn let_go_of_head(&mut self, is_merged: bool) {
+        let Some(lora) = self.head_lora.take() else { return };
+        if !is_merged {
+            return;
+        }
+        let weight_dv = match self.frozen_head.take() {
+            Some(weight) => weight.dense().to_device(&self.trunk.device().inner()),
+            None => self.head_weight().transpose(),
+        };
+        self.lm_head = Some(Head { weight: Param::from_tensor(lora.merged(weight_dv).transpose()) });
+    }
+}
+
+/// The values of a weight, without gradient.
+fn values(weight: Tensor<2>) -> Vec<f32> {
+    let weight = if weight.is_autodiff() { weight.inner() } else { weight };
+    weight.into_data().try_to_vec().expect("f32")
+}
+
+/// `head` with the parts of an adapter, where there are some.
+fn adapted(head: LmHead, parts: Option<([Tensor<2>; 2], f32)>, compute: Precision) -> LmHead {
+    match parts {
+        None => head,
+        Some((parts, scale)) => head.adapted(parts, scale, compute),
     }
 }
 

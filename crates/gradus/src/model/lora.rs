@@ -84,6 +84,11 @@ impl Lora {
         Some(masks?.apply(x_nd.clone(), probability, place))
     }
 
+    /// A and B, and s.
+    pub(super) fn parts(&self) -> ([Tensor<2>; 2], f32) {
+        ([self.lora_a.val(), self.lora_b.val()], self.scale)
+    }
+
     /// Lets gradients reach this part.
     pub(super) fn require_grad(&mut self) {
         self.lora_a = self.lora_a.clone().set_require_grad(true);

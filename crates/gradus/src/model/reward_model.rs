@@ -77,7 +77,7 @@ impl RewardModel {
         checkpoint.finish()?;
         let Some(found) = &dir.adapter else { return Ok(model) };
         let mut tensors = AdapterTensors::open(&found.path)?;
-        adapter::attach_saved(&mut model.trunk, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        adapter::attach_saved(&mut model.trunk, None, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
         match tensors.score(model.trunk.dims().1, device) {
             Some(score) => model.score = score,
             None if dir.has_score() => {}

@@ -30,7 +30,7 @@ const SHARD_BYTES: usize = 50_000_000_000;
 /// When a file cannot be written.
 pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()> {
     if let Some(config) = model.adapter() {
-        return adapter::save(&model.trunk, Vec::new(), config, source, to);
+        return adapter::save(&model.trunk, model.head_tensors(), config, source, to);
     }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([Family::of(source)?.language_class()]));

@@ -142,7 +142,7 @@ const PARTS: &[(&str, &[&str])] = &[
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("create", &["device", "model", "suggest", "text"]),
-    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "text"]),
+    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "run", "text"]),
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),
@@ -399,6 +399,9 @@ fn files_are_written_where_nobody_loses_one() {
         ("gradus-web", "training/start.rs", "atomic::write"),
         // Makes `gradus.sqlite` for its owner's eyes before SQLite opens it.
         ("gradus-web", "store/mod.rs", "OpenOptions"),
+        // Checkpoints of programs, below a folder of their own; none is written over unless its client says so.
+        ("gradus-web", "tinker/checkpoints.rs", "atomic::write"),
+        ("gradus-web", "tinker/checkpoints.rs", "fs::rename("),
     ];
     let writes =
         ["fs::write(", "File::create", "File::options(", "OpenOptions", "fs::rename(", "fs::copy(", "atomic::write"];
@@ -432,13 +435,14 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
             wrong.push(format!("{crate_name}/{}: `MethodConfig::{name}`", source.path));
         }
         // The demonstration tells a story of its own; a comparison is judged as one of the methods samples; what another system calls
-        // its algorithms is said where its files are read; each has a colour of its own in pictures.
+        // its algorithms is said where its files are read; each has a colour of its own in pictures; Tinker's clients name losses.
         let tells = [
             "demo/recipe.rs",
             "demo/report.rs",
             "config/comparison.rs",
             "config/import/rl4lms.rs",
             "run/plots/colors.rs",
+            "tinker/data.rs",
         ]
         .contains(&source.path.as_str());
         let says = |name: &&str| source.code.contains(&format!("\"{name}\""));

@@ -58,6 +58,7 @@ fn case(path: PathBuf) -> Case {
 /// Gradients under the names of the adapter's file.
 fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTreeMap<String, Vec<f32>> {
     let rename = |(name, values): (String, Vec<f32>)| {
+        let name = name.replace("head_lora.", "lm_head.lora.");
         let name = name.replace(".lora.lora_a", ".lora_A.weight").replace(".lora.lora_b", ".lora_B.weight");
         let name = name.replace(".lora.magnitude", ".lora_magnitude_vector");
         let name = name.strip_prefix("trunk.").map_or(name.clone(), |rest| format!("{prefix}{rest}"));
@@ -244,7 +245,10 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
             save_causal(&model, &case.dir, out.path()).expect("written");
         }
         let file = "adapter_model.safetensors";
-        assert_eq!(tensors(&out.path().join(file)), tensors(&case.path.join(file)), "{}", case.name);
+        let mut expected = tensors(&case.path.join(file));
+        // peft saves the head beside the adapter of a head; the base has it.
+        expected.retain(|name, _| !name.contains(".base_layer."));
+        assert_eq!(tensors(&out.path().join(file)), expected, "{}", case.name);
         let json = |path: &Path| -> Value {
             serde_json::from_slice(&std::fs::read(path.join("adapter_config.json")).expect("file")).expect("JSON")
         };

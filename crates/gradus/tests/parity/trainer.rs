@@ -5,9 +5,12 @@
 use std::path::PathBuf;
 
 use gradus::generate::SamplingParams;
-use gradus::model::adapter::LoraConfig;
+use gradus::inference::score_text;
+use gradus::learner::optimizer::AdamWConfig;
+use gradus::model::CausalLm;
+use gradus::model::adapter::{LoraConfig, LoraParts};
 use gradus::rng::Seed;
-use gradus::trainer::{Datum, Loss, Trainer, TrainerOptions};
+use gradus::trainer::{Base, Datum, Loss, StepParams, Targeted, Trainer, TrainerOptions};
 use serde_json::Value;
 
 use crate::device::{choice, slack};
@@ -48,7 +51,8 @@ fn loss(case: &Value) -> Loss {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
         "ppo" => Loss::Ppo { low: number("low"), high: number("high") },
-        "cispo" => Loss::Cispo { high: number("high") },
+        "cispo" => Loss::Cispo { low: 0.0, high: number("high") },
+        "dro" => Loss::Dro { beta: number("beta") },
         other => panic!("{other}"),
     }
 }
@@ -88,6 +92,137 @@ fn losses_gradients_and_steps_are_those_of_torch() {
             assert_eq!(done.version, i as u64 + 1);
         }
     }
+}
+
+/// The same text with a target at every id; the prompt's carry no loss.
+fn targeted(datum: &Datum) -> Targeted {
+    let ids = [&datum.prompt[..], &datum.completion].concat();
+    let before = datum.prompt.len() - 1;
+    let filled = |values: &[f32]| [&vec![0.0; before][..], values].concat();
+    let [weights, old_logprobs] = [&datum.weights, &datum.old_logprobs].map(|values| filled(values));
+    Targeted { targets: ids[1..].to_vec(), ids: ids[..ids.len() - 1].to_vec(), weights, old_logprobs }
+}
+
+#[test]
+fn targets_at_every_id_are_those_of_prompts_and_completions() {
+    let text = std::fs::read_to_string(fixtures().join("trainer/fixture.json")).expect("a fixture");
+    let fixture: Value = serde_json::from_str(&text).expect("JSON");
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * slack() * b.abs().max(1.0);
+    for case in fixture["cases"].as_array().expect("cases") {
+        let (name, loss) = (case["loss"].as_str().expect("a name"), loss(case));
+        // DRO's penalty is of every target, so the prompt's would count.
+        if name == "dro" {
+            continue;
+        }
+        let mut data: Vec<Datum> = case["data"].as_array().expect("data").iter().map(datum).collect();
+        // Texts that begin alike share their beginning.
+        let alike: Vec<Datum> = (0..3).map(|i| Datum { prompt: (3..30).collect(), ..data[i % 2].clone() }).collect();
+        data.extend(alike);
+        let rows: Vec<Targeted> = data.iter().map(targeted).collect();
+        let (mut one, mut other) = (open("gpt2"), open("gpt2"));
+        for _ in 0..2 {
+            let of_data = one.forward_backward(&data, loss).expect("finite");
+            let whole = other.forward_at(&rows, loss).expect("finite");
+            let [first, last] =
+                [&rows[..2], &rows[2..]].map(|rows| other.forward_backward_at(rows, loss).expect("finite"));
+            assert!(near(first.loss + last.loss, of_data.loss) && near(whole.loss, of_data.loss), "{name}: losses");
+            let found = [first.logprobs, last.logprobs].concat();
+            for ((found, whole), (datum, expected)) in
+                found.iter().zip(&whole.logprobs).zip(data.iter().zip(&of_data.logprobs))
+            {
+                let own = &found[datum.prompt.len() - 1..];
+                let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| near(f64::from(*a), f64::from(*b)));
+                assert!(own.len() == expected.len() && same(own, expected) && same(found, whole), "{name}: logprobs");
+            }
+            let params = StepParams {
+                learning_rate: 1e-3,
+                adamw: AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 },
+                max_grad_norm: 1.5,
+            };
+            let steps = [one.optim_step(1e-3, 1.5), other.optim_step_with(&params)].map(|step| step.expect("finite"));
+            assert!(
+                (steps[0].grad_norm - steps[1].grad_norm).abs() <= 1e-5 * slack() * steps[0].grad_norm,
+                "{name}: {steps:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn several_targets_of_an_id_are_several_texts() {
+    let mut trainer = open("qwen3");
+    let ids = vec![5, 6, 7];
+    let row =
+        |targets: Vec<u32>, weights: Vec<f32>| Targeted { ids: ids.clone(), targets, weights, ..Targeted::default() };
+    let both = row(vec![8, 9, 10, 11, 12, 13], vec![0.25, 0.75, 1.0, 0.0, -0.5, 2.0]);
+    let [first, second] = [row(vec![8, 10, 12], vec![0.25, 1.0, -0.5]), row(vec![9, 11, 13], vec![0.75, 0.0, 2.0])];
+    let found = trainer.forward_backward_at(&[both], Loss::CrossEntropy).expect("finite");
+    let norm = trainer.optim_step(0.0, 0.0).expect("finite").grad_norm;
+    let apart = trainer.forward_backward_at(&[first, second], Loss::CrossEntropy).expect("finite");
+    close("the loss", found.loss, apart.loss);
+    close("the norm", trainer.optim_step(0.0, 0.0).expect("finite").grad_norm, norm);
+    let interleaved: Vec<f32> = apart.logprobs[0].iter().zip(&apart.logprobs[1]).flat_map(|(a, b)| [*a, *b]).collect();
+    for (found, expected) in found.logprobs[0].iter().zip(interleaved) {
+        close("a log-probability", f64::from(*found), f64::from(expected));
+    }
+}
+
+#[test]
+fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
+    let base = Base::open(&options("qwen3")).expect("a fixture");
+    let parts = LoraParts { attention: true, feed_forward: true, head: true };
+    let lora =
+        |rank| LoraConfig { rank, targets: parts.targets(&base.files().dir).expect("parts"), ..LoraConfig::default() };
+    let row = |shift: u32| Targeted {
+        ids: vec![5, 6 + shift, 7],
+        targets: vec![6 + shift, 7, 8],
+        weights: vec![1.0; 3],
+        ..Targeted::default()
+    };
+    let learn = |trainer: &mut Trainer, shift: u32| {
+        let loss = trainer.forward_backward_at(&[row(shift)], Loss::CrossEntropy).expect("finite").loss;
+        trainer.optim_step(1e-2, 1.0).expect("finite");
+        loss
+    };
+    // Side by side they learn what each learns alone.
+    let alone = |rank, seed, shift| {
+        let mut trainer = base.adapter(&lora(rank), Seed(seed)).expect("an adapter");
+        (0..4).map(|_| learn(&mut trainer, shift)).collect::<Vec<_>>()
+    };
+    let expected = [alone(2, 1, 0), alone(3, 2, 4)];
+    let (mut a, mut b) =
+        (base.adapter(&lora(2), Seed(1)).expect("an adapter"), base.adapter(&lora(3), Seed(2)).expect("an adapter"));
+    let side: Vec<[f64; 2]> = (0..4).map(|_| [learn(&mut a, 0), learn(&mut b, 4)]).collect();
+    assert_eq!([0, 1].map(|i| side.iter().map(|of| of[i]).collect::<Vec<_>>()), expected);
+    assert!(expected[0][3] < expected[0][0]);
+    // From its files, with its optimizer, it goes on with the same bits; without it, otherwise.
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("saved");
+    a.save_with_optimizer(&path, |_| Ok(())).expect("saved");
+    let mut again = base.saved_adapter(&path).expect("an adapter");
+    again.restore_optimizer(&path).expect("its optimizer");
+    assert_eq!(again.steps(), 4);
+    let mut fresh = base.saved_adapter(&path).expect("an adapter");
+    let [own, restored, forgot] = [&mut a, &mut again, &mut fresh].map(|trainer| [0, 0].map(|_| learn(trainer, 0)));
+    assert_eq!(own, restored);
+    assert!(own[0] == forgot[0] && own[1] != forgot[1], "{own:?}, {forgot:?}");
+    let error = b.restore_optimizer(&path).expect_err("another adapter");
+    assert!(error.to_string().contains("moments"), "{error}");
+    let error = b.restore_optimizer(folder.path()).expect_err("nothing");
+    assert!(error.to_string().contains("no state of an optimizer"), "{error}");
+    // What samples is what was trained, from memory and from files.
+    let scored = |model: &CausalLm| {
+        score_text(model, &[5, 6, 7, 8], 0).expect("scored").iter().map(|of| of.logprob).collect::<Vec<_>>()
+    };
+    again.save(&path).expect("saved");
+    let trained = again.logprobs(&[(&[5], &[6, 7, 8])]).expect("scored").concat();
+    for model in [base.sampling_as(&again), base.sampling_with(&path).expect("an adapter")] {
+        for (found, expected) in scored(&model).into_iter().zip(&trained) {
+            close("a sampler", f64::from(found), f64::from(*expected));
+        }
+    }
+    assert_ne!(scored(base.sampling()), scored(&base.sampling_as(&again)), "the base stands still");
+    assert!(Base::open(&options("t5")).expect_err("refused").to_string().contains("has an encoder"));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::generate::sampler::logprobs_of;
 use crate::generate::{Engine, Event, Request, SamplingParams, StopRule};
 use crate::host::read;
-use crate::model::{Rows, Sequence, select_rows};
+use crate::model::{CausalLm, Rows, Sequence, select_rows};
 use crate::rng::Stream;
 use crate::text::{Tokenizer, continuation, ranges};
 
@@ -221,34 +221,7 @@ impl Session {
     /// When an id is outside the vocabulary, there are more than the model has positions, or the model has an encoder,
     /// which reads texts without predicting them.
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Said>> {
-        let model = &self.talker.model;
-        if self.talker.has_encoder() {
-            return Err(Error::input("a prompt has no log-probabilities here: the model reads it with an encoder"));
-        }
-        let vocabulary = model.vocab_size();
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
-            let message = format!("the prompt holds token id {id}, but the model's vocabulary has {vocabulary} ids");
-            return Err(Error::input(message));
-        }
-        model.room().check("the prompt", ids.len(), 0)?;
-        if ids.len() < 2 {
-            return Ok(Vec::new());
-        }
-        let batch = model.batch(&Rows::Alone(vec![Sequence::text(ids)]));
-        let hidden_nd = model.hidden(&batch);
-        let before: Vec<usize> = (0..ids.len() - 1).collect();
-        let mut all = Vec::with_capacity(before.len());
-        for positions in before.chunks(SCORED_AT_ONCE) {
-            let logits_nv: Vec<f32> =
-                read(&model.logits_of(select_rows(hidden_nd.clone(), positions)).flatten::<1>(0, 1));
-            for (&position, logits_v) in positions.iter().zip(logits_nv.chunks(vocabulary)) {
-                let id = ids[position + 1];
-                let (logprob, likeliest) = logprobs_of(logits_v, id, likeliest);
-                let above = logits_v.iter().filter(|logit| **logit > logits_v[id as usize]).count();
-                all.push(Said { id, logprob, likeliest, rank: Some(above + 1) });
-            }
-        }
-        Ok(all)
+        score_text(&self.talker.model, ids, likeliest)
     }
 
     /// The text of each of `ids`, which stand after `before`; joined they are the text of all. A special id has its name. A
@@ -266,6 +239,39 @@ impl Session {
         };
         Ok(ranges(tokenizer, before, ids)?.into_iter().zip(ids).map(of).collect())
     }
+}
+
+/// What `model` thinks of a text; see [`Session::score`].
+///
+/// # Errors
+/// As [`Session::score`].
+pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec<Said>> {
+    if model.trunk.decoder_start().is_some() {
+        return Err(Error::input("a prompt has no log-probabilities here: the model reads it with an encoder"));
+    }
+    let vocabulary = model.vocab_size();
+    if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
+        let message = format!("the prompt holds token id {id}, but the model's vocabulary has {vocabulary} ids");
+        return Err(Error::input(message));
+    }
+    model.room().check("the prompt", ids.len(), 0)?;
+    if ids.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let batch = model.batch(&Rows::Alone(vec![Sequence::text(ids)]));
+    let hidden_nd = model.hidden(&batch);
+    let before: Vec<usize> = (0..ids.len() - 1).collect();
+    let mut all = Vec::with_capacity(before.len());
+    for positions in before.chunks(SCORED_AT_ONCE) {
+        let logits_nv: Vec<f32> = read(&model.logits_of(select_rows(hidden_nd.clone(), positions)).flatten::<1>(0, 1));
+        for (&position, logits_v) in positions.iter().zip(logits_nv.chunks(vocabulary)) {
+            let id = ids[position + 1];
+            let (logprob, likeliest) = logprobs_of(logits_v, id, likeliest);
+            let above = logits_v.iter().filter(|logit| **logit > logits_v[id as usize]).count();
+            all.push(Said { id, logprob, likeliest, rank: Some(above + 1) });
+        }
+    }
+    Ok(all)
 }
 
 /// Hears every row, and notes what becomes certain of its text with each token.

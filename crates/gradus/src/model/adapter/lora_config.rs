@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::peft::{PeftConfig, TaskType};
 use super::targets::Targets;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::directory::ModelDir;
 use crate::model::encoder::EncoderFamily;
 use crate::model::trunk::Family;
@@ -65,6 +65,56 @@ impl LoraConfig {
             (None, names) => Targets::Names(names.to_vec()),
         };
         PeftConfig::new(self, targets, fan_in_fan_out, task_type, base)
+    }
+}
+
+/// Parts of a language model that an adapter can be for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoraParts {
+    /// The layers of attention.
+    pub attention: bool,
+    /// The layers of the feed-forward networks.
+    pub feed_forward: bool,
+    /// The head: what hidden states are multiplied with to give logits.
+    pub head: bool,
+}
+
+impl LoraParts {
+    /// The [`targets`](LoraConfig::targets) that are these parts of the language model in `dir`.
+    ///
+    /// # Errors
+    /// When the model's family is unknown, or there is no part.
+    pub fn targets(self, dir: &ModelDir) -> Result<Vec<String>> {
+        let family = Family::of(dir)?;
+        let attention = if self.attention { of_decoder(family) } else { &[] };
+        let fed = if self.feed_forward { fed_of_decoder(family) } else { &[] };
+        let head: &[&str] = if self.head { &["lm_head"] } else { &[] };
+        let all: Vec<String> = [attention, fed, head].concat().into_iter().map(str::to_owned).collect();
+        match all.is_empty() {
+            true => {
+                Err(Error::input("the adapter is for no part of the model: attention, feed-forward layers or head"))
+            }
+            false => Ok(all),
+        }
+    }
+}
+
+/// The layers of feed-forward networks in the blocks of a family.
+#[deny(clippy::wildcard_enum_match_arm)]
+fn fed_of_decoder(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Gpt2 => &["mlp.c_fc", "mlp.c_proj"],
+        Family::Phi3 => &["gate_up_proj", "down_proj"],
+        Family::T5 | Family::Mt5 => &["wi", "wi_0", "wi_1", "wo"],
+        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &["fc1", "fc2"],
+        Family::Llama
+        | Family::Mistral
+        | Family::Qwen2
+        | Family::Qwen3
+        | Family::Gemma2
+        | Family::Gemma3
+        | Family::SmolLm3
+        | Family::Olmo2 => &["gate_proj", "up_proj", "down_proj"],
     }
 }
 

@@ -16,7 +16,7 @@ use gradus_kernels::is_fused;
 use rand::Rng;
 use rayon::prelude::*;
 
-pub use lora_config::LoraConfig;
+pub use lora_config::{LoraConfig, LoraParts};
 pub use peft::{PeftConfig, TaskType};
 pub(crate) use saved::{AdapterTensors, save};
 
@@ -43,11 +43,19 @@ const PEFT_PREFIX: &str = "base_model.model.";
 /// When no layer has one of the names.
 fn attach_fresh(
     layers: &mut (impl Layers + ?Sized),
+    head: Option<HeadPlace<'_>>,
     prefix: &str,
     config: &PeftConfig,
     stream: &mut Stream,
 ) -> Result<()> {
-    attach(layers, prefix, config, &mut |_, widths, rank, squares| {
+    if config.dropout > 0.0 && head.is_some() && config.matcher()?.matches_head(HEAD) {
+        return Err(Error::input(format!(
+            "an adapter of `{HEAD}` has no dropout, but `dropout` is {}",
+            config.dropout
+        ))
+        .with_hint("set `dropout` to 0, or leave the head out of `targets`"));
+    }
+    attach(layers, head, prefix, config, &mut |_, widths, rank, squares| {
         let [input, output] = widths;
         let bound = (input as f32).powf(-0.5);
         let a = (0..rank * input).map(|_| stream.random_range(-bound..bound)).collect();
@@ -62,11 +70,12 @@ fn attach_fresh(
 /// When no layer has one of the names; what is wrong with `tensors` they report themselves.
 pub(crate) fn attach_saved(
     layers: &mut impl Layers,
+    head: Option<HeadPlace<'_>>,
     prefix: &str,
     config: &PeftConfig,
     tensors: &mut AdapterTensors,
 ) -> Result<()> {
-    attach(layers, prefix, config, &mut |name, [input, output], rank, _| {
+    attach(layers, head, prefix, config, &mut |name, [input, output], rank, _| {
         let a = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_A.weight"), &[rank, input]);
         let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
         let magnitude = match config.use_dora {
@@ -84,8 +93,23 @@ type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 /// nothing, where the reason is known elsewhere.
 type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Option<Parts> + 'a;
 
+/// The head of a language model, as an adapter finds it: where it is the embedding table, it is no linear layer of its own.
+#[derive(Debug)]
+pub struct HeadPlace<'m> {
+    /// Inputs and outputs.
+    pub(super) widths: [usize; 2],
+    /// Whether something is added to its logits.
+    pub(super) has_bias: bool,
+    /// Its low-rank part.
+    pub(super) lora: &'m mut Option<Lora>,
+}
+
+/// What peft calls the head of a language model.
+pub(super) const HEAD: &str = "lm_head";
+
 fn attach(
     layers: &mut (impl Layers + ?Sized),
+    head: Option<HeadPlace<'_>>,
     prefix: &str,
     config: &PeftConfig,
     make: &mut MakeParts<'_>,
@@ -110,6 +134,23 @@ fn attach(
         let Some((a, b, magnitude)) = make(&name, linear.widths(), rank, &squares) else { continue };
         let values = LoraValues { rank, scale, a, b, magnitude };
         linear.lora = Some(Lora::new(values, linear.widths(), squares.into(), &device));
+    }
+    if let Some(HeadPlace { widths, has_bias, lora }) = head.filter(|_| matcher.matches_head(HEAD)) {
+        if config.use_dora || has_bias || lora.is_some() {
+            let why = match (config.use_dora, has_bias) {
+                (true, _) => "DoRA on the head is not supported",
+                (_, true) => "the head adds a bias to the logits",
+                _ => "it has an adapter already",
+            };
+            return Err(Error::input(format!("`{HEAD}` cannot have this adapter: {why}"))
+                .with_hint("leave the head out of the adapter's layers"));
+        }
+        let (rank, scale) = matcher.rank_and_scale(HEAD);
+        attached += 1;
+        if let Some((a, b, _)) = make(HEAD, widths, rank, &[]) {
+            let values = LoraValues { rank, scale, a, b, magnitude: None };
+            *lora = Some(Lora::new(values, widths, [].into(), &device));
+        }
     }
     if attached > 0 {
         return Ok(());
@@ -209,6 +250,15 @@ pub trait Adaptable: Module {
     /// The same, to change both.
     fn adapted_mut(&mut self) -> (&mut Self::Below, &mut Attached);
 
+    /// [`adapted_mut`](Self::adapted_mut), and the head of a language model.
+    fn adapted_parts(&mut self) -> (&mut Self::Below, Option<HeadPlace<'_>>, &mut Attached) {
+        let (below, attached) = self.adapted_mut();
+        (below, None, attached)
+    }
+
+    /// Lets go of the low-rank part of the head, which becomes a part of its weight where it is merged.
+    fn let_go_of_head(&mut self, _is_merged: bool) {}
+
     /// Lets gradients reach the heads that are trained with the adapter.
     fn train_heads(&mut self) {}
 
@@ -228,8 +278,8 @@ pub trait Adaptable: Module {
     /// When no layer has one of its names.
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
         let config = self.fitted(config);
-        let (trunk, attached) = self.adapted_mut();
-        attach_fresh(trunk, base_prefix(dir)?, &config, stream)?;
+        let (trunk, head, attached) = self.adapted_parts();
+        attach_fresh(trunk, head, base_prefix(dir)?, &config, stream)?;
         *attached = Some(Arc::new(config));
         Ok(self)
     }
@@ -258,13 +308,33 @@ pub trait Adaptable: Module {
     /// The same model with its adapter off, without gradients: it shares all weights.
     #[must_use]
     fn without_adapter(&self) -> Self {
-        self.valid().let_go(|linear| linear.lora = None)
+        let mut model = self.valid();
+        model.let_go_of_head(false);
+        model.let_go(|linear| linear.lora = None)
+    }
+
+    /// The weights of this model with the adapter of `other`, a model with the same weights; without gradients.
+    #[must_use]
+    fn wearing(&self, other: &Self) -> Self {
+        let (mut model, mut other) = (self.without_adapter(), other.valid());
+        let (from, from_head, from_attached) = other.adapted_parts();
+        let (to, to_head, attached) = model.adapted_parts();
+        for ((_, to), (_, from)) in to.linears_mut().into_iter().zip(from.linears_mut()) {
+            to.lora = from.lora.take();
+        }
+        if let (Some(to), Some(from)) = (to_head, from_head) {
+            *to.lora = from.lora.take();
+        }
+        attached.clone_from(from_attached);
+        model
     }
 
     /// The same model with its adapter folded into the weights, `W + s·BA`, without gradients.
     #[must_use]
     fn merged(&self) -> Self {
-        self.valid().let_go(Linear::merge)
+        let mut model = self.valid();
+        model.let_go_of_head(true);
+        model.let_go(Linear::merge)
     }
 
     /// The model without an adapter, after `each` linear layer has let go of its part.

@@ -255,6 +255,10 @@ impl PeftConfig {
         if self.task_type == TaskType::SequenceClassification {
             numbers += shape.width;
         }
+        if self.task_type == TaskType::CausalLm && matcher.matches_head(super::HEAD) {
+            let (rank, _) = matcher.rank_and_scale(super::HEAD);
+            numbers += rank * (shape.width + shape.vocabulary);
+        }
         Ok((numbers, feed_forward))
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
-use super::{CONFIG_FILE, Layers, PEFT_PREFIX, PeftConfig, TENSORS_FILE, base_prefix};
+use super::{CONFIG_FILE, HEAD, Layers, PEFT_PREFIX, PeftConfig, TENSORS_FILE, base_prefix};
 use crate::error::{Error, Result};
 use crate::model::build::{Builder, Init, Source};
 use crate::model::checkpoint::Checkpoint;
@@ -40,6 +40,12 @@ impl AdapterTensors {
     /// The tensor `name` of this shape; what is wrong with it is reported by [`finish`](Self::finish).
     pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Option<Vec<f32>> {
         self.file.fitting(name, shape, Init::Constant(0.0))
+    }
+
+    /// The head that peft saves beside the adapter of a head, of `outputs` and `inputs`, where there is one.
+    pub(crate) fn base_head(&mut self, (outputs, inputs): (usize, usize)) -> Option<Vec<f32>> {
+        let name = format!("{PEFT_PREFIX}{HEAD}.base_layer.weight");
+        if self.file.has(&name) { self.take(&name, &[outputs, inputs]) } else { None }
     }
 
     /// Whether it holds the tensor `name` of the model's head.

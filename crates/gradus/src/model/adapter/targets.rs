@@ -150,6 +150,11 @@ impl Matcher {
         })
     }
 
+    /// Whether the head gets an adapter: only where it is named, for `all-linear` leaves it out.
+    pub(super) fn matches_head(&self, name: &str) -> bool {
+        !matches!(self.wanted, Names::All) && self.layers.is_none() && self.matches(name)
+    }
+
     /// r, and s.
     pub(super) fn rank_and_scale(&self, name: &str) -> (usize, f32) {
         let rank = self.ranks.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.rank, |(_, rank)| *rank);

@@ -76,7 +76,7 @@ impl Classifier {
         let mut tensors = AdapterTensors::open(&found.path)?;
         checkpoint.forget_where(|name| Head::is_part(family, name) && tensors.holds_head(name));
         let mut encoder = Self::below(&mut checkpoint, dir, weights, device)?;
-        adapter::attach_saved(&mut encoder, family.base_prefix(), &found.config, &mut tensors)?;
+        adapter::attach_saved(&mut encoder, None, family.base_prefix(), &found.config, &mut tensors)?;
         let head = Self::top(&mut tensors.over(&mut checkpoint), dir, &task, &encoder, device)?;
         let mut model = Self::of_parts(encoder, head, task, family);
         model.leave(&mut checkpoint);

@@ -1,0 +1,124 @@
+//! Tinker's own client, unmodified: the package `tinker` of an interpreter that has it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::server::{Server, checkpoint, folder};
+use crate::skip::skipped;
+
+/// The interpreter: `GRADUS_TINKER_PYTHON`, or the one in `PATH`.
+fn python() -> String {
+    std::env::var("GRADUS_TINKER_PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+/// Whether the interpreter has a package; says that a test is left out where it has not.
+fn has(packages: &[&str], test: &str) -> bool {
+    for package in packages {
+        let found = Command::new(python()).args(["-c", &format!("import {package}")]).output();
+        if !found.is_ok_and(|found| found.status.success()) {
+            skipped("tinker", &format!("{test}: {} has no {package}", python()));
+            return false;
+        }
+    }
+    true
+}
+
+/// The script that runs functions of `loops.py`.
+fn script(tests: &[&str], server: &Server, folder: &Path) -> Command {
+    let mut command = Command::new(python());
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tinker/loops.py"))
+        .args(tests)
+        .env("TINKER_BASE_URL", server.url())
+        .env("TINKER_API_KEY", "tml-local")
+        .env("TINKER_TEST_FOLDER", folder)
+        .env("TINKER_TELEMETRY", "0")
+        .env("HF_HUB_OFFLINE", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONWARNINGS", "ignore");
+    command
+}
+
+/// Runs functions of `loops.py` against a server of their own; gives the folder.
+fn run(packages: &[&str], tests: &[&str]) -> Option<tempfile::TempDir> {
+    if !has(packages, &tests.join(", ")) {
+        return None;
+    }
+    let folder = folder(&["gpt2", "qwen3"]);
+    let server = Server::start(folder.path(), 0);
+    let output = script(tests, &server, folder.path()).output().expect("python");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tests:?}: {said}");
+    for test in tests {
+        assert!(said.contains(&format!("{test}: ok")), "{said}");
+    }
+    Some(folder)
+}
+
+const SDK: &[&str] = &["tinker", "torch"];
+
+#[test]
+fn sessions_and_supervised_learning() {
+    let Some(folder) = run(SDK, &["session", "supervised"]) else { return };
+    // Checkpoints are models of `gradus generate` too.
+    let runs = std::fs::read_dir(folder.path().join("tinker")).expect("a folder").flatten();
+    let mut found = runs.map(|run| run.path().join("sampler_weights/sampler")).filter(|path| path.is_dir());
+    let adapter = found.next().expect("it was saved");
+    let prompts = folder.path().join("prompts.jsonl");
+    std::fs::write(&prompts, "{\"prompt\": \"The tea is\"}\n").expect("written");
+    let mut generate = Command::new(env!("CARGO_BIN_EXE_gradus"));
+    generate.arg("generate").arg("--model").arg(&adapter).arg("--prompts").arg(&prompts);
+    generate.args(["--max-new-tokens", "8", "--temperature", "0", "--quiet"]);
+    let output = generate.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("warm"), "{said}");
+    assert!(checkpoint(folder.path(), "tinker://none:train:0/weights/x").parent().is_some_and(|of| !of.exists()));
+}
+
+#[test]
+fn reinforcement_learning() {
+    run(SDK, &["reinforcement"]);
+}
+
+#[test]
+fn distillation_and_losses_of_the_client() {
+    run(SDK, &["distillation", "custom"]);
+}
+
+#[test]
+fn what_samplers_tell_and_what_is_refused() {
+    run(SDK, &["sampling", "refused"]);
+}
+
+#[test]
+fn eight_clients_at_once() {
+    run(SDK, &["many"]);
+}
+
+#[test]
+fn the_client_survives_a_server_that_is_killed() {
+    if !has(SDK, "survives") {
+        return;
+    }
+    let folder = folder(&["qwen3"]);
+    let mut server = Server::start(folder.path(), 0);
+    let mut child = script(&["survives"], &server, folder.path()).stdout(Stdio::piped()).spawn().expect("python");
+    let (mut kills, mut is_ok) = (0, false);
+    for line in BufReader::new(child.stdout.take().expect("its output")).lines() {
+        let line = line.expect("text");
+        if line == "now" {
+            let port = server.port;
+            server.kill();
+            server = Server::start(folder.path(), port);
+            kills += 1;
+        }
+        is_ok |= line == "survives: ok";
+    }
+    assert!(child.wait().expect("it ends").success() && is_ok && kills == 4, "{kills} kills");
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_torch() {
+    run(&["tinker", "torch", "peft", "transformers"], &["parity"]);
+}

@@ -1,0 +1,307 @@
+//! Where checkpoints lie: `tinker/RUN/weights/NAME` and `tinker/RUN/sampler_weights/NAME` below the folder that is served. Each is
+//! an adapter as the library writes it; what is trained on has the state of its optimizer beside it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gradus::calendar::date;
+use gradus::files::atomic;
+use gradus::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What addresses of checkpoints begin with.
+const SCHEME: &str = "tinker://";
+
+/// What is known of a checkpoint besides its adapter.
+const FILE: &str = "tinker.json";
+
+/// The last state of a model, which a server that starts again goes on from.
+const STATE: &str = ".state";
+
+/// Adapters of samplers without a name.
+const SAMPLERS: &str = ".samplers";
+
+/// The name of what a model had learned last when it ended.
+const FINAL: &str = "final";
+
+/// The longest name.
+const NAME_MAX: usize = 128;
+
+/// What a checkpoint is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// To go on training: `weights`.
+    Training,
+    /// To sample: `sampler_weights`.
+    Sampling,
+}
+
+impl Use {
+    /// The folder, and the part of an address.
+    pub fn segment(self) -> &'static str {
+        match self {
+            Self::Training => "weights",
+            Self::Sampling => "sampler_weights",
+        }
+    }
+
+    /// What clients call it.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Sampling => "sampler",
+        }
+    }
+}
+
+/// A checkpoint by its address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The id of the model that wrote it.
+    pub run: String,
+    /// What it is for.
+    pub of: Use,
+    /// Its name.
+    pub name: String,
+}
+
+/// What is known of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// The name of its base model.
+    pub base_model: String,
+    /// r
+    pub rank: usize,
+    /// When it was written, in seconds since 1970.
+    pub time: u64,
+    /// What its client noted.
+    pub user_metadata: Option<Value>,
+    /// The request that it holds everything up to.
+    pub seq: u64,
+}
+
+impl Place {
+    /// The checkpoint at an address.
+    ///
+    /// # Errors
+    /// When the address has another form.
+    pub fn parse(path: &str) -> Result<Self> {
+        let wrong = || {
+            Error::input(format!("`{path}` is no address of a checkpoint"))
+                .with_hint("an address looks like `tinker://RUN/weights/NAME`, as `save_state` gives it")
+        };
+        let parts: Vec<&str> = path.strip_prefix(SCHEME).ok_or_else(wrong)?.split('/').collect();
+        let [run, segment, name] = parts[..] else { return Err(wrong()) };
+        let of = [Use::Training, Use::Sampling].into_iter().find(|of| of.segment() == segment).ok_or_else(wrong)?;
+        let is_run =
+            !run.is_empty() && run.len() <= NAME_MAX && run.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':');
+        if !is_run {
+            return Err(wrong());
+        }
+        check_name(name)?;
+        Ok(Self { run: run.to_owned(), of, name: name.to_owned() })
+    }
+
+    /// A checkpoint of a model.
+    ///
+    /// # Errors
+    /// When the name is none that a folder can have everywhere.
+    pub fn new(run: &str, of: Use, name: &str) -> Result<Self> {
+        check_name(name)?;
+        Ok(Self { run: run.to_owned(), of, name: name.to_owned() })
+    }
+
+    /// Its address.
+    pub fn path(&self) -> String {
+        format!("{SCHEME}{}/{}/{}", self.run, self.of.segment(), self.name)
+    }
+
+    /// Where it lies below `folder`.
+    pub fn directory(&self, folder: &Path) -> PathBuf {
+        run_directory(folder, &self.run).join(self.of.segment()).join(&self.name)
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn about(&self, folder: &Path) -> Result<About> {
+        let directory = self.directory(folder);
+        if !directory.is_dir() {
+            return Err(Error::input(format!("there is no checkpoint `{}`", self.path())));
+        }
+        read_about(&directory)
+    }
+}
+
+/// Refuses a name that could lead elsewhere.
+fn check_name(name: &str) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let fits = (1..=NAME_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_plain);
+    match fits {
+        true => Ok(()),
+        false => Err(Error::input(format!("`{name}` is no name of a checkpoint")).with_hint(format!(
+            "1 to {NAME_MAX} letters, digits, `-`, `_` and `.` are possible; it begins with no `.`"
+        ))),
+    }
+}
+
+/// The folder of a model. Its id has colons, which some file systems do not.
+fn run_directory(folder: &Path, run: &str) -> PathBuf {
+    folder.join(run.replace(':', "-"))
+}
+
+/// Where the last state of a model lies.
+pub fn state(folder: &Path, run: &str) -> PathBuf {
+    run_directory(folder, run).join(STATE)
+}
+
+/// Where the adapter of a sampler without a name lies, below `folder`.
+pub fn sampler(run: &str, seq: u64) -> String {
+    format!("{}/{SAMPLERS}/{seq}", run.replace(':', "-"))
+}
+
+/// Removes adapters of samplers without a name that are in no use.
+pub fn drop_samplers(folder: &Path, used: &BTreeSet<String>) {
+    for run in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        for sampler in std::fs::read_dir(run.path().join(SAMPLERS)).into_iter().flatten().flatten() {
+            let name = format!("{}/{SAMPLERS}/{}", run.file_name().display(), sampler.file_name().display());
+            if !used.contains(&name) {
+                // It may be gone already.
+                let _ = std::fs::remove_dir_all(sampler.path());
+            }
+        }
+    }
+}
+
+/// Mends what a killed server left half-written.
+///
+/// # Errors
+/// When something cannot be removed or renamed.
+pub fn recover(folder: &Path) -> Result<()> {
+    for run in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let within = [Use::Training.segment(), Use::Sampling.segment(), SAMPLERS].map(|name| run.join(name));
+        for directory in [run].into_iter().chain(within).filter(|path| path.is_dir()) {
+            atomic::recover(&directory)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the last state of a model that has ended a checkpoint, where there is one.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub fn keep_state(folder: &Path, run: &str) -> Result<()> {
+    let state = state(folder, run);
+    if !state.is_dir() {
+        return Ok(());
+    }
+    let weights = run_directory(folder, run).join(Use::Training.segment());
+    std::fs::create_dir_all(&weights).map_err(|error| Error::io(&weights, error))?;
+    let free = (1..).map(|i| if i == 1 { FINAL.to_owned() } else { format!("{FINAL}-{i}") });
+    let to = free.map(|name| weights.join(name)).find(|path| !path.exists()).expect("there is a free number");
+    std::fs::rename(&state, &to).map_err(|error| Error::io(&to, error))
+}
+
+/// Writes what is known of a checkpoint into its directory.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_about(directory: &Path, about: &About) -> Result<()> {
+    let text = serde_json::to_vec_pretty(about).expect("plain data");
+    atomic::write_bytes(&directory.join(FILE), &text)
+}
+
+/// Reads it.
+///
+/// # Errors
+/// When it is missing or broken.
+pub fn read_about(directory: &Path) -> Result<About> {
+    let path = directory.join(FILE);
+    let text = std::fs::read(&path).map_err(|error| Error::io(&path, error))?;
+    serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
+}
+
+/// A time as clients read it: UTC.
+pub fn time(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
+}
+
+/// The checkpoints of a run, as clients read them.
+pub fn list(folder: &Path, run: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    for of in [Use::Training, Use::Sampling] {
+        let within = run_directory(folder, run).join(of.segment());
+        for entry in std::fs::read_dir(within).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let (Ok(place), Ok(about)) = (Place::new(run, of, &name), read_about(&entry.path())) else { continue };
+            let files = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
+            let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+            let described = json!({
+                "checkpoint_id": format!("{}/{name}", of.segment()),
+                "checkpoint_type": of.kind(),
+                "time": time(about.time),
+                "tinker_path": place.path(),
+                "size_bytes": bytes,
+                "public": false,
+                "user_metadata": about.user_metadata,
+                "expires_at": null,
+            });
+            found.push((about.time, name, described));
+        }
+    }
+    found.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    found.into_iter().map(|(_, _, described)| described).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_nowhere_else() {
+        let place = Place::parse("tinker://s1:train:0/weights/step-3").expect("an address");
+        assert_eq!(place.path(), "tinker://s1:train:0/weights/step-3");
+        assert_eq!(place.directory(Path::new("/f")), Path::new("/f/s1-train-0/weights/step-3"));
+        for wrong in [
+            "",
+            "tinker://",
+            "tinker://a/weights",
+            "tinker://a/weights/..",
+            "tinker://../weights/x",
+            "tinker://a/b/c",
+            "tinker://a/weights/x/y",
+            "tinker://a/weights/.state",
+            "tinker://a/weights/x\\y",
+            "/etc/passwd",
+            "file://a/weights/x",
+        ] {
+            assert!(Place::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Place::new("a", Use::Training, &"x".repeat(129)).is_err());
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        // `date -u -d @SECONDS +%FT%TZ` of GNU coreutils.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_764_115_199, "2025-11-25T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(time(seconds), text);
+        }
+    }
+}

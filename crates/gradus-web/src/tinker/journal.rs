@@ -1,0 +1,234 @@
+//! What was accepted, written through to the disk before it is answered: one SQLite file in the folder of checkpoints.
+//!
+//! A request is written before the client hears that it was accepted, and what became of it before the client can ask for that. A
+//! server that is killed goes on from the last saved state of every model and repeats the requests after it, which give the same
+//! bits. So no step that was accepted is lost, and none is taken twice.
+
+use std::path::{Path, PathBuf};
+
+use gradus::{Error, Result};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::outcome::Outcome;
+
+/// The file.
+const FILE: &str = "journal.sqlite";
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, key TEXT UNIQUE, ended INTEGER NOT NULL DEFAULT 0) STRICT;
+    CREATE TABLE IF NOT EXISTS models (
+        id TEXT PRIMARY KEY, session TEXT NOT NULL, base TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0) STRICT;
+    CREATE TABLE IF NOT EXISTS requests (
+        model TEXT NOT NULL, seq INTEGER NOT NULL, kind TEXT NOT NULL, body BLOB, outcome BLOB,
+        PRIMARY KEY (model, seq)) STRICT;
+    CREATE TABLE IF NOT EXISTS samplers (
+        id TEXT PRIMARY KEY, session TEXT NOT NULL, base TEXT NOT NULL, directory TEXT, path TEXT,
+        ended INTEGER NOT NULL DEFAULT 0) STRICT;
+";
+
+/// The file.
+pub struct Journal {
+    path: PathBuf,
+    file: Connection,
+}
+
+/// A request as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its number.
+    pub seq: u64,
+    /// What it asks for.
+    pub kind: String,
+    /// Its body; empty where nothing needs it any more.
+    pub body: Vec<u8>,
+    /// What became of it.
+    pub outcome: Option<Outcome>,
+}
+
+/// A model as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelLine {
+    /// Its id.
+    pub id: String,
+    /// Its session.
+    pub session: String,
+    /// The name of its base.
+    pub base: String,
+}
+
+/// A sampler as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SamplerLine {
+    /// Its id.
+    pub id: String,
+    /// Its session.
+    pub session: String,
+    /// The name of its base.
+    pub base: String,
+    /// Where its adapter lies, below the folder of checkpoints.
+    pub directory: Option<String>,
+    /// The checkpoint it was made from, where a client named one.
+    pub path: Option<String>,
+}
+
+impl Journal {
+    /// Opens the file in `folder`, which this process alone may use.
+    ///
+    /// # Errors
+    /// When another server uses it, or it is broken.
+    pub fn open(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+        let path = folder.join(FILE);
+        let open = || {
+            let file = Connection::open(&path)?;
+            file.execute_batch(
+                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;",
+            )?;
+            file.execute_batch(&format!("BEGIN EXCLUSIVE; {TABLES} COMMIT;"))?;
+            Ok(file)
+        };
+        let file = open().map_err(|error: rusqlite::Error| match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+                Error::input(format!("another server trains in `{}`", folder.display()))
+                    .with_hint("stop it, or serve another folder")
+            }
+            _ => failed(&path, &error),
+        })?;
+        Ok(Self { path, file })
+    }
+
+    fn done<T>(&self, done: rusqlite::Result<T>) -> Result<T> {
+        done.map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Adds a session; `key` tells a repeated request from a new one.
+    pub fn add_session(&self, id: &str, key: Option<&str>) -> Result<()> {
+        self.done(self.file.execute("INSERT INTO sessions (id, key) VALUES (?1, ?2)", params![id, key])).map(drop)
+    }
+
+    /// The session that was added with `key`.
+    pub fn session_of(&self, key: &str) -> Result<Option<String>> {
+        let sql = "SELECT id FROM sessions WHERE key = ?1 AND NOT ended";
+        self.done(self.file.query_row(sql, [key], |row| row.get(0)).optional())
+    }
+
+    /// Adds a model and the request that makes it.
+    pub fn add_model(&mut self, model: &ModelLine, kind: &str, body: &[u8]) -> Result<()> {
+        let added = (|| {
+            let change = self.file.transaction()?;
+            let ModelLine { id, session, base } = model;
+            change.execute("INSERT INTO models (id, session, base) VALUES (?1, ?2, ?3)", params![id, session, base])?;
+            let sql = "INSERT INTO requests (model, seq, kind, body) VALUES (?1, 0, ?2, ?3)";
+            change.execute(sql, params![id, kind, body])?;
+            change.commit()
+        })();
+        self.done(added)
+    }
+
+    /// Adds a request.
+    pub fn add(&self, model: &str, seq: u64, kind: &str, body: &[u8]) -> Result<()> {
+        let sql = "INSERT INTO requests (model, seq, kind, body) VALUES (?1, ?2, ?3, ?4)";
+        self.done(self.file.prepare(sql).and_then(|mut add| add.execute(params![model, seq as i64, kind, body])))
+            .map(drop)
+    }
+
+    /// Writes what became of a request, and the name of the model's base, which a checkpoint may tell.
+    pub fn finish(&self, model: &str, seq: u64, outcome: &Outcome) -> Result<()> {
+        let sql = "UPDATE requests SET outcome = ?3 WHERE model = ?1 AND seq = ?2";
+        let finish = |bytes: Vec<u8>| self.file.prepare(sql)?.execute(params![model, seq as i64, bytes]);
+        self.done(finish(outcome.write())).map(drop)
+    }
+
+    /// Forgets what requests up to `seq` asked for, which a saved state holds; and what became of those before `kept`.
+    pub fn forget(&mut self, model: &str, seq: u64, kept: u64) -> Result<()> {
+        let forgotten = (|| {
+            let change = self.file.transaction()?;
+            let sql = "UPDATE requests SET body = NULL WHERE model = ?1 AND seq <= ?2 AND body IS NOT NULL AND outcome IS NOT NULL";
+            change.execute(sql, params![model, seq as i64])?;
+            let sql = "DELETE FROM requests WHERE model = ?1 AND seq < ?2 AND body IS NULL AND seq > 0";
+            change.execute(sql, params![model, kept as i64])?;
+            change.commit()
+        })();
+        self.done(forgotten)
+    }
+
+    /// Adds a sampler.
+    pub fn add_sampler(&self, sampler: &SamplerLine) -> Result<()> {
+        let SamplerLine { id, session, base, directory, path } = sampler;
+        let sql = "INSERT INTO samplers (id, session, base, directory, path) VALUES (?1, ?2, ?3, ?4, ?5)";
+        self.done(self.file.execute(sql, params![id, session, base, directory, path])).map(drop)
+    }
+
+    /// Removes a sampler.
+    pub fn end_sampler(&self, id: &str) -> Result<()> {
+        self.done(self.file.execute("UPDATE samplers SET ended = 1 WHERE id = ?1", [id])).map(drop)
+    }
+
+    /// Ends a model: nothing of it is asked for any more.
+    pub fn end_model(&mut self, id: &str) -> Result<()> {
+        let ended = (|| {
+            let change = self.file.transaction()?;
+            change.execute("UPDATE models SET ended = 1 WHERE id = ?1", [id])?;
+            change.execute("DELETE FROM requests WHERE model = ?1", [id])?;
+            change.commit()
+        })();
+        self.done(ended)
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, id: &str) -> Result<()> {
+        self.done(self.file.execute("UPDATE sessions SET ended = 1 WHERE id = ?1", [id])).map(drop)
+    }
+
+    /// Whether a session has ended; nothing where there never was one.
+    pub fn has_ended(&self, id: &str) -> Result<Option<bool>> {
+        let sql = "SELECT ended FROM sessions WHERE id = ?1";
+        self.done(self.file.query_row(sql, [id], |row| row.get(0)).optional())
+    }
+
+    /// The sessions that have not ended.
+    pub fn sessions(&self) -> Result<Vec<String>> {
+        self.all("SELECT id FROM sessions WHERE NOT ended", |row| row.get(0))
+    }
+
+    /// The models that have not ended.
+    pub fn models(&self) -> Result<Vec<ModelLine>> {
+        self.all("SELECT id, session, base FROM models WHERE NOT ended", |row| {
+            Ok(ModelLine { id: row.get(0)?, session: row.get(1)?, base: row.get(2)? })
+        })
+    }
+
+    /// The samplers that have not ended, in the order in which they were added.
+    pub fn samplers(&self) -> Result<Vec<SamplerLine>> {
+        self.all("SELECT id, session, base, directory, path FROM samplers WHERE NOT ended ORDER BY rowid", |row| {
+            let (id, session, base) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(SamplerLine { id, session, base, directory: row.get(3)?, path: row.get(4)? })
+        })
+    }
+
+    /// The requests of a model that are there, in order.
+    pub fn lines(&self, model: &str) -> Result<Vec<Line>> {
+        let read = || {
+            let sql = "SELECT seq, kind, body, outcome FROM requests WHERE model = ?1 ORDER BY seq";
+            let mut query = self.file.prepare(sql)?;
+            let rows = query.query_map([model], |row| {
+                let (body, outcome): (Option<Vec<u8>>, Option<Vec<u8>>) = (row.get(2)?, row.get(3)?);
+                let outcome = outcome.and_then(|bytes| Outcome::read(&bytes));
+                let seq = row.get::<_, i64>(0)?.cast_unsigned();
+                Ok(Line { seq, kind: row.get(1)?, body: body.unwrap_or_default(), outcome })
+            })?;
+            rows.collect()
+        };
+        self.done(read())
+    }
+
+    fn all<T>(&self, sql: &str, each: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>> {
+        let read = || self.file.prepare(sql)?.query_map([], each)?.collect();
+        self.done(read())
+    }
+}
+
+/// An error of SQLite. A full disk is told as the system tells it: it may pass.
+fn failed(path: &Path, error: &rusqlite::Error) -> Error {
+    Error::io(path, std::io::Error::other(error.to_string()))
+}

@@ -1,0 +1,766 @@
+//! The training server that Tinker's clients understand, at `/api/v1/`.
+//!
+//! A client opens a session, makes models (adapters on a base that all share) and sends numbered requests to them. Every request is
+//! answered at once with an id, and `retrieve_future` waits for what becomes of it. A request that is repeated is done once.
+//!
+//! [`registry`] knows who is there and what was asked for; [`journal`] writes it through to the disk; [`worker`] is the thread that
+//! computes, a little for everybody in turn. [`data`] and [`sampling`] read requests. Checkpoints are ordinary directories
+//! ([`checkpoints`]).
+
+mod checkpoints;
+mod data;
+mod journal;
+mod outcome;
+mod proto;
+mod registry;
+mod sampling;
+mod worker;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path as PathOf, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use gradus::model::{ModelDir, ModelShape};
+use prost::Message;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::app::App;
+use crate::guard::BODY_BYTES;
+use crate::models::{Computing, Found as FoundModel, Kind as ModelKind, Models};
+use checkpoints::{Place, Use};
+use journal::Journal;
+use outcome::{Outcome, Refused, answer};
+use proto::ForwardBackwardRequest;
+use registry::{Found, Kind, Registry};
+use sampling::SampleBody;
+use worker::Worker;
+
+/// What everything is below of.
+pub const PREFIX: &str = "/api/v1/";
+
+/// The folder of checkpoints, in the folder that is served.
+const FOLDER: &str = "tinker";
+
+/// Who may train, and how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainingOptions {
+    /// The most sessions at work.
+    pub sessions: usize,
+    /// The most models in memory; others rest on the disk.
+    pub models: usize,
+    /// The most tokens of a forward pass; a longer text is a pass of its own.
+    pub pass_tokens: usize,
+    /// After so long without a word, a session's models leave memory, and it makes room for another.
+    pub silent: Duration,
+    /// After so long without a word, a session ends.
+    pub lost: Duration,
+    /// How long requests wait for one before them that has not come.
+    pub gap: Duration,
+    /// How long a client that asks what became of a request is kept waiting before it is told to ask again.
+    pub patience: Duration,
+}
+
+impl Default for TrainingOptions {
+    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a day, 10 minutes, 20 seconds.
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            models: 16,
+            pass_tokens: 4096,
+            silent: Duration::from_secs(600),
+            lost: Duration::from_secs(86_400),
+            gap: Duration::from_secs(600),
+            patience: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What handlers and the thread that computes share.
+struct Shared {
+    folder: PathBuf,
+    registry: Mutex<Registry>,
+    work: Condvar,
+    news: watch::Sender<u64>,
+    has_ended: AtomicBool,
+    patience: Duration,
+}
+
+impl Shared {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do, for so long at most.
+    fn wait<'r>(&self, registry: MutexGuard<'r, Registry>, most: Duration) -> MutexGuard<'r, Registry> {
+        self.work.wait_timeout(registry, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Wakes who waits for what becomes of a request.
+    fn tell(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+}
+
+/// What computing needs.
+struct Computer {
+    models: Arc<Models>,
+    computing: Computing,
+    options: TrainingOptions,
+}
+
+/// The training server. Its thread ends with it.
+pub struct Training {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Training {
+    /// Goes on with what is in `folder`, which is served.
+    ///
+    /// # Errors
+    /// When another server trains there, or the journal cannot be read.
+    pub fn open(
+        folder: &Path,
+        models: Arc<Models>,
+        computing: Computing,
+        options: TrainingOptions,
+    ) -> gradus::Result<Self> {
+        let folder = folder.join(FOLDER);
+        let registry = Registry::open(Journal::open(&folder)?, options.clone())?;
+        checkpoints::recover(&folder)?;
+        let (news, _) = watch::channel(0);
+        let (work, has_ended) = (Condvar::new(), AtomicBool::new(false));
+        let (registry, patience) = (Mutex::new(registry), options.patience);
+        let shared = Arc::new(Shared { folder, registry, work, news, has_ended, patience });
+        let (own, computer) = (Arc::clone(&shared), Computer { models, computing, options });
+        let thread = std::thread::spawn(move || Worker::run(own, computer));
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::SeqCst);
+        self.shared.work.notify_all();
+        // What it does now is in the journal. The next server may open that only after it has ended.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The routes below `/api/v1`.
+pub fn routes() -> Router<Arc<App>> {
+    let at = |path: &str| format!("{PREFIX}{path}");
+    Router::new()
+        .route(&at("healthz"), get(healthy))
+        .route(&at("client/config"), post(config))
+        .route(&at("client/dynamic_config"), post(dynamic_config))
+        .route(&at("telemetry"), post(telemetry))
+        .route(&at("get_server_capabilities"), get(capabilities))
+        .route(&at("create_session"), post(create_session))
+        .route(&at("session_heartbeat"), post(heartbeat))
+        .route(&at("sessions/{id}"), get(session))
+        .route(&at("sessions/{id}/finish"), post(finish_session))
+        .route(&at("create_model"), post(create_model))
+        .route(&at("get_info"), post(info))
+        .route(&at("unload_model"), post(unload))
+        .route(&at("forward_backward"), post(forward_backward))
+        .route(&at("optim_step"), post(optim_step))
+        .route(&at("save_weights"), post(save_weights))
+        .route(&at("save_weights_for_sampler"), post(save_for_sampler))
+        .route(&at("save_weights_external"), post(save_external))
+        .route(&at("load_weights"), post(load_weights))
+        .route(&at("create_sampling_session"), post(create_sampler))
+        .route(&at("join_sampling_session"), post(join_sampler))
+        .route(&at("samplers/{id}"), get(sampler))
+        .route(&at("asample"), post(sample))
+        .route(&at("cancel_future"), post(cancel))
+        .route(&at("retrieve_future"), post(retrieve))
+        .route(&at("weights_info"), post(weights_info))
+        .route(&at("training_runs/{run}"), get(run))
+        .route(&at("training_runs/{run}/checkpoints"), get(list_checkpoints))
+        .route(&at("training_runs/{run}/checkpoints/{of}/{name}"), axum::routing::delete(delete_checkpoint))
+        .route(&at("{*rest}"), get(nothing).post(nothing).put(nothing).delete(nothing))
+}
+
+/// A request that was not let in, in the form of this API.
+pub fn refusal(status: StatusCode, why: &str) -> Response {
+    Refused::new(status, why).into_response()
+}
+
+type Done = Result<Response, Refused>;
+
+fn shared(app: &App) -> Result<&Arc<Shared>, Refused> {
+    let training = app.tinker.as_ref().map(|training| &training.shared);
+    training.ok_or_else(|| Refused::missing("this server does not train: start it with `gradus serve --training-api`"))
+}
+
+/// Does something with the registry beside the server's thread: it may wait for the disk.
+async fn with<R: Send + 'static>(
+    app: &App,
+    ask: impl FnOnce(&mut Registry) -> Result<R, Refused> + Send + 'static,
+) -> Result<R, Refused> {
+    let shared = Arc::clone(shared(app)?);
+    let asked = tokio::task::spawn_blocking(move || {
+        let found = ask(&mut shared.registry());
+        shared.work.notify_all();
+        found
+    });
+    asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
+}
+
+/// A body in JSON.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| Refused::request(format!("the request cannot be read: {error}")))
+}
+
+fn ok(value: &Value) -> Response {
+    answer(StatusCode::OK, value)
+}
+
+/// A request was accepted.
+fn promised(request: &str, model: Option<&str>) -> Response {
+    ok(&json!({ "request_id": request, "model_id": model }))
+}
+
+async fn nothing(State(app): State<Arc<App>>) -> Refused {
+    match shared(&app) {
+        Ok(_) => Refused::missing("there is nothing here: docs/tinker.md lists what this server supports"),
+        Err(refused) => refused,
+    }
+}
+
+async fn healthy(State(app): State<Arc<App>>) -> Done {
+    shared(&app)?;
+    Ok(ok(&json!({ "status": "ok" })))
+}
+
+async fn config(State(app): State<Arc<App>>) -> Done {
+    shared(&app)?;
+    Ok(ok(&json!({ "pjwt_auth_enabled": false })))
+}
+
+async fn dynamic_config(State(app): State<Arc<App>>) -> Done {
+    shared(&app)?;
+    Ok(ok(&json!({ "sample_cancel_enabled": true })))
+}
+
+/// What clients say of themselves is not kept.
+async fn telemetry(State(app): State<Arc<App>>) -> Done {
+    shared(&app)?;
+    Ok(ok(&json!({ "status": "accepted" })))
+}
+
+/// Base models: those that answer and are no adapters.
+fn bases(models: &Models) -> Vec<(FoundModel, ModelDir)> {
+    let found = models.list().into_iter().filter(|found| found.kind == ModelKind::Language);
+    let opened = found.filter_map(|found| {
+        let dir = ModelDir::open(&gradus::inference::model_of(&found.path).ok()?).ok()?;
+        dir.adapter.is_none().then_some((found, dir))
+    });
+    opened.collect()
+}
+
+async fn capabilities(State(app): State<Arc<App>>) -> Done {
+    shared(&app)?;
+    let models = Arc::clone(&app.models);
+    let list = move || {
+        let described = bases(&models).into_iter().map(|(found, dir)| {
+            let longest = ModelShape::of(&dir).ok().and_then(|shape| shape.max_positions);
+            json!({ "model_name": found.name, "max_context_length": longest, "trainable": true, "sampleable": true })
+        });
+        described.collect::<Vec<_>>()
+    };
+    let supported = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+    Ok(ok(&json!({ "supported_models": supported })))
+}
+
+async fn create_session(State(app): State<Arc<App>>, headers: HeaderMap, _body: Bytes) -> Done {
+    let key = headers.get("x-idempotency-key").and_then(|key| key.to_str().ok()).map(str::to_owned);
+    let id = with(&app, move |registry| registry.create_session(key.as_deref())).await?;
+    Ok(ok(&json!({ "type": "create_session", "session_id": id })))
+}
+
+#[derive(Deserialize)]
+struct OfSession {
+    session_id: String,
+}
+
+async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfSession { session_id } = read(&body)?;
+    with(&app, move |registry| registry.touch(&session_id)).await?;
+    Ok(ok(&json!({ "type": "session_heartbeat" })))
+}
+
+async fn session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+    let (models, samplers) = with(&app, move |registry| registry.of_session(&id)).await?;
+    Ok(ok(&json!({ "training_run_ids": models, "sampler_ids": samplers })))
+}
+
+async fn finish_session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+    with(&app, move |registry| {
+        registry.end_session(&id);
+        Ok(())
+    })
+    .await?;
+    Ok(ok(&json!({})))
+}
+
+/// The adapter that is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct LoraBody {
+    rank: usize,
+    seed: Option<i64>,
+    #[serde(default = "yes")]
+    train_unembed: bool,
+    #[serde(default = "yes")]
+    train_mlp: bool,
+    #[serde(default = "yes")]
+    train_attn: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The body of `create_model`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct CreateBody {
+    session_id: String,
+    model_seq_id: u64,
+    base_model: String,
+    lora_config: Option<LoraBody>,
+    #[serde(default)]
+    optimizer_config: Value,
+}
+
+/// The name of a base that is there.
+async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
+    let (models, name) = (Arc::clone(&app.models), name.to_owned());
+    let look = move || {
+        let all = bases(&models);
+        if all.iter().any(|(found, _)| found.name == name) {
+            return Ok(());
+        }
+        let known: Vec<String> = all.into_iter().map(|(found, _)| format!("`{}`", found.name)).collect();
+        Err(Refused::missing(format!("there is no base model `{name}`: there are {}", known.join(", "))))
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| Err(Refused::missing("the models cannot be listed")))
+}
+
+async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let mut create: CreateBody = read(&body)?;
+    base(&app, &create.base_model).await?;
+    // What is random is written down: the request may be repeated.
+    if let Some(lora) = create.lora_config.as_mut().filter(|lora| lora.seed.is_none()) {
+        lora.seed = Some(sampling::random()?.cast_signed());
+    }
+    let text = serde_json::to_vec(&create).map_err(|error| Refused::request(error.to_string()))?;
+    let CreateBody { session_id, model_seq_id, base_model, .. } = create;
+    let made =
+        with(&app, move |registry| registry.create_model(&session_id, model_seq_id, &base_model, Kind::Create, &text));
+    let (model, request) = made.await?;
+    Ok(promised(&request, Some(&model)))
+}
+
+#[derive(Deserialize)]
+struct OfModel {
+    model_id: String,
+}
+
+async fn info(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfModel { model_id } = read(&body)?;
+    let id = model_id.clone();
+    let (base, made) = with(&app, move |registry| registry.info(&id)).await?;
+    let Outcome::Json(made) = &*made else {
+        return Err(Refused::request(format!("the model `{model_id}` was not made: its first request failed")));
+    };
+    let rank = serde_json::from_str::<Value>(made).ok().and_then(|made| made["lora_rank"].as_u64());
+    let (models, name) = (Arc::clone(&app.models), base.clone());
+    let described = move || {
+        let dir = ModelDir::open(&gradus::inference::model_of(&models.language(&name).ok()?.path).ok()?).ok()?;
+        let tokenizer = dir.tokenizer_dir().to_string_lossy().into_owned();
+        Some(json!({ "arch": dir.model_type(), "model_name": name, "tokenizer_id": tokenizer }))
+    };
+    let data = tokio::task::spawn_blocking(described).await.ok().flatten();
+    let data = data.unwrap_or_else(|| json!({ "model_name": base }));
+    Ok(ok(&json!({
+        "type": "get_info",
+        "model_id": model_id,
+        "model_data": data,
+        "optimizer_config": { "type": "adamw" },
+        "is_lora": true,
+        "lora_rank": rank,
+        "model_name": base,
+    })))
+}
+
+async fn unload(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfModel { model_id } = read(&body)?;
+    let id = model_id.clone();
+    with(&app, move |registry| registry.unload(&id)).await?;
+    Ok(promised(&format!("{model_id}{UNLOADED}"), Some(&model_id)))
+}
+
+/// The end of the id of a request that unloads a model.
+const UNLOADED: &str = ":unload";
+
+/// Takes a numbered request to a model.
+async fn submit(app: &App, model: String, seq: u64, kind: Kind, body: Bytes) -> Done {
+    let id = model.clone();
+    let request = with(app, move |registry| registry.submit(&id, seq, kind, &body)).await?;
+    Ok(promised(&request, Some(&model)))
+}
+
+/// The body as it was before it was compressed.
+fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refused> {
+    match headers.get(header::CONTENT_ENCODING).map(|of| of.to_str().unwrap_or_default()) {
+        None | Some("identity") => Ok(body),
+        Some("zstd") => {
+            let mut whole = Vec::new();
+            let broken = |error: std::io::Error| Refused::request(format!("the body is no zstd: {error}"));
+            let decoder = zstd::Decoder::new(&body[..]).map_err(broken)?;
+            decoder.take(BODY_BYTES as u64 + 1).read_to_end(&mut whole).map_err(broken)?;
+            match whole.len() <= BODY_BYTES {
+                true => Ok(whole.into()),
+                false => Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 16 MiB")),
+            }
+        }
+        Some(other) => {
+            let message = format!("`Content-Encoding` is `{other}`, but `zstd` or none is needed");
+            Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+        }
+    }
+}
+
+async fn forward_backward(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Done {
+    shared(&app)?;
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("application/x-protobuf") {
+        let message = "the body must be a protocol buffer, and `Content-Type` say `application/x-protobuf`";
+        return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let body = plain(&headers, body)?;
+    let request = ForwardBackwardRequest::decode(&body[..])
+        .map_err(|error| Refused::request(format!("the body is no `ForwardBackwardRequest`: {error}")))?;
+    let seq = u64::try_from(request.seq_id).unwrap_or(0);
+    submit(&app, request.model_id, seq, Kind::ForwardBackward, body).await
+}
+
+#[derive(Deserialize)]
+struct Numbered {
+    model_id: String,
+    seq_id: Option<u64>,
+}
+
+/// Takes a numbered request in JSON.
+async fn submit_json(app: &App, kind: Kind, body: Bytes) -> Done {
+    let Numbered { model_id, seq_id } = read(&body)?;
+    submit(app, model_id, seq_id.unwrap_or(0), kind, body).await
+}
+
+/// The body of `optim_step`.
+#[derive(Debug, Clone, Deserialize)]
+struct StepBody {
+    adam_params: Option<AdamBody>,
+    optimizer_params: Option<Value>,
+}
+
+/// The constants of a step; what is missing is the default of Tinker's clients.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+struct AdamBody {
+    #[serde(deserialize_with = "number")]
+    learning_rate: f64,
+    #[serde(deserialize_with = "number")]
+    beta1: f64,
+    #[serde(deserialize_with = "number")]
+    beta2: f64,
+    #[serde(deserialize_with = "number")]
+    eps: f64,
+    #[serde(deserialize_with = "number")]
+    weight_decay: f64,
+    #[serde(deserialize_with = "number")]
+    grad_clip_norm: f64,
+}
+
+/// A number. Clients write null for one that is not finite.
+fn number<'d, D: Deserializer<'d>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+impl Default for AdamBody {
+    fn default() -> Self {
+        Self { learning_rate: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-12, weight_decay: 0.0, grad_clip_norm: 0.0 }
+    }
+}
+
+async fn optim_step(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    submit_json(&app, Kind::Step, body).await
+}
+
+/// The body of `save_weights`. Checkpoints do not expire.
+#[derive(Debug, Clone, Deserialize)]
+struct SaveBody {
+    path: Option<String>,
+    #[serde(default)]
+    overwrite: bool,
+    user_metadata: Option<Value>,
+}
+
+async fn save_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    submit_json(&app, Kind::Save, body).await
+}
+
+/// The body of `save_weights_for_sampler`. A sampler of the kind `inflight` keeps the weights that it was made with, as it may.
+#[derive(Debug, Clone, Deserialize)]
+struct SaveForSamplerBody {
+    path: Option<String>,
+    sampling_session_seq_id: Option<u64>,
+    user_metadata: Option<Value>,
+}
+
+async fn save_for_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    submit_json(&app, Kind::SaveForSampler, body).await
+}
+
+async fn save_external(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let Numbered { model_id, seq_id } = read(&body)?;
+    let what = Bytes::from_static(b"save_weights_external");
+    submit(&app, model_id, seq_id.unwrap_or(0), Kind::Unsupported, what).await
+}
+
+/// The body of `load_weights`.
+#[derive(Debug, Clone, Deserialize)]
+struct LoadBody {
+    model_id: Option<String>,
+    seq_id: Option<u64>,
+    session_id: Option<String>,
+    model_seq_id: Option<u64>,
+    path: String,
+    #[serde(default)]
+    optimizer: bool,
+    #[serde(default)]
+    optimizer_config: Value,
+    weights_access_token: Option<String>,
+}
+
+impl LoadBody {
+    /// Refuses what is not supported.
+    fn check(&self) -> Result<(), outcome::Failure> {
+        if self.weights_access_token.is_some() {
+            return Err(outcome::Failure::user("`weights_access_token` is not supported by this server: leave it out"));
+        }
+        match self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
+            Some(kind) => Err(outcome::Failure::user(format!(
+                "`optimizer_config` asks for `{kind}`, but only `adamw` is supported"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn load_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let load: LoadBody = read(&body)?;
+    match (load.model_id, load.seq_id, load.session_id, load.model_seq_id) {
+        (Some(model), seq, None, None) => submit(&app, model, seq.unwrap_or(0), Kind::Load, body).await,
+        (None, None, Some(session), Some(number)) => {
+            let folder = shared(&app)?.folder.clone();
+            let base = Place::parse(&load.path)?.about(&folder)?.base_model;
+            let made = with(&app, move |registry| registry.create_model(&session, number, &base, Kind::Load, &body));
+            let (model, request) = made.await?;
+            Ok(promised(&request, Some(&model)))
+        }
+        _ => Err(Refused::request("either `model_id` and `seq_id` or `session_id` and `model_seq_id` are needed")),
+    }
+}
+
+#[derive(Deserialize)]
+struct CreateSampler {
+    session_id: String,
+    sampling_session_seq_id: u64,
+    base_model: Option<String>,
+    model_path: Option<String>,
+}
+
+async fn create_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let CreateSampler { session_id, sampling_session_seq_id, base_model, model_path } = read(&body)?;
+    let folder = shared(&app)?.folder.clone();
+    let (name, directory) = match (&model_path, base_model) {
+        (Some(path), _) => {
+            let place = Place::parse(path)?;
+            let name = place.about(&folder)?.base_model;
+            let below = place.directory(Path::new(""));
+            (name, Some(below.to_string_lossy().into_owned()))
+        }
+        (None, Some(name)) => (name, None),
+        (None, None) => return Err(Refused::request("`model_path` or `base_model` is needed")),
+    };
+    base(&app, &name).await?;
+    let made = with(&app, move |registry| {
+        registry.create_sampler(&session_id, sampling_session_seq_id, &name, (directory, model_path))
+    });
+    Ok(ok(&json!({ "type": "create_sampling_session", "sampling_session_id": made.await? })))
+}
+
+#[derive(Deserialize)]
+struct OfSampler {
+    sampling_session_id: String,
+}
+
+async fn join_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfSampler { sampling_session_id } = read(&body)?;
+    let number = with(&app, move |registry| registry.join_sampler(&sampling_session_id)).await?;
+    Ok(ok(&json!({ "type": "join_sampling_session", "client_counter": number })))
+}
+
+async fn sampler(State(app): State<Arc<App>>, PathOf(id): PathOf<String>) -> Done {
+    let line = with(&app, move |registry| registry.sampler_line(&id).cloned()).await?;
+    Ok(ok(&json!({ "sampler_id": line.id, "base_model": line.base, "model_path": line.path })))
+}
+
+async fn sample(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    shared(&app)?;
+    let asked: SampleBody = read(&body)?;
+    let (Some(sampler), Some(seq)) = (asked.sampling_session_id.clone(), asked.seq_id) else {
+        return Err(Refused::request("`sampling_session_id` and `seq_id` are needed: create a sampling session first"));
+    };
+    let request = asked.read().map_err(Refused::request)?;
+    let samples = request.samples();
+    let id = with(&app, move |registry| registry.submit_sample(&sampler, seq, request)).await?;
+    let sequences: Vec<String> = (0..samples).map(|i| format!("{id}:{i}")).collect();
+    Ok(ok(&json!({ "request_id": id, "sample_sequence_ids": sequences })))
+}
+
+#[derive(Deserialize)]
+struct OfRequest {
+    request_id: String,
+}
+
+async fn cancel(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfRequest { request_id } = read(&body)?;
+    with(&app, move |registry| {
+        registry.cancel(&request_id);
+        Ok(())
+    })
+    .await?;
+    Ok(ok(&json!({})))
+}
+
+/// Waits for what becomes of a request.
+async fn retrieve(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfRequest { request_id } = read(&body)?;
+    let shared = shared(&app)?;
+    if let Some(model) = request_id.strip_suffix(UNLOADED) {
+        return Ok(ok(&json!({ "model_id": model, "type": "unload_model" })));
+    }
+    let mut news = shared.news.subscribe();
+    let look = async {
+        loop {
+            news.mark_unchanged();
+            // A moment: nothing is written to the disk here.
+            match shared.registry().find(&request_id) {
+                Found::Waiting => {}
+                found => return found,
+            }
+            if news.changed().await.is_err() {
+                return Found::Gone;
+            }
+        }
+    };
+    match tokio::time::timeout(shared.patience, look).await {
+        Ok(Found::Done(outcome)) => Ok((&*outcome).into_response()),
+        Ok(_) => Err(Refused::gone(format!(
+            "nothing is known of the request `{request_id}`: it was never here, or long ago"
+        ))),
+        Err(_) => {
+            let again = json!({ "type": "try_again", "request_id": request_id, "queue_state": "active" });
+            Ok(answer(StatusCode::REQUEST_TIMEOUT, &again))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct OfPath {
+    tinker_path: String,
+}
+
+/// Does something with the checkpoints beside the server's thread.
+async fn on_disk<R: Send + 'static>(
+    app: &App,
+    ask: impl FnOnce(&Path) -> Result<R, Refused> + Send + 'static,
+) -> Result<R, Refused> {
+    let folder = shared(app)?.folder.clone();
+    let asked = tokio::task::spawn_blocking(move || ask(&folder));
+    asked.await.map_err(|_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed at this request"))?
+}
+
+async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> Done {
+    let OfPath { tinker_path } = read(&body)?;
+    let about = on_disk(&app, move |folder| Ok(Place::parse(&tinker_path)?.about(folder)?)).await?;
+    Ok(ok(&json!({ "base_model": about.base_model, "is_lora": true, "lora_rank": about.rank })))
+}
+
+async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
+    let id = run.clone();
+    let all = on_disk(&app, move |folder| {
+        // A name that leads elsewhere is no run.
+        Place::parse(&format!("tinker://{id}/weights/x"))?;
+        let described = checkpoints::list(folder, &id);
+        let newest = described.last().and_then(|of| of["tinker_path"].as_str()).map(str::to_owned);
+        let about = newest.map(|path| Place::parse(&path)?.about(folder)).transpose()?;
+        Ok((described, about))
+    });
+    let (all, about) = all.await?;
+    let Some(about) = about else {
+        return Err(Refused::missing(format!("the run `{run}` has no checkpoints")));
+    };
+    let last = |kind: &str| all.iter().rfind(|of| of["checkpoint_type"] == kind).cloned();
+    Ok(ok(&json!({
+        "training_run_id": run,
+        "base_model": about.base_model,
+        "model_owner": "gradus",
+        "is_lora": true,
+        "lora_rank": about.rank,
+        "last_request_time": checkpoints::time(about.time),
+        "last_checkpoint": last(Use::Training.kind()),
+        "last_sampler_checkpoint": last(Use::Sampling.kind()),
+    })))
+}
+
+async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> Done {
+    let all = on_disk(&app, move |folder| {
+        Place::parse(&format!("tinker://{run}/weights/x"))?;
+        Ok(checkpoints::list(folder, &run))
+    });
+    Ok(ok(&json!({ "checkpoints": all.await? })))
+}
+
+async fn delete_checkpoint(
+    State(app): State<Arc<App>>,
+    PathOf((run, of, name)): PathOf<(String, String, String)>,
+) -> Done {
+    on_disk(&app, move |folder| {
+        let place = Place::parse(&format!("tinker://{run}/{of}/{name}"))?;
+        place.about(folder)?;
+        Ok(gradus::files::atomic::remove_dir(&place.directory(folder))?)
+    })
+    .await?;
+    Ok(ok(&json!({})))
+}

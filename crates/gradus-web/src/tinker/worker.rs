@@ -1,0 +1,661 @@
+//! The thread that computes for everybody: it owns models, adapters, optimizers and samplers, and does a little for one of them at a
+//! time.
+//!
+//! A turn is one forward and backward pass, one step of an optimizer, or one token of every completion of a sampler. Who has used the
+//! least time is next, so nobody waits for the whole request of somebody else.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gradus::batches::MicroBatch;
+use gradus::learner::optimizer::AdamWConfig;
+use gradus::machine::among_threads;
+use gradus::model::adapter::{LoraConfig, LoraParts};
+use gradus::rng::Seed;
+use gradus::trainer::{Base, ForwardBackward, Loss, StepParams, Targeted, Trainer, TrainerOptions};
+use gradus::{Error, Result};
+use prost::Message;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::checkpoints::{self, About, Place, Use};
+use super::data;
+use super::journal::Line;
+use super::outcome::{Failure, Outcome};
+use super::proto::ForwardBackwardRequest;
+use super::registry::{Kind, Queued, Samples, Turn};
+use super::sampling::Sampling;
+use super::{Computer, CreateBody, LoadBody, SaveBody, SaveForSamplerBody, Shared, StepBody};
+
+/// How often the thread looks after those who are silent.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often adapters of samplers that are in no use are removed.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Base models in memory.
+const BASES_MAX: usize = 2;
+
+/// Samplers in memory.
+const SAMPLERS_MAX: usize = 4;
+
+/// α of every adapter.
+const ALPHA: f64 = 32.0;
+
+/// The state of a model is saved when repeating what came after the last saved state would take so many seconds, or so many times as
+/// long as saving it takes.
+const REPEAT_SECONDS: f64 = 20.0;
+const REPEAT_TIMES: f64 = 20.0;
+
+/// A model in memory.
+struct Live {
+    trainer: Option<Trainer>,
+    /// The request that failed since the last step, where a gradient is lost with it.
+    broken: Option<u64>,
+    /// Requests after the saved state that were done before, and are done again.
+    repeated: VecDeque<Line>,
+    passes: Option<Passes>,
+    /// Seconds of computing since the last saved state, and what saving it took.
+    unsaved: f64,
+    saving: f64,
+    /// The last request that is done.
+    seq: u64,
+    asked: Instant,
+}
+
+/// A forward and backward pass on its way.
+struct Passes {
+    seq: u64,
+    rows: Vec<Targeted>,
+    choices: Vec<Option<usize>>,
+    loss: Loss,
+    is_forward: bool,
+    is_repeated: bool,
+    left: VecDeque<Range<usize>>,
+    found: ForwardBackward,
+}
+
+/// What a request came to.
+enum Done {
+    /// At once.
+    With(Outcome),
+    /// Pass after pass.
+    Goes(Box<Passes>),
+}
+
+/// The thread's own.
+pub struct Worker {
+    shared: Arc<Shared>,
+    computer: Computer,
+    bases: Vec<(String, Arc<Base>)>,
+    models: HashMap<String, Live>,
+    samplers: HashMap<String, (Instant, Sampling)>,
+    looked: Instant,
+    /// When adapters of samplers that are in no use were removed.
+    swept: Instant,
+}
+
+impl Worker {
+    /// Computes until the server ends.
+    pub fn run(shared: Arc<Shared>, computer: Computer) {
+        let (bases, models, samplers) = (Vec::new(), HashMap::new(), HashMap::new());
+        let (looked, swept) = (Instant::now(), Instant::now());
+        let mut worker = Self { shared, computer, bases, models, samplers, looked, swept };
+        loop {
+            let turn = {
+                let mut registry = worker.shared.registry();
+                loop {
+                    if worker.shared.has_ended() {
+                        return;
+                    }
+                    let turn = registry.turn();
+                    if turn.is_some() || worker.looked.elapsed() >= LOOK {
+                        break turn;
+                    }
+                    registry = worker.shared.wait(registry, LOOK);
+                }
+            };
+            if let Some(turn) = turn {
+                let began = Instant::now();
+                let did = catch_unwind(AssertUnwindSafe(|| among_threads(|| worker.take(&turn))));
+                if did.is_err() {
+                    worker.failed(&turn);
+                }
+                worker.shared.registry().used(&turn, began.elapsed().as_secs_f64());
+                worker.shared.tell();
+            }
+            if worker.looked.elapsed() >= LOOK {
+                worker.look();
+            }
+        }
+    }
+
+    /// A turn that panicked: the request failed, and the model is read anew from its last saved state.
+    fn failed(&mut self, turn: &Turn) {
+        let failure =
+            || Outcome::Failed(Failure::server("the server failed at this request: what it printed last says why"));
+        match turn {
+            Turn::Model(id) | Turn::End(id) => {
+                let repeated = self.models.get(id).and_then(|live| live.repeated.front()).is_some();
+                self.models.remove(id);
+                let mut registry = self.shared.registry();
+                if let Some((_, seq, _)) = registry.next(id).filter(|_| !repeated || matches!(turn, Turn::Model(_))) {
+                    registry.finish(id, seq, failure());
+                }
+                if matches!(turn, Turn::End(_)) {
+                    registry.remove_model(id);
+                }
+            }
+            Turn::Sampler(id) => {
+                self.samplers.remove(id);
+                let mut registry = self.shared.registry();
+                for seq in registry.running(id) {
+                    registry.answer_sample(id, seq, failure());
+                }
+            }
+        }
+    }
+
+    /// Frees what belongs to those who are silent.
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        let mut registry = self.shared.registry();
+        for id in registry.tidy() {
+            // What failed there has an effect that only reading the model anew has.
+            self.models.remove(&id);
+        }
+        let asleep: Vec<String> =
+            self.models.keys().filter(|id| !registry.is_awake(id) && !registry.has_work(id)).cloned().collect();
+        self.samplers.retain(|id, (asked, sampling)| {
+            registry.has_sampler(id) && (sampling.is_busy() || asked.elapsed() < self.computer.options.silent)
+        });
+        let used = registry.sampler_directories();
+        drop(registry);
+        asleep.iter().for_each(|id| self.put_away(id));
+        if self.swept.elapsed() > SWEEP {
+            self.swept = Instant::now();
+            checkpoints::drop_samplers(&self.shared.folder, &used);
+        }
+        self.shared.tell();
+    }
+
+    /// Takes a model out of memory; its state is saved where it can be.
+    fn put_away(&mut self, id: &str) {
+        let Some(mut live) = self.models.remove(id) else { return };
+        if let Err(error) = among_threads(|| self.save_state(id, &mut live)) {
+            // The journal has what is needed to make it again.
+            tracing::warn!("{error}");
+        }
+    }
+
+    fn take(&mut self, turn: &Turn) {
+        match turn {
+            Turn::Model(id) => self.model(id),
+            Turn::Sampler(id) => self.sampler(id),
+            Turn::End(id) => self.end(id),
+        }
+    }
+
+    /// The base model `name`, loaded.
+    fn base(&mut self, name: &str) -> Result<Arc<Base>> {
+        if let Some(at) = self.bases.iter().position(|(known, _)| known == name) {
+            let found = self.bases.remove(at);
+            self.bases.push(found);
+        } else {
+            let found = self.computer.models.language(name)?;
+            let options = TrainerOptions {
+                model: found.path.to_string_lossy().into_owned(),
+                weights: self.computer.computing.weights,
+                device: self.computer.computing.device.clone(),
+                passes: MicroBatch { tokens: self.computer.options.pass_tokens, rows: None },
+                ..TrainerOptions::default()
+            };
+            let base = Arc::new(Base::open(&options)?);
+            if self.bases.len() >= BASES_MAX {
+                // Adapters that are in memory keep theirs.
+                self.bases.remove(0);
+            }
+            self.bases.push((name.to_owned(), base));
+        }
+        Ok(Arc::clone(&self.bases.last().expect("it was just added").1))
+    }
+
+    /// Does a little for a model.
+    fn model(&mut self, id: &str) {
+        if !self.models.contains_key(id) {
+            self.make_room();
+            match self.open(id) {
+                Ok(live) => drop(self.models.insert(id.to_owned(), live)),
+                Err(error) => return self.finish(id, None, Outcome::Failed(error.into())),
+            }
+        }
+        let mut live = self.models.remove(id).expect("it was just added");
+        live.asked = Instant::now();
+        let began = Instant::now();
+        self.advance(id, &mut live);
+        live.unsaved += began.elapsed().as_secs_f64();
+        self.models.insert(id.to_owned(), live);
+    }
+
+    /// Puts away the model that nobody asked for longest, where there are too many.
+    fn make_room(&mut self) {
+        while self.models.len() >= self.computer.options.models.max(1) {
+            let registry = self.shared.registry();
+            let idle = self.models.iter().filter(|(id, live)| live.passes.is_none() && !registry.has_work(id));
+            let busy = self.models.iter().filter(|(_, live)| live.passes.is_none());
+            let oldest = idle.min_by_key(|(_, live)| live.asked).or_else(|| busy.min_by_key(|(_, live)| live.asked));
+            let oldest = oldest.or_else(|| self.models.iter().next()).map(|(id, _)| id.clone());
+            drop(registry);
+            let Some(oldest) = oldest else { return };
+            self.put_away(&oldest);
+        }
+    }
+
+    /// A model from its last saved state, and what was done after it.
+    fn open(&mut self, id: &str) -> Result<Live> {
+        let (base, lines) = {
+            let registry = self.shared.registry();
+            let base = registry.base(id).ok_or_else(|| Error::input(format!("there is no model `{id}`")))?;
+            (base, registry.journal.lines(id)?)
+        };
+        let state = checkpoints::state(&self.shared.folder, id);
+        let (mut trainer, mut seq) = (None, None);
+        if state.is_dir() {
+            let about = checkpoints::read_about(&state)?;
+            let mut saved = self.base(&base)?.saved_adapter(&state)?;
+            saved.restore_optimizer(&state)?;
+            (trainer, seq) = (Some(saved), Some(about.seq));
+        }
+        let changes = |line: &Line| {
+            let kind = Kind::named(&line.kind);
+            !matches!(kind, None | Some(Kind::Save | Kind::SaveForSampler | Kind::Unsupported))
+        };
+        let is_new = |line: &Line| seq.is_none_or(|seq| line.seq > seq);
+        let repeated =
+            lines.into_iter().filter(|line| line.outcome.is_some() && is_new(line) && changes(line)).collect();
+        let (broken, passes, seq) = (None, None, seq.unwrap_or(0));
+        Ok(Live { trainer, broken, repeated, passes, unsaved: 0.0, saving: 0.0, seq, asked: Instant::now() })
+    }
+
+    /// One pass, or one request.
+    fn advance(&mut self, id: &str, live: &mut Live) {
+        if let Some(mut passes) = live.passes.take() {
+            match one_pass(live, &mut passes) {
+                Ok(true) => {
+                    let Passes { seq, choices, found, is_repeated, .. } = passes;
+                    live.seq = seq;
+                    if !is_repeated {
+                        let output = data::output(&choices, found.loss, &found.logprobs);
+                        self.finish(id, Some(seq), Outcome::Proto(output.encode_to_vec()));
+                    }
+                }
+                Ok(false) => live.passes = Some(passes),
+                Err(error) => {
+                    live.lost(Kind::ForwardBackward, passes.seq, passes.is_forward);
+                    if !passes.is_repeated {
+                        self.finish(id, Some(passes.seq), Outcome::Failed(error.into()));
+                    }
+                }
+            }
+            return;
+        }
+        if let Some(Line { seq, kind, body, outcome }) = live.repeated.pop_front() {
+            let Some(kind) = Kind::named(&kind) else { return };
+            if matches!(outcome, Some(Outcome::Failed(_))) {
+                return live.lost(kind, seq, kind == Kind::ForwardBackward && is_forward(&body));
+            }
+            if kind == Kind::ForwardBackward && is_forward(&body) {
+                return;
+            }
+            match self.request(id, live, seq, kind, &body, true) {
+                Ok(Done::Goes(passes)) => live.passes = Some(*passes),
+                Ok(Done::With(_)) => live.seq = seq,
+                // It went well the first time.
+                Err(failure) => {
+                    tracing::warn!("request {seq} of `{id}` cannot be repeated: {}", failure.message);
+                    live.lost(kind, seq, false);
+                }
+            }
+            return;
+        }
+        let Some((_, seq, Queued { kind, body })) = self.shared.registry().next(id) else { return };
+        match self.request(id, live, seq, kind, &body, false) {
+            Ok(Done::Goes(passes)) => live.passes = Some(*passes),
+            Ok(Done::With(outcome)) => {
+                live.seq = seq;
+                self.finish(id, Some(seq), outcome);
+                let is_late = live.unsaved > REPEAT_SECONDS.max(REPEAT_TIMES * live.saving);
+                // What a checkpoint held may be gone when the server starts again.
+                let is_due = kind == Kind::Load || kind == Kind::Step && is_late;
+                if is_due && let Err(error) = self.save_state(id, live) {
+                    tracing::warn!("{error}");
+                }
+            }
+            Err(failure) => {
+                live.lost(kind, seq, kind == Kind::ForwardBackward && is_forward(&body));
+                self.finish(id, Some(seq), Outcome::Failed(failure));
+            }
+        }
+    }
+
+    /// Tells what became of a request; of the next one, where no number is given.
+    fn finish(&self, id: &str, seq: Option<u64>, outcome: Outcome) {
+        let mut registry = self.shared.registry();
+        let seq = seq.or_else(|| registry.next(id).map(|(_, seq, _)| seq));
+        if let Some(seq) = seq {
+            registry.finish(id, seq, outcome);
+        }
+    }
+
+    /// Saves the state of a model, if nothing is lost with what is not part of it: gradients that were added up.
+    fn save_state(&mut self, id: &str, live: &mut Live) -> Result<()> {
+        let Some(trainer) = live.trainer.as_ref().filter(|trainer| trainer.is_fresh()) else { return Ok(()) };
+        if live.broken.is_some() || live.passes.is_some() || !live.repeated.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let Some(base) = self.shared.registry().base(id) else { return Ok(()) };
+        let about = about(&base, trainer, None, live.seq);
+        let state = checkpoints::state(&self.shared.folder, id);
+        trainer.save_with_optimizer(&state, |path| checkpoints::write_about(path, &about))?;
+        self.shared.registry().saved(id, live.seq);
+        (live.unsaved, live.saving) = (0.0, began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// A model that ends: what it learned last becomes a checkpoint.
+    fn end(&mut self, id: &str) {
+        let end = |worker: &mut Self| -> Result<()> {
+            let mut live = match worker.models.remove(id) {
+                Some(live) => live,
+                None => worker.open(id)?,
+            };
+            while live.passes.is_some() || !live.repeated.is_empty() {
+                worker.advance(id, &mut live);
+            }
+            // A gradient that no step took is no part of what was learned.
+            live.trainer.iter_mut().for_each(Trainer::discard);
+            live.broken = None;
+            if live.trainer.as_ref().is_some_and(|trainer| trainer.steps() > 0) {
+                worker.save_state(id, &mut live)?;
+                checkpoints::keep_state(&worker.shared.folder, id)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = end(self) {
+            tracing::warn!("the last state of `{id}` is not kept: {error}");
+        }
+        self.shared.registry().remove_model(id);
+    }
+
+    /// Does what a request asks for.
+    fn request(
+        &mut self,
+        id: &str,
+        live: &mut Live,
+        seq: u64,
+        kind: Kind,
+        body: &[u8],
+        is_repeated: bool,
+    ) -> std::result::Result<Done, Failure> {
+        let folder = self.shared.folder.clone();
+        let base_name = self.shared.registry().base(id).unwrap_or_default();
+        match kind {
+            Kind::Unsupported => {
+                let what = String::from_utf8_lossy(body);
+                Err(Failure::user(format!("`{what}` is not supported by this server")))
+            }
+            Kind::Create => {
+                let body: CreateBody = read(body)?;
+                let base = self.base(&base_name)?;
+                let trainer = body.adapter(&base)?;
+                let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
+                live.trainer = Some(trainer);
+                Ok(Done::With(Outcome::json(&json!({ "model_id": id, "type": "create_model", "lora_rank": rank }))))
+            }
+            Kind::Load => {
+                let body: LoadBody = read(body)?;
+                body.check()?;
+                let place = Place::parse(&body.path)?;
+                let about = place.about(&folder)?;
+                if about.base_model != base_name {
+                    let message = format!(
+                        "`{}` is an adapter of `{}`, but this model's base is `{base_name}`",
+                        body.path, about.base_model
+                    );
+                    return Err(Failure::user(message));
+                }
+                let directory = place.directory(&folder);
+                let mut trainer = self.base(&base_name)?.saved_adapter(&directory)?;
+                if body.optimizer {
+                    trainer.restore_optimizer(&directory)?;
+                }
+                let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
+                (live.trainer, live.broken) = (Some(trainer), None);
+                let told = json!({ "path": body.path, "model_id": id, "type": "load_weights", "lora_rank": rank });
+                Ok(Done::With(Outcome::json(&told)))
+            }
+            Kind::ForwardBackward => {
+                let request = ForwardBackwardRequest::decode(body)
+                    .map_err(|error| Failure::user(format!("the body is no `ForwardBackwardRequest`: {error}")))?;
+                let asked = data::read(&request).map_err(Failure::user)?;
+                let trainer = live.trainer()?;
+                for (i, row) in asked.rows.iter().enumerate() {
+                    trainer.check_targeted(&format!("datum {}", i + 1), row, asked.loss)?;
+                }
+                let lengths: Vec<usize> = asked.rows.iter().map(|row| row.ids.len()).collect();
+                let left = trainer.passes(&lengths).into();
+                let data::Asked { rows, choices, loss, is_forward } = asked;
+                let found = ForwardBackward::default();
+                Ok(Done::Goes(Box::new(Passes { seq, rows, choices, loss, is_forward, is_repeated, left, found })))
+            }
+            Kind::Step => {
+                let body: StepBody = read(body)?;
+                let params = body.params()?;
+                if let Some(failed) = live.broken {
+                    return Err(Failure::user(format!(
+                        "forward_backward {failed} failed, so the gradient is incomplete: it was dropped, and the weights are as before"
+                    )));
+                }
+                let trainer = live.trainer()?;
+                if trainer.is_fresh() {
+                    return Err(Failure::user("there is no gradient: call `forward_backward` before `optim_step`"));
+                }
+                let step = trainer.optim_step_with(&params)?;
+                Ok(Done::With(Outcome::json(&json!({ "metrics": { "grad_norm:mean": step.grad_norm } }))))
+            }
+            Kind::Save => {
+                let body: SaveBody = read(body)?;
+                let trainer = live.trainer()?;
+                let name = body.path.clone().unwrap_or_else(|| format!("request-{seq}"));
+                let place = Place::new(id, Use::Training, &name)?;
+                let directory = place.directory(&folder);
+                refuse_existing(&place, &directory, body.overwrite, seq)?;
+                let about = about(&base_name, trainer, body.user_metadata, seq);
+                trainer.save_with_optimizer(&directory, |path| checkpoints::write_about(path, &about))?;
+                Ok(Done::With(Outcome::json(&json!({ "path": place.path(), "type": "save_weights" }))))
+            }
+            Kind::SaveForSampler => {
+                let body: SaveForSamplerBody = read(body)?;
+                let trainer = live.trainer()?;
+                let about = about(&base_name, trainer, body.user_metadata, seq);
+                let write = |directory: &Path| -> Result<()> {
+                    trainer.save(directory)?;
+                    checkpoints::write_about(directory, &about)
+                };
+                if let Some(name) = &body.path {
+                    let place = Place::new(id, Use::Sampling, name)?;
+                    let directory = place.directory(&folder);
+                    refuse_existing(&place, &directory, false, seq)?;
+                    write(&directory)?;
+                    let told = json!({ "path": place.path(), "sampling_session_id": null, "type": "save_weights_for_sampler" });
+                    return Ok(Done::With(Outcome::json(&told)));
+                }
+                let directory = checkpoints::sampler(id, seq);
+                write(&folder.join(&directory))?;
+                let (session, _) = id.split_once(':').unwrap_or((id, ""));
+                let number = body.sampling_session_seq_id.unwrap_or(u64::from(u32::MAX) + seq);
+                let created =
+                    self.shared.registry().create_sampler(session, number, &base_name, (Some(directory), None));
+                let sampler = created.map_err(|_| Failure::user("the session has ended"))?;
+                let told = json!({ "path": null, "sampling_session_id": sampler, "type": "save_weights_for_sampler" });
+                Ok(Done::With(Outcome::json(&told)))
+            }
+        }
+    }
+
+    /// Does a little for a sampler.
+    fn sampler(&mut self, id: &str) {
+        let Some(Samples { line, fresh, cancelled }) = self.shared.registry().take_samples(id) else { return };
+        if !self.samplers.contains_key(id) {
+            let idle = self.samplers.iter().filter(|(_, (_, sampling))| !sampling.is_busy());
+            let oldest = idle.min_by_key(|(_, (asked, _))| *asked).map(|(id, _)| id.clone());
+            if let Some(oldest) = oldest.filter(|_| self.samplers.len() >= SAMPLERS_MAX) {
+                self.samplers.remove(&oldest);
+            }
+            let open = |worker: &mut Self| -> Result<Sampling> {
+                let base = worker.base(&line.base)?;
+                let directory: Option<PathBuf> = line.directory.as_ref().map(|of| worker.shared.folder.join(of));
+                let model = match directory {
+                    Some(directory) => base.sampling_with(&directory)?,
+                    None => base.sampling().clone(),
+                };
+                let files = base.files();
+                Ok(Sampling::new(model, files.tokenizer.clone(), files.stop_ids(), worker.computer.computing.places))
+            };
+            match open(self) {
+                Ok(sampling) => drop(self.samplers.insert(id.to_owned(), (Instant::now(), sampling))),
+                Err(error) => {
+                    let failure: Failure = error.into();
+                    let mut registry = self.shared.registry();
+                    for seq in registry.running(id) {
+                        registry.answer_sample(id, seq, Outcome::Failed(failure.clone()));
+                    }
+                    return;
+                }
+            }
+        }
+        let (asked, sampling) = self.samplers.get_mut(id).expect("it was just added");
+        *asked = Instant::now();
+        let mut done = Vec::new();
+        for (seq, request) in fresh {
+            if let Err(failure) = sampling.begin(seq, &request) {
+                done.push((seq, Outcome::Failed(failure)));
+            }
+        }
+        for seq in cancelled {
+            sampling.cancel(seq);
+            done.push((seq, Outcome::Failed(Failure::user("the request was canceled"))));
+        }
+        if sampling.is_busy() {
+            done.extend(sampling.step());
+        }
+        let mut registry = self.shared.registry();
+        done.into_iter().for_each(|(seq, outcome)| registry.answer_sample(id, seq, outcome));
+    }
+}
+
+impl Live {
+    fn trainer(&mut self) -> std::result::Result<&mut Trainer, Failure> {
+        self.trainer.as_mut().ok_or_else(|| Failure::user("the model was not made: its first request failed"))
+    }
+
+    /// What is lost with a request that failed.
+    fn lost(&mut self, kind: Kind, seq: u64, is_forward: bool) {
+        self.seq = seq;
+        match kind {
+            Kind::ForwardBackward if !is_forward => {
+                self.broken.get_or_insert(seq);
+                self.trainer.iter_mut().for_each(Trainer::discard);
+            }
+            Kind::Step => {
+                self.broken = None;
+                self.trainer.iter_mut().for_each(Trainer::discard);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Computes the next pass; whether it was the last.
+fn one_pass(live: &mut Live, passes: &mut Passes) -> Result<bool> {
+    let Some(trainer) = &mut live.trainer else { return Err(Error::input("the model was not made")) };
+    if let Some(pass) = passes.left.pop_front() {
+        let rows = &passes.rows[pass];
+        let found = match passes.is_forward {
+            true => trainer.forward_at(rows, passes.loss)?,
+            false => trainer.forward_backward_at(rows, passes.loss)?,
+        };
+        passes.found.loss += found.loss;
+        passes.found.logprobs.extend(found.logprobs);
+    }
+    Ok(passes.left.is_empty())
+}
+
+/// Whether a body asks for a forward pass alone.
+fn is_forward(body: &[u8]) -> bool {
+    ForwardBackwardRequest::decode(body).is_ok_and(|request| request.forward_only)
+}
+
+/// A body in JSON.
+fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| Failure::user(format!("the request cannot be read: {error}")))
+}
+
+/// What is known of a checkpoint of `trainer`.
+fn about(base: &str, trainer: &Trainer, user_metadata: Option<Value>, seq: u64) -> About {
+    let rank = trainer.adapter().map_or(0, |adapter| adapter.rank);
+    About { base_model: base.to_owned(), rank, time: checkpoints::now(), user_metadata, seq }
+}
+
+/// Refuses to write over a checkpoint, unless it was this request that wrote it, or began to, before the server ended.
+fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u64) -> std::result::Result<(), Failure> {
+    let is_own = || checkpoints::read_about(directory).map_or(true, |about| about.seq == seq);
+    if may_overwrite || !directory.exists() || is_own() {
+        return Ok(());
+    }
+    Err(Failure::user(format!("`{}` is there already: take another name, or `overwrite=True`", place.path())))
+}
+
+impl CreateBody {
+    /// The adapter that is asked for.
+    fn adapter(&self, base: &Base) -> std::result::Result<Trainer, Failure> {
+        if let Some(kind) = self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
+            return Err(Failure::user(format!("`optimizer_config` asks for `{kind}`, but only `adamw` is supported")));
+        }
+        let Some(lora) = &self.lora_config else {
+            return Err(Failure::user("`lora_config` is missing: this server trains adapters only"));
+        };
+        let parts = LoraParts { attention: lora.train_attn, feed_forward: lora.train_mlp, head: lora.train_unembed };
+        let targets = parts.targets(&base.files().dir)?;
+        let config = LoraConfig { rank: lora.rank, alpha: ALPHA, targets, ..LoraConfig::default() };
+        Ok(base.adapter(&config, Seed(lora.seed.unwrap_or_default() as u64))?)
+    }
+}
+
+impl StepBody {
+    /// The constants of the step.
+    fn params(&self) -> std::result::Result<StepParams, Failure> {
+        if let Some(kind) = self.optimizer_params.as_ref().and_then(|of| of.get("type")).and_then(Value::as_str) {
+            return Err(Failure::user(format!("`optimizer_params` are of `{kind}`, but only AdamW is supported")));
+        }
+        let Some(of) = &self.adam_params else { return Err(Failure::user("`adam_params` is missing")) };
+        let check = |name: &str, value: f64, fits: bool, needed: &str| match fits && value.is_finite() {
+            true => Ok(()),
+            false => Err(Failure::user(format!("`{name}` is {value}, but {needed} is needed"))),
+        };
+        check("learning_rate", of.learning_rate, of.learning_rate >= 0.0, "a number of at least 0")?;
+        for (name, beta) in [("beta1", of.beta1), ("beta2", of.beta2)] {
+            check(name, beta, (0.0..1.0).contains(&beta), "a number from 0 to below 1")?;
+        }
+        check("eps", of.eps, of.eps >= 0.0, "a number of at least 0")?;
+        check("weight_decay", of.weight_decay, of.weight_decay >= 0.0, "a number of at least 0")?;
+        check("grad_clip_norm", of.grad_clip_norm, of.grad_clip_norm >= 0.0, "a number of at least 0")?;
+        let adamw = AdamWConfig { betas: [of.beta1, of.beta2], epsilon: of.eps, weight_decay: of.weight_decay };
+        Ok(StepParams { learning_rate: of.learning_rate, adamw, max_grad_norm: of.grad_clip_norm })
+    }
+}
