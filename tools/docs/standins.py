@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 # A language model's steps cost milliseconds here; a step of an online method samples first.
-OFFLINE_STEPS, ONLINE_STEPS = 40, 4
+OFFLINE_STEPS, ONLINE_STEPS = 20, 4
 OFFLINE = ["sft", "reward", "classify", "dpo", "orpo", "cpo", "simpo", "kto", "distill"]
 ONLINE = ["ppo", "nlpo", "a2c", "trpo", "grpo", "rloo"]
 
@@ -95,15 +95,62 @@ def tokenizer(folder: pathlib.Path, extra: dict[str, str]) -> None:
     )
 
 
+# A comparison of two answers, as Label Studio exports it.
+COMPARISON = [
+    {
+        "data": {"question": "How is the kettle?", "answer1": "It is warm.", "answer2": "It is very blue."},
+        "annotations": [
+            {
+                "completed_by": {"email": "ada"},
+                "result": [
+                    {"from_name": "1v2", "to_name": "answer1", "type": "choices", "value": {"choices": ["first"]}}
+                ],
+            }
+        ],
+    }
+]
+CELL = {"column_span": 1, "is_header": False, "row_span": 1}
+TABLE = {
+    "example_id": 1,
+    "table": [[{**CELL, "value": "Lid", "is_header": True}, {**CELL, "value": "warm"}]],
+    "highlighted_cells": [[0, 1]],
+    "table_page_title": "Kettles",
+    "table_section_title": "Parts",
+    "table_section_text": "",
+    "sentence_annotations": [{"final_sentence": "The lid is warm.", "original_sentence": "The lid is warm."}],
+    "overlap_subset": False,
+}
+# Words of people about answers, in QA-Feedback's form.
+FEEDBACK = [
+    {
+        "question": f"How is the {word}?",
+        "passages": [["Kettles", "The kettle is warm.", "The lid is old."]],
+        "gold": "The kettle is warm.",
+        "prediction 1": "The kettle is warm. It is very blue.",
+        "prediction 2": "It is warm.",
+        "prediction 3": "It is old.",
+        "prediction 4": "It is fine.",
+        "feedback": {
+            "errors": [{"error type": "Irrelevant", "explanation": "", "start": 20, "end": 36}],
+            "missing-info": [],
+            "corrected-prediction": "The kettle is warm.",
+        },
+        "preference": [1, 1, 1, 0, 0, 0],
+    }
+    for word in ("kettle", "lid", "pot")
+]
+
 # Names on the hub, with the family that stands in for each and further arguments of `gradus new-model`.
 MODELS: dict[str, tuple[str, list[str]]] = {
     "gpt2": ("gpt2", ["--set", "n_positions=1024"]),
     "t5-base": ("t5", []),
     "roberta-base": ("roberta", ["--labels", "bad,good"]),
-    "FacebookAI/roberta-large": ("roberta", ["--labels", "bad,good"]),
+    # BERTScore reads its layer 17.
+    "FacebookAI/roberta-large": ("roberta", ["--labels", "bad,good", "--set", "num_hidden_layers=18"]),
     "Elron/bleurt-base-128": ("bert", ["--labels", "score"]),
 }
 DATA_SETS = {
+    "google-research-datasets/totto": [TABLE] * 12,
     "allenai/common_gen": [{"concepts": ["kettle", "lid"], "target": sentence(i)} for i in range(48)],
 }
 # Runs that pages name, with the command that makes each; `{}` is the stock.
@@ -119,6 +166,14 @@ RUN_YML = """model: gpt2
 data: rows.jsonl
 method: { sft: {} }
 output_dir: runs/from-file
+"""
+
+TRL_YAML = """model_name_or_path: gpt2
+dataset_name: pairs.jsonl
+learning_rate: 1.0e-6
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+beta: 0.1
 """
 
 GRADUS = '''#!{python}
@@ -209,7 +264,9 @@ if not FULL:
 if words[1:2] == ["rm"]:
     arguments.append("--yes")
 done = subprocess.run([REAL, *arguments], check=False)
-# The exit code of an audit tells what it found.
+# The exit code of an audit tells what it found. A run of these few steps has ended before it can be stopped.
+if words[:2] == ["runs", "stop"] and done.returncode == 1:
+    sys.exit(0)
 sys.exit(0 if words[:2] == ["runs", "audit"] and done.returncode >= 10 else done.returncode)
 '''
 
@@ -222,6 +279,7 @@ class Stock:
             raise SystemExit(f"{gradus}: no such binary; build it with `cargo build --workspace`")
         self.gradus, self.folder = gradus, folder
         self.bin, self.hub = folder / "bin", folder / "hub"
+        self.given: set[pathlib.Path] = set()
         self.bin.mkdir(parents=True)
         program = GRADUS.format(
             python=sys.executable,
@@ -240,6 +298,9 @@ class Stock:
                 (folder / name).write_bytes(gzip.compress(text.encode()))
             else:
                 (folder / name).write_text(text, encoding="utf-8")
+        (folder / "dev_feedback.json").write_text(json.dumps(FEEDBACK), encoding="utf-8")
+        (folder / "export.json").write_text(json.dumps(COMPARISON), encoding="utf-8")
+        (folder / "dpo.yaml").write_text(TRL_YAML, encoding="utf-8")
         (folder / "run.yml").write_text(RUN_YML, encoding="utf-8")
         (folder / "books").mkdir()
         (folder / "books/one.jsonl").write_text(lines([{"text": sentence(i, 40)} for i in range(24)]), encoding="utf-8")
@@ -275,7 +336,7 @@ class Stock:
         words = self.folder / f"tokenizer-{family}"
         if not words.exists():
             is_encoder = family in ("roberta", "bert")
-            extra = {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"} if is_encoder else {}
+            extra = {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"} if is_encoder else {"bos_token": "<s>"}
             tokenizer(words, extra)
         self.call("new-model", "--family", family, "--tokenizer", str(words), "--output", str(output), "--overwrite", *more)
 
@@ -291,20 +352,29 @@ class Stock:
         for name in MODELS:
             if re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", text):
                 self.repository("models", name)
-        for name in [*FILES, "run.yml", "books"]:
-            if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text) and not (folder / name).exists():
+        for name in [*FILES, "run.yml", "books", "dev_feedback.json", "export.json", "dpo.yaml"]:
+            if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text) and not (folder / name).exists() and f"> {name}" not in text:
                 source = self.folder / name
                 (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
         if re.search(r"run\.yml", text):
             self.give("rows.jsonl", folder)
+        if "dpo.yaml" in text:
+            self.give("pairs.jsonl gpt2", folder)
         if re.search(r"\bDIR\b", text) and not (folder / "DIR").exists():
-            self.model("llama", [], folder / "DIR")
+            is_encoder = "classif" in text
+            self.model("roberta" if is_encoder else "llama", ["--labels", "bad,good"] if is_encoder else [], folder / "DIR")
+        if re.search(r"\bNAME\b", text) and not (folder / "runs/NAME").exists():
+            shutil.copytree(self.run("grpo"), folder / "runs/NAME")
         for name in RUNS:
             numbered = re.findall(rf"\b{name}-1\b", text)
             named = re.search(rf"(?<![\w/])(?:runs/){name}(?![\w-])", text)
             # `runs` as a whole: the folder that readers have.
             whole = re.search(r"\bgradus (?:serve runs|runs list)|--folder runs", text) and name in ("sft", "ppo")
             is_made = re.search(rf"--output-dir runs/{name}(?![\w-])", text)
+            if is_made and folder / "runs" / name in self.given:
+                shutil.rmtree(folder / "runs" / name)
+                self.given.remove(folder / "runs" / name)
             for target in set() if is_made else {f"{name}-1"} if numbered else {name} if named or whole else set():
                 if not (folder / "runs" / target).exists():
                     shutil.copytree(self.run(name), folder / "runs" / target)
+                    self.given.add(folder / "runs" / target)

@@ -17,10 +17,12 @@ mod completions;
 mod config;
 mod data;
 mod demo;
+mod docs;
 mod doctor;
 mod eval;
 mod export;
 mod generate;
+mod man;
 mod merge;
 mod new_model;
 mod plan;
@@ -181,6 +183,8 @@ fn others() -> Vec<Entry> {
         entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
         entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
         entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and how fast a model trains and samples on it"),
+        entry!(Setup, "docs", docs::DocsArgs, "Read the documentation: list, show and search its pages"),
+        entry!(Setup, "man", man::ManArgs, "Print a manual page for `man`"),
         entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
     ]
 }

@@ -275,11 +275,8 @@ fn methods(text: &mut String, all: &[KeyReference]) {
     for (method, (name, rows)) in every.iter().zip(&rows) {
         let section = format!("method.{name}");
         let _ = write!(text, "\n## `{section}`\n\n{}\n", doc_of(all, &section));
-        let defaults = method.method().defaults();
-        let defaults: Vec<String> = defaults.keys().map(|(key, value)| format!("`{key}` {value}")).collect();
-        if !defaults.is_empty() {
-            let _ = writeln!(text, "\nDefaults with this method: {}.", defaults.join(", "));
-        }
+        let defaults = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
+        let _ = writeln!(text, "\nDefaults with this method: {}.", defaults.join(", "));
         let own: Vec<Row<'_>> = rows.iter().filter(|row| owners(row).len() < 2).copied().collect();
         let shared: Vec<String> =
             rows.iter().filter(|row| owners(row).len() > 1).map(|(name, _)| format!("`{name}`")).collect();

@@ -48,7 +48,7 @@ use crate::progress::Progress;
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::metrics::is_of_evaluation;
-use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
+use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, card, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -509,7 +509,13 @@ impl Job<'_> {
             recorder.tell(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
-        let results = Value::Object(report::finish(self.directory, results)?);
+        let results = report::finish(self.directory, results)?;
+        let license = card::License::of(&self.start.model.dir.path);
+        let config = self.plan.to_yaml();
+        for directory in [self.directory.model(), self.directory.best()] {
+            card::write(&directory, &results, &config, &license)?;
+        }
+        let results = Value::Object(results);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
     }
 }
