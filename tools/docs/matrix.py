@@ -4,8 +4,8 @@
     tools/docs/matrix.py --gradus target/debug/gradus            tries everything, and writes the page (minutes)
     tools/docs/matrix.py --gradus target/debug/gradus --check    checks that the page has every method and family (a second)
 
-A model of two layers with random weights takes two steps of each method: with all weights, and with LoRA on an f32, INT8 and NF4 base. What gradus
-refuses is empty in the table. Exports are tried in the same way. The page has no number that somebody typed.
+A model of two layers with random weights takes two steps of each method: with all weights, and with LoRA. What gradus refuses
+is empty in the table. Formats of the base under an adapter, and of files, are tried for each family.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ from pages import ROOT
 PAGE = ROOT / "docs/support.md"
 METHODS = [*standins.OFFLINE, *standins.ONLINE]
 ENCODERS = ["bert", "distilbert", "roberta", "longformer", "albert", "modernbert", "deberta", "deberta-v2"]
-WAYS = {
-    "all weights": [],
-    "LoRA": ["--lora-rank", "2"],
-    "LoRA, INT8 base": ["--lora-rank", "2", "--frozen-weights", "int8"],
-    "LoRA, NF4 base": ["--lora-rank", "2", "--frozen-weights", "nf4"],
-}
-MARKS = {"all weights": "W", "LoRA": "L", "LoRA, INT8 base": "8", "LoRA, NF4 base": "4"}
+WAYS = {"W": [], "L": ["--lora-rank", "2"]}
+# What holds the frozen base of an adapter; it does not depend on the method.
+BASES = ["bf16", "int8", "nf4"]
 
 
 class Tried:
@@ -72,11 +68,12 @@ def arguments(method: str, model: str) -> list[str]:
         "sft": "rows",
         "classify": "labelled",
         "kto": "marked",
-        "distill": "prompts",
+        "distill": "rows",
         **dict.fromkeys(standins.ONLINE, "prompts"),
     }.get(method, "pairs")
     words = [method, "--model", model, "--data", f"{data}.jsonl", "--max-steps", "2", "--batch-size", "4"]
     words += ["--eval-steps", "-1", "--eval-fraction", "0", "--max-length", "96", "--overwrite", "--output-dir", "run"]
+    words += ["--threads", "1"]
     if method in standins.ONLINE:
         words += ["--reward-rule-substring", "kettle", "--max-new-tokens", "6"]
     if method == "distill":
@@ -97,7 +94,7 @@ def page(tried: Tried, decoders: list[str], encoders: list[str]) -> str:
         table[family] = {}
         for method in METHODS:
             words_of = arguments(method, family)
-            marks = [MARKS[way] for way, flags in WAYS.items() if tried.works(f"{method} {family}", *words_of, *flags)]
+            marks = [way for way, flags in WAYS.items() if tried.works(f"{method} {family}", *words_of, *flags)]
             table[family][method] = "".join(marks)
             print(f"{family} {method}: {table[family][method] or '-'}", file=sys.stderr, flush=True)
         forms = {
@@ -106,6 +103,9 @@ def page(tried: Tried, decoders: list[str], encoders: list[str]) -> str:
             "NF4": ["quantize", "--model", family, "--format", "nf4", "--output", "small", "--overwrite"],
         }
         exported[family] = [form for form, command in forms.items() if tried.works(f"{form} {family}", *command)]
+        words_of = [*arguments("classify" if encoder else "sft", family), "--lora-rank", "2"]
+        works = [base for base in BASES if tried.works(f"{base} {family}", *words_of, "--frozen-weights", base)]
+        exported[family] += [f"base in {base}" for base in works]
     return markdown(table, exported, decoders, encoders)
 
 
@@ -129,9 +129,7 @@ def markdown(table: dict, exported: dict, decoders: list[str], encoders: list[st
         "| mark | trained |",
         "|---|---|",
         "| W | all weights |",
-        "| L | a LoRA adapter on a base in f32 |",
-        "| 8 | a LoRA adapter on a base in INT8 |",
-        "| 4 | a LoRA adapter on a base in NF4 |",
+        "| L | a LoRA adapter |",
         "",
         "## Language models",
         "",
@@ -143,16 +141,18 @@ def markdown(table: dict, exported: dict, decoders: list[str], encoders: list[st
         "",
         *rows(encoders, of_encoders, table),
         "",
-        "## Written formats",
+        "## Formats of weights",
         "",
-        "Every family is read and written as a Hugging Face directory in f32, bf16 or f16 (`train.saved_weights`). These formats depend on the",
-        "family ([files](formats.md)):",
+        "Every family is read and written as a Hugging Face directory in f32, bf16 or f16 (`train.saved_weights`). Other formats depend on the",
+        "family ([files](formats.md)). *Base* is the frozen base of an adapter in memory (`train.frozen_weights`). *Quantized* is a directory that",
+        "`gradus quantize` writes. *GGUF* is a file that `gradus export` writes. Tokenizers may be refused there, too; the tried one is byte-level BPE.",
         "",
-        "| family | GGUF | INT8 | NF4 |",
-        "|---|---|---|---|",
+        "| family | base in bf16 | base in INT8 | base in NF4 | quantized to INT8 | quantized to NF4 | GGUF |",
+        "|---|---|---|---|---|---|---|",
     ]
     for family in [*decoders, *encoders]:
-        cells = ["yes" if form in exported[family] else "" for form in ("GGUF", "INT8", "NF4")]
+        forms = [*(f"base in {base}" for base in BASES), "INT8", "NF4", "GGUF"]
+        cells = ["yes" if form in exported[family] else "" for form in forms]
         lines.append(f"| `{family}` | " + " | ".join(cells) + " |")
     lines += [
         "",

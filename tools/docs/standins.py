@@ -159,7 +159,7 @@ RUNS = {
     "reward": "reward --model gpt2 --data {}/pairs.jsonl",
     "dpo": "dpo --model gpt2 --data {}/pairs.jsonl",
     "ppo": "ppo --model gpt2 --data {}/prompts.jsonl --reward-rule-substring kettle --max-new-tokens 6 --batch-size 4",
-    "grpo": "grpo --model gpt2 --data {}/prompts.jsonl --reward-rule-substring kettle --max-new-tokens 6 --batch-size 4 --group-size 2",
+    "grpo": "grpo --model gpt2 --data {}/prompts.jsonl --reward-rule-substring kettle --max-new-tokens 6 --batch-size 8 --group-size 4",
 }
 FILES = ["rows.jsonl", "prompts.jsonl", "pairs.jsonl", "texts.jsonl", "labelled.jsonl", "test.jsonl", "train.jsonl", "hh.jsonl.gz"]
 RUN_YML = """model: gpt2
@@ -246,6 +246,8 @@ if not FULL:
         if verb != "compare":
             at_most("--eval-steps", steps // 2)
         at_most("--max-eval-rows", 8)
+        if verb in ONLINE + ["compare"]:
+            at_most("--max-new-tokens", 16)
         lower("--batch-size", 8)
         lower("--group-size", 4)
     if words[:2] == ["runs", "rollouts"]:
@@ -353,7 +355,7 @@ class Stock:
             if re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", text):
                 self.repository("models", name)
         for name in [*FILES, "run.yml", "books", "dev_feedback.json", "export.json", "dpo.yaml"]:
-            if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text) and not (folder / name).exists() and f"> {name}" not in text:
+            if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", text) and not (folder / name).exists() and not re.search(rf"(>|--output|-o) {re.escape(name)}", text):
                 source = self.folder / name
                 (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
         if re.search(r"run\.yml", text):

@@ -1,5 +1,7 @@
 //! `gradus man [COMMAND]`: a manual page on stdout, in roff.
 
+use std::io::Write as _;
+
 use clap::Command;
 use gradus::suggest::nearest;
 
@@ -48,11 +50,34 @@ fn gather(command: &Command, name: &str, all: &mut Vec<(String, Command)>) {
     }
 }
 
+/// A command with more flags than this has them in its section of options alone, and not in the synopsis.
+const MANY: usize = 14;
+
 fn page(name: &str, command: &Command) -> anyhow::Result<String> {
-    // The template of the short help groups commands; a page has a section for them.
+    // The short help hides most flags of a method; a manual page has all of them.
     let command = command.clone().name(name.to_owned()).display_name(name.to_owned()).disable_help_flag(true);
+    let command = command.mut_args(|arg| arg.hide_short_help(false));
+    let has_many = command.get_arguments().filter(|arg| !arg.is_hide_set()).count() > MANY;
+    let has_commands = command.has_subcommands();
+    let has_example = command.get_after_help().is_some() || command.get_after_long_help().is_some();
+    let words = command.get_bin_name().unwrap_or(name).to_owned();
+    let man = clap_mangen::Man::new(command).manual("gradus").source(format!("gradus {}", env!("CARGO_PKG_VERSION")));
     let mut roff = Vec::new();
-    clap_mangen::Man::new(command).manual("gradus").source(format!("gradus {}", env!("CARGO_PKG_VERSION"))).render(&mut roff)?;
+    man.render_title(&mut roff)?;
+    man.render_name_section(&mut roff)?;
+    if has_many {
+        writeln!(roff, ".SH SYNOPSIS\n\\fB{words}\\fR [\\fIoptions\\fR]")?;
+    } else {
+        man.render_synopsis_section(&mut roff)?;
+    }
+    man.render_description_section(&mut roff)?;
+    man.render_options_section(&mut roff)?;
+    if has_commands {
+        man.render_subcommands_section(&mut roff)?;
+    }
+    if has_example {
+        man.render_extra_section(&mut roff)?;
+    }
     Ok(String::from_utf8_lossy(&roff).into_owned())
 }
 
@@ -75,6 +100,7 @@ mod tests {
                 let written = format!("\\-\\-{}", long.replace('-', "\\-"));
                 assert!(page.contains(&written), "{name}: no {written}");
             }
+            assert!(!page.contains("\\-\\-json\\fR\n\n"), "{name}: flags without their help");
         }
     }
 }

@@ -152,7 +152,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
         Shape::Integer { .. } => "whole number".into(),
         Shape::Number => "number".into(),
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
-        Shape::Choice(sides) if sides.is_empty() => "the name of a plug-in".into(),
+        Shape::Choice(sides) if sides.is_empty() => NAME_OF_PLUGIN.into(),
         Shape::Choice(sides) => format!("one of {}", names(sides.iter().map(|side| side.name.as_str()).collect())),
         Shape::Map(_) => "mapping".into(),
         Shape::Keyed(item) => format!("mapping from names to {}", plural(&shape_name(schema, item))),
@@ -164,7 +164,16 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
     }
 }
 
+/// What a choice without sides takes: there, programs add their own.
+const NAME_OF_PLUGIN: &str = "the name of a plug-in";
+
 fn plural(name: &str) -> String {
+    if name.starts_with("one of ") {
+        return format!("mappings, each {name}");
+    }
+    if name == NAME_OF_PLUGIN {
+        return "names of plug-ins".to_owned();
+    }
     for noun in ["whole number", "list"] {
         if let Some(rest) = name.strip_prefix(noun) {
             return format!("{noun}s{rest}");
