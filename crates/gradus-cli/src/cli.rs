@@ -7,7 +7,7 @@ use crate::commands::{Entry, Group, entries};
 /// Options that every command understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Global {
-    /// No notes and no progress on stderr.
+    /// Print no notes and no progress.
     pub quiet: bool,
     /// How much the log says: 0 warnings, 1 information, 2 debugging.
     pub verbose: u8,
@@ -64,9 +64,9 @@ fn global() -> [Arg; 4] {
     };
     [
         flag("json", "Print results as JSON"),
-        flag("quiet", "No notes and no progress on stderr").short('q'),
-        flag("verbose", "Say more in the log; -vv says all").short('v').action(ArgAction::Count),
-        flag("color", "Colour the output")
+        flag("quiet", "Print no notes and no progress").short('q'),
+        flag("verbose", "Log more; -vv logs everything").short('v').action(ArgAction::Count),
+        flag("color", "When to color the output")
             .action(ArgAction::Set)
             .value_name("auto|always|never")
             .hide_possible_values(true)

@@ -100,10 +100,12 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("data split", &["gradus data split rows.jsonl --train train.jsonl --test test.jsonl"]),
     ("config check", &["gradus config check run.yml"]),
     ("config explain", &["gradus config explain learning_rate"]),
-    ("config import", &["gradus config import rl4lms imdb.yml"]),
+    ("config import", &["gradus config import trl-dpo dpo.yml > run.yml", "gradus config import rl4lms imdb.yml"]),
     ("config schema", &["gradus config schema > gradus.schema.json"]),
     ("doctor", &["gradus doctor"]),
     ("bench", &["gradus bench --preset gpt2-tiny"]),
+    ("docs", &["gradus docs", "gradus docs tutorial-dpo", "gradus docs --search learning_rate"]),
+    ("man", &["gradus man grpo | man -l -"]),
     ("completions", &["gradus completions bash > ~/.local/share/bash-completion/completions/gradus"]),
 ];
 
@@ -197,6 +199,7 @@ mod tests {
     fn every_example_is_a_command_that_is_read() {
         for (path, lines) in EXAMPLES {
             for line in *lines {
+                let line = line.split(" | ").next().expect("a command");
                 let line = line.split(" > ").next().expect("a command").replace("\"the one for the report\"", "note");
                 // The name of a method stands for any.
                 let line = line.replace("METHOD", MethodConfig::all()[0].name());

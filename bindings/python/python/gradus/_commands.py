@@ -94,6 +94,6 @@ def explain(key: str | Callable[..., Any] | None = None) -> Keys:
 
 
 def new_model(output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-    """Make a model of any family with random weights: what ``gradus new-model --json`` prints."""
+    """Create a model of any family with random weights: what ``gradus new-model --json`` prints."""
     found: dict[str, Any] = command("new-model", output=output, **arguments)
     return found

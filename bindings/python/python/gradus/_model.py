@@ -250,7 +250,7 @@ def evaluate(model: str | os.PathLike[str] | None, data: Any, **arguments: Any) 
 
 
 def merge(model: str | os.PathLike[str], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-    """Fold an adapter into its base: what ``gradus merge --json`` prints."""
+    """Merge an adapter into its base model: what ``gradus merge --json`` prints."""
     found: dict[str, Any] = command("merge", model=model, output=output, **arguments)
     return found
 

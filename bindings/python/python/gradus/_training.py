@@ -126,7 +126,7 @@ def resume(run: str | os.PathLike[str], **arguments: Any) -> Run:
 
 
 def run(config: str | os.PathLike[str], **arguments: Any) -> Run:
-    """Train what a configuration file says; ``arguments`` lie over it."""
+    """Start the run that a configuration file describes; ``arguments`` lie over it."""
     return train(None, {**arguments, "config": config})
 
 

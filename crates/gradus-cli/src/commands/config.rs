@@ -35,9 +35,9 @@ enum Verb {
         #[arg(long)]
         markdown: bool,
     },
-    /// Read another system's configuration file and print it as one of ours, saying what changed
+    /// Convert the configuration file of another tool, and report what has no equivalent
     Import {
-        /// The system: rl4lms or fine_grained
+        /// The tool: trl-sft, trl-reward, trl-dpo, trl-kto, trl-grpo, trl-rloo, llamafactory, axolotl, rl4lms or fine_grained
         #[arg(value_name = "SYSTEM")]
         system: System,
         /// Its file

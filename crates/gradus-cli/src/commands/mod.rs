@@ -18,10 +18,12 @@ mod completions;
 mod config;
 mod data;
 mod demo;
+mod docs;
 mod doctor;
 mod eval;
 mod export;
 mod generate;
+mod man;
 mod merge;
 mod new_model;
 mod plan;
@@ -117,7 +119,7 @@ fn method(method: &MethodConfig) -> Entry {
 /// Every command, in the order of the help.
 pub fn entries() -> Vec<Entry> {
     let mut entries =
-        vec![entry!(Start, "demo", demo::DemoArgs, "Take a built-in task from nothing to aligned models, in minutes")];
+        vec![entry!(Start, "demo", demo::DemoArgs, "Run a built-in task from random weights to aligned models, in minutes")];
     entries.extend(MethodConfig::all().iter().map(method));
     entries.extend(others());
     entries
@@ -128,14 +130,14 @@ fn others() -> Vec<Entry> {
         Entry {
             name: "train",
             group: Group::Train,
-            about: "Train what a configuration file says",
+            about: "Start the run that a configuration file describes",
             arguments: |command| crate::help::brief(train::arguments(command)),
             run: Box::new(train::run_file),
         },
         Entry {
             name: "plan",
             group: Group::Train,
-            about: "Show what a run will need in memory, phase by phase, and whether it fits",
+            about: "Predict the memory of a run, phase by phase",
             arguments: |command| crate::help::brief(plan::arguments(command)),
             run: Box::new(plan::run),
         },
@@ -158,8 +160,8 @@ fn others() -> Vec<Entry> {
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
         entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),
-        entry!(Use, "annotate", annotate::AnnotateArgs, "Have people annotate: projects, exports, agreement"),
-        entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
+        entry!(Use, "annotate", annotate::AnnotateArgs, "Manage annotation projects: create, invite, export, measure agreement"),
+        entry!(Use, "score", score::ScoreArgs, "Print log-probabilities or rewards of rows"),
         Entry {
             name: "eval",
             group: Group::Use,
@@ -170,19 +172,21 @@ fn others() -> Vec<Entry> {
             },
             run: Box::new(eval::run),
         },
-        entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
-        entry!(Use, "export", export::ExportArgs, "Write a model as GGUF, for llama.cpp"),
+        entry!(Use, "merge", merge::MergeArgs, "Merge an adapter into its base model"),
+        entry!(Use, "export", export::ExportArgs, "Export a model as GGUF, for llama.cpp"),
         entry!(
             Use,
             "quantize",
             quantize::QuantizeArgs,
-            "Write a model with its linear layers in 8 or 4 bits, and say what that costs"
+            "Quantize a model to 8 or 4 bits, and measure the loss of quality"
         ),
-        entry!(Use, "new-model", new_model::NewModelArgs, "Make a model of any family with random weights"),
-        entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
-        entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
-        entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
-        entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and how fast a model trains and samples on it"),
+        entry!(Use, "new-model", new_model::NewModelArgs, "Create a model of any family with random weights"),
+        entry!(Data, "data", data::DataArgs, "Inspect, check, convert and split data sets"),
+        entry!(Setup, "config", config::ConfigArgs, "Check, explain and import configuration files"),
+        entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and the features of this build"),
+        entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and the speed of training and sampling"),
+        entry!(Setup, "docs", docs::DocsArgs, "Read the documentation: list, show and search its pages"),
+        entry!(Setup, "man", man::ManArgs, "Print a manual page for `man`"),
         entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
     ]
 }

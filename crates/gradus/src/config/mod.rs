@@ -30,7 +30,7 @@ pub use argument::Argument;
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
-pub use import::{Imported, System, import};
+pub use import::{Imported, System, TrlCommand, import};
 pub use load::{Request, Written};
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;

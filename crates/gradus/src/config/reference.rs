@@ -87,6 +87,9 @@ fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut V
     }
 }
 
+/// What is said of a preset's value that is the default anyway.
+const UNCHANGED: &str = "As without it.";
+
 /// What each preset sets of each method.
 fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
     for preset in Preset::ALL {
@@ -109,7 +112,7 @@ fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
                     default: Some(value),
                     required: false,
                     doc: of.unwrap_or_default()
-                        + &if same { "As without it.".to_owned() } else { format!("Instead of {usual}.") },
+                        + &if same { UNCHANGED.to_owned() } else { format!("Instead of {usual}.") },
                 });
             }
         }
@@ -149,7 +152,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
         Shape::Integer { .. } => "whole number".into(),
         Shape::Number => "number".into(),
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
-        Shape::Choice(sides) if sides.is_empty() => "the name of a plug-in".into(),
+        Shape::Choice(sides) if sides.is_empty() => NAME_OF_PLUGIN.into(),
         Shape::Choice(sides) => format!("one of {}", names(sides.iter().map(|side| side.name.as_str()).collect())),
         Shape::Map(_) => "mapping".into(),
         Shape::Keyed(item) => format!("mapping from names to {}", plural(&shape_name(schema, item))),
@@ -161,7 +164,16 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
     }
 }
 
+/// What a choice without sides takes: there, programs add their own.
+const NAME_OF_PLUGIN: &str = "the name of a plug-in";
+
 fn plural(name: &str) -> String {
+    if name.starts_with("one of ") {
+        return format!("mappings, each {name}");
+    }
+    if name == NAME_OF_PLUGIN {
+        return "names of plug-ins".to_owned();
+    }
     for noun in ["whole number", "list"] {
         if let Some(rest) = name.strip_prefix(noun) {
             return format!("{noun}s{rest}");
@@ -170,53 +182,141 @@ fn plural(name: &str) -> String {
     format!("{name}s")
 }
 
-/// `docs/config.md`.
+/// `docs/config.md`: every key once. Keys that several methods have alike are in one table, and a section that repeats another names it.
 pub fn markdown(schema: &Schema) -> String {
     let mut text = String::from(
         "# Configuration\n\n\
-         Every key of a configuration file, generated from the types (`gradus config explain` shows the same).\n\
-         Every key is a flag too: its name with hyphens, nested keys joined (`kl.target` of PPO is `--kl-target`), \
-         keys of `train` and of the method without a prefix.\n\
-         Flags lie over the file that `--config` names.\n",
+         This page lists every key of a configuration file. It is generated from the types. `gradus config explain KEY` shows the \
+         same for one key.\n\n\
+         Every key is also a flag. Write its name with hyphens, and join nested keys: `kl.target` of PPO is `--kl-target`. Keys of \
+         `train` and of the method have no prefix. A flag takes precedence over the file that `--config` names.\n",
     );
-    let all = explain(schema, None).unwrap_or_default();
-    let section = |key: &str| match key.split('.').collect::<Vec<_>>().as_slice() {
-        ["method", method, ..] => format!("method.{method}"),
-        ["preset", name, ..] => format!("preset.{name}"),
-        ["train" | "reward", _, ..] => key.split('.').next().unwrap_or_default().to_owned(),
-        _ => String::new(),
-    };
-    let mut current = None;
-    for key in &all {
-        let section = section(&key.key);
-        if current.as_ref() != Some(&section) {
-            let title = if section.is_empty() { "Top level".to_owned() } else { format!("`{section}`") };
-            // The top level comes back between sections; one table of it is enough.
-            if current.is_none() || !section.is_empty() {
-                let _ = write!(text, "\n## {title}\n");
-                if let Some(doc) = all.iter().find(|found| found.key == section).map(|found| &found.doc) {
-                    let _ = write!(text, "\n{doc}\n");
-                }
-                if let Some(method) = section.strip_prefix("method.").and_then(MethodConfig::named) {
-                    let keys = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
-                    let _ = writeln!(text, "Defaults with it: {}.", keys.join(", "));
-                }
-                text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
+    let all: Vec<KeyReference> = explain(schema, None).unwrap_or_default();
+    let top: Vec<&KeyReference> = all.iter().filter(|key| !key.key.contains('.')).collect();
+    text += "\n## Top level\n";
+    table(&mut text, top.iter().map(|key| (key.key.as_str(), *key)));
+    let mut written: Vec<(&str, Vec<Row<'_>>)> = Vec::new();
+    for key in top.iter().map(|key| key.key.as_str()).filter(|key| !["method", "preset"].contains(key)) {
+        let rows = below(&all, key);
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n## `{key}`\n\n{}\n", doc_of(&all, key));
+        match written.iter().find(|(_, known)| same_rows(known, &rows)) {
+            Some((known, _)) => {
+                let _ = writeln!(text, "\nIts keys are those of [`{known}`](#{known}).");
+            }
+            None => {
+                table(&mut text, rows.iter().map(|(name, key)| (*name, *key)));
+                written.push((key, rows));
             }
         }
-        let is_heading =
-            key.key == section || (section.is_empty() && current.is_some() && current != Some(String::new()));
-        if !is_heading {
-            let default = match &key.default {
-                _ if key.required => "required".to_owned(),
-                Some(default) => format!("`{default}`"),
-                None => String::new(),
-            };
-            let name = key.key.strip_prefix(&format!("{section}.")).unwrap_or(&key.key);
-            let cell = |text: &str| text.replace('|', "\\|");
-            let _ = writeln!(text, "| `{name}` | {} | {} | {} |", cell(&key.kind), cell(&default), cell(&key.doc));
+    }
+    methods(&mut text, &all);
+    text + &preset_tables(&all)
+}
+
+/// A key by its name below a section.
+type Row<'a> = (&'a str, &'a KeyReference);
+
+fn below<'a>(all: &'a [KeyReference], section: &str) -> Vec<Row<'a>> {
+    let name = |key: &'a KeyReference| key.key.strip_prefix(section).and_then(|name| name.strip_prefix('.'));
+    all.iter().filter_map(|key| name(key).map(|name| (name, key))).collect()
+}
+
+fn doc_of<'a>(all: &'a [KeyReference], section: &str) -> &'a str {
+    all.iter().find(|key| key.key == section).map_or("", |key| &key.doc)
+}
+
+/// Whether two keys differ in nothing but where they stand.
+fn is_alike((name, a): &Row<'_>, (other, b): &Row<'_>) -> bool {
+    name == other && (&a.kind, &a.default, a.required, &a.doc) == (&b.kind, &b.default, b.required, &b.doc)
+}
+
+fn same_rows(a: &[Row<'_>], b: &[Row<'_>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_alike(a, b))
+}
+
+/// A text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn default_of(key: &KeyReference) -> String {
+    match &key.default {
+        _ if key.required => "required".to_owned(),
+        Some(default) => cell(&format!("`{default}`")),
+        None => String::new(),
+    }
+}
+
+fn table<'a>(text: &mut String, rows: impl Iterator<Item = Row<'a>>) {
+    *text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
+    for (name, key) in rows {
+        let _ = writeln!(text, "| `{name}` | {} | {} | {} |", cell(&key.kind), default_of(key), cell(&key.doc));
+    }
+}
+
+/// The keys of all methods: first those that several have alike, then what each has of its own.
+fn methods(text: &mut String, all: &[KeyReference]) {
+    let every = MethodConfig::all();
+    let named: Vec<&str> = every.iter().map(MethodConfig::name).collect();
+    let rows: Vec<(&str, Vec<Row<'_>>)> =
+        named.iter().map(|&name| (name, below(all, &format!("method.{name}")))).collect();
+    let owners = |row: &Row<'_>| -> Vec<&str> {
+        rows.iter().filter(|(_, rows)| rows.iter().any(|other| is_alike(row, other))).map(|(name, _)| *name).collect()
+    };
+    *text += "\n## Keys of several methods\n\n\
+              These keys stand below each of the named methods: `clip_range` of PPO is `method.ppo.clip_range`.\n\n\
+              | key | methods | type | default | meaning |\n|---|---|---|---|---|\n";
+    for (i, (_, own)) in rows.iter().enumerate() {
+        for row in own {
+            let of = owners(row);
+            if of.len() < 2 || of.first() != Some(&named[i]) {
+                continue;
+            }
+            let (name, key) = row;
+            let of = of.iter().map(|of| format!("`{of}`")).collect::<Vec<_>>().join(" ");
+            let (kind, doc) = (cell(&key.kind), cell(&key.doc));
+            let _ = writeln!(text, "| `{name}` | {of} | {kind} | {} | {doc} |", default_of(key));
         }
-        current = Some(section);
+    }
+    for (method, (name, rows)) in every.iter().zip(&rows) {
+        let section = format!("method.{name}");
+        let _ = write!(text, "\n## `{section}`\n\n{}\n", doc_of(all, &section));
+        let defaults = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
+        let _ = writeln!(text, "\nDefaults with this method: {}.", defaults.join(", "));
+        let own: Vec<Row<'_>> = rows.iter().filter(|row| owners(row).len() < 2).copied().collect();
+        let shared: Vec<String> =
+            rows.iter().filter(|row| owners(row).len() > 1).map(|(name, _)| format!("`{name}`")).collect();
+        if !shared.is_empty() {
+            let list = if shared.len() > 8 { shared.len().to_string() } else { shared.join(", ") };
+            let _ = writeln!(text, "\nIt also has {list} of the [keys of several methods](#keys-of-several-methods).");
+        }
+        if !own.is_empty() {
+            table(text, own.into_iter());
+        }
+    }
+    let plugin = below(all, "method.plugin");
+    if !named.contains(&"plugin") && all.iter().any(|key| key.key == "method.plugin") {
+        let _ = write!(text, "\n## `method.plugin`\n\n{}\n", doc_of(all, "method.plugin"));
+        if !plugin.is_empty() {
+            table(text, plugin.into_iter());
+        }
+    }
+}
+
+/// What each preset changes; keys that it sets to what they are without it say nothing.
+fn preset_tables(all: &[KeyReference]) -> String {
+    let mut text = String::new();
+    for preset in Preset::ALL {
+        let section = format!("preset.{}", preset.name());
+        let rows = below(all, &section).into_iter().filter(|(_, key)| !key.doc.ends_with(UNCHANGED));
+        let _ = writeln!(text, "\n## `{section}`\n\n`preset: {}` sets these keys. Keys that you write win.", preset.name());
+        text += "\n| key | value | note |\n|---|---|---|\n";
+        for (name, key) in rows {
+            let _ = writeln!(text, "| `{name}` | {} | {} |", default_of(key), cell(&key.doc));
+        }
     }
     text
 }

@@ -86,6 +86,8 @@ fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<Pa
             file == "pytorch_model.bin" || (is_torch_sharded && file.starts_with("pytorch_model-"))
         }
         Some("json" | "txt" | "model" | "jinja") => true,
+        // The card, which names the license.
+        Some("md") => file == "README.md",
         _ => false,
     };
     let mut directory = None;

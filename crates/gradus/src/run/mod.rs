@@ -6,6 +6,7 @@
 //! `docs/formats.md` describes every file.
 
 mod aside;
+pub mod card;
 pub mod checkpoint;
 pub mod checksums;
 pub mod claim;

@@ -79,11 +79,22 @@ pub(super) fn no_improvement(
     ))
 }
 
+/// The share of groups with the same reward throughout beyond which a run had no signal.
+const MOSTLY_FLAT: f64 = 0.95;
+
 /// The likely cause, from how the training loss (or the reward of sampled completions) moved.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
     let learning_rate = rate(settings.learning_rate);
     if settings.best_metric.contains("loss") && is_far_above(start, last) {
         return format!("The run diverged: the learning rate ({learning_rate}) is too large.");
+    }
+    let spread: Vec<f64> =
+        rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get("frac_reward_zero_std")).collect();
+    if samples && !spread.is_empty() && mean(&spread) > MOSTLY_FLAT {
+        return format!(
+            "In {:.0} % of the groups every completion had the same reward, so there was next to nothing to learn from: use a              reward with more levels, or harder prompts. The few other groups still moved the weights.",
+            100.0 * mean(&spread)
+        );
     }
     if (last - start).abs() <= 1e-4 * start.abs() {
         return format!(
@@ -143,6 +154,10 @@ mod tests {
         assert!(text.contains("rose from 0.2500 to 0.5000") && text.contains("--max-eval-rows"), "{text}");
         let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5, 0.25])).expect("it got worse");
         assert!(text.contains("did not rise either"), "{text}");
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
+        let all = [rows("eval_reward", &[1.0]), rows("frac_reward_zero_std", &[1.0, 0.96])].concat();
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
+        assert!(text.contains("In 98 % of the groups") && !text.contains("hardly moved"), "{text}");
         let text = said((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
         assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
     }

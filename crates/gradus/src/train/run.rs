@@ -50,7 +50,7 @@ use crate::ranks::{self, Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::metrics::is_of_evaluation;
-use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
+use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, card, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -618,7 +618,13 @@ impl Job<'_> {
             recorder.tell(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
-        Ok(self.outcome(Value::Object(report::finish(self.directory, results)?)))
+        let results = report::finish(self.directory, results)?;
+        let license = card::License::of(&self.start.model.dir.path);
+        let config = self.plan.to_yaml();
+        for directory in [self.directory.model(), self.directory.best()] {
+            card::write(&directory, &results, &config, &license)?;
+        }
+        Ok(self.outcome(Value::Object(results)))
     }
 
     fn outcome(&self, results: Value) -> Outcome {

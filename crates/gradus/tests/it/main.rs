@@ -5,6 +5,7 @@ mod compare;
 mod data;
 mod demo;
 mod episodes;
+mod import;
 mod invariants;
 mod layering;
 mod learning;

@@ -1,7 +1,11 @@
 //! Configurations of other systems as ours, saying what changed on the way.
 
+mod axolotl;
 mod fine_grained;
+mod llamafactory;
 mod rl4lms;
+mod trainer_arguments;
+mod trl;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,6 +17,8 @@ use super::node::{Node, Value, document};
 use super::{load, write};
 use crate::error::{Diagnostic, Error, Result};
 
+pub use trl::TrlCommand;
+
 /// A system whose configurations are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
@@ -20,6 +26,12 @@ pub enum System {
     Rl4lms,
     /// FineGrainedRLHF (Wu et al. 2023).
     FineGrained,
+    /// TRL's command line, by the word of the command.
+    Trl(TrlCommand),
+    /// LLaMA-Factory.
+    LlamaFactory,
+    /// axolotl.
+    Axolotl,
 }
 
 impl std::str::FromStr for System {
@@ -29,7 +41,16 @@ impl std::str::FromStr for System {
         match name {
             "rl4lms" => Ok(Self::Rl4lms),
             "fine_grained" => Ok(Self::FineGrained),
-            _ => Err("configurations are read of `rl4lms` and `fine_grained`".into()),
+            "llamafactory" => Ok(Self::LlamaFactory),
+            "axolotl" => Ok(Self::Axolotl),
+            _ => {
+                let command = name.strip_prefix("trl-");
+                let found = TrlCommand::ALL.into_iter().find(|one| Some(one.name()) == command);
+                found.map(Self::Trl).ok_or_else(|| {
+                    let trl = TrlCommand::ALL.map(|one| format!("`trl-{}`", one.name())).join(", ");
+                    format!("gradus reads configurations of `rl4lms`, `fine_grained`, `llamafactory`, `axolotl`, and {trl}")
+                })
+            }
         }
     }
 }
@@ -54,6 +75,9 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     let config = match system {
         System::Rl4lms => rl4lms::convert(&original),
         System::FineGrained => fine_grained::convert(&original),
+        System::Trl(command) => trl::convert(&original, command),
+        System::LlamaFactory => llamafactory::convert(&original),
+        System::Axolotl => axolotl::convert(&original),
     };
     let mut wrong = original.wrong.take();
     let config = match config {

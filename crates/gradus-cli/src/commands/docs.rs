@@ -1,0 +1,173 @@
+//! `gradus docs`: the pages of the documentation, which are in the binary.
+
+use std::fmt::Write as _;
+
+use gradus::suggest::nearest;
+
+use crate::output::Output;
+
+/// Arguments of `gradus docs`.
+#[derive(Debug, clap::Args)]
+pub struct DocsArgs {
+    /// The page; without it, the pages are listed
+    page: Option<String>,
+    /// Show the lines with this text, on all pages or on the named one
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+}
+
+/// Pages of `docs/`, by name.
+macro_rules! pages {
+    ($($name:literal,)+) => {
+        &[$(($name, include_str!(concat!("../../../../docs/", $name, ".md"))),)+]
+    };
+}
+
+/// The contents, which have the titles and the order.
+const SUMMARY: &str = include_str!("../../../../docs/SUMMARY.md");
+
+/// Every page with its text, in the order of the contents.
+const PAGES: &[(&str, &str)] = pages![
+    "index",
+    "start",
+    "docker",
+    "tutorial-reward-model",
+    "tutorial-dpo",
+    "tutorial-grpo",
+    "tutorial-verifiable",
+    "tutorial-ppo",
+    "tutorial-tools",
+    "tutorial-audit",
+    "tutorial-feedback",
+    "tutorial-tasks",
+    "tutorial-lora",
+    "tutorial-serve",
+    "methods",
+    "hyperparameters",
+    "troubleshooting",
+    "migrate",
+    "data",
+    "fine-grained",
+    "environments",
+    "classifiers",
+    "tasks",
+    "generation",
+    "runs",
+    "sweep",
+    "web",
+    "plugins",
+    "config",
+    "support",
+    "formats",
+    "metrics",
+    "python",
+    "trl",
+    "glossary",
+    "papers",
+    "devices",
+    "measure",
+    "style",
+    "design",
+    "results",
+    "benchmarks",
+];
+
+/// A page in the list.
+#[derive(serde::Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    title: &'a str,
+}
+
+/// A line that was searched for.
+#[derive(serde::Serialize)]
+struct Found<'a> {
+    page: &'a str,
+    line: usize,
+    text: &'a str,
+}
+
+/// Lists the pages, shows one, or searches them.
+pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
+    let chosen = args.page.as_deref().map(page).transpose()?;
+    if let Some(text) = &args.search {
+        let wanted = text.to_lowercase();
+        let pages = PAGES.iter().filter(|(name, _)| chosen.is_none_or(|(only, _)| only == *name));
+        let found: Vec<Found<'_>> = pages.flat_map(|(name, page)| lines(name, page, &wanted)).collect();
+        return out.result(&found, || found.iter().map(|f| format!("{}:{}: {}\n", f.page, f.line, f.text)).collect());
+    }
+    match chosen {
+        Some((_, text)) => out.text(text),
+        None => {
+            let listed: Vec<Listed<'_>> = PAGES.iter().map(|(name, _)| Listed { name, title: title(name) }).collect();
+            out.result(&listed, || contents(&listed))
+        }
+    }
+}
+
+/// The page of a name, with or without its ending.
+fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
+    let wanted = name.strip_suffix(".md").unwrap_or(name);
+    let wanted = wanted.strip_prefix("docs/").unwrap_or(wanted);
+    if let Some((name, text)) = PAGES.iter().find(|(name, _)| *name == wanted) {
+        return Ok((name, text));
+    }
+    let error = gradus::Error::input(format!("there is no page `{name}`"));
+    Err(match nearest(wanted, PAGES.iter().map(|(name, _)| *name)) {
+        Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+        None => error.with_hint("`gradus docs` lists the pages; `gradus docs --search TEXT` searches them"),
+    }
+    .into())
+}
+
+fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a str) -> impl Iterator<Item = Found<'a>> {
+    let hits = page.lines().enumerate().filter(move |(_, line)| line.to_lowercase().contains(wanted));
+    hits.map(move |(i, text)| Found { page: name, line: i + 1, text })
+}
+
+/// The title of a page in the contents.
+fn title(name: &str) -> &'static str {
+    let end = format!("]({name}.md)");
+    let line = SUMMARY.lines().find(|line| line.ends_with(&end));
+    line.and_then(|line| line.split_once('[')).map_or("", |(_, rest)| &rest[..rest.len() - end.len()])
+}
+
+fn contents(listed: &[Listed<'_>]) -> String {
+    let mut text = String::new();
+    for line in SUMMARY.lines().skip(1) {
+        if let Some(part) = line.strip_prefix("# ") {
+            let _ = write!(text, "\n{part}:\n");
+        } else if let Some(page) = listed.iter().find(|page| line.ends_with(&format!("]({}.md)", page.name))) {
+            let _ = writeln!(text, "  {:<22} {}", page.name, page.title);
+        }
+    }
+    text.trim_start().to_owned() + "\n`gradus docs PAGE | less` shows a page; `gradus docs --search TEXT` searches all of them.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_of_the_contents_is_in_the_binary_with_a_title() {
+        let listed: Vec<&str> = SUMMARY
+            .lines()
+            .filter_map(|line| line.strip_suffix(".md)")?.rsplit_once('(').map(|(_, name)| name))
+            .collect();
+        let held: Vec<&str> = PAGES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(held, listed, "the list in docs.rs is that of docs/SUMMARY.md, in its order");
+        for (name, text) in PAGES {
+            assert!(!title(name).is_empty() && text.starts_with("# "), "{name}");
+        }
+    }
+
+    #[test]
+    fn pages_are_found_by_name_and_by_text() {
+        assert_eq!(page("docs/config.md").expect("a page").0, "config");
+        let error = page("confg").expect_err("no such page");
+        let hint = error.downcast_ref::<gradus::Error>().and_then(gradus::Error::hint);
+        assert_eq!(hint.as_deref(), Some("did you mean `config`?"));
+        let found: Vec<_> = lines("a", "One\nTWO two\n", "two").map(|found| (found.line, found.text)).collect();
+        assert_eq!(found, [(2, "TWO two")]);
+    }
+}

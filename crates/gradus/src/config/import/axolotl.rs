@@ -1,0 +1,231 @@
+//! axolotl's YAML files: `axolotl train FILE`. The key `rl` decides the method.
+
+use serde_json::{Value as Json, json};
+
+use super::trainer_arguments::{self as shared, LoraNames, Names};
+use super::{Original, Written};
+use crate::error::Diagnostic;
+
+const NAMES: Names = Names {
+    micro_batch: "micro_batch_size",
+    epochs: "num_epochs",
+    schedule: "lr_scheduler",
+    optimizer: "optimizer",
+    usual_epochs: 1.0,
+    usual_micro_batch: 1,
+};
+
+const LORA: LoraNames = LoraNames {
+    targets: "lora_target_modules",
+    dora: "peft_use_dora",
+    stabilized: "peft_use_rslora",
+    rank: "lora_r",
+    usual: (8, Some(16.0), 0.0),
+};
+
+/// The chat templates of its own that are here, too.
+const TEMPLATES: &[(&str, &str)] = &[
+    ("chatml", "chatml"),
+    ("gemma", "gemma"),
+    ("llama3", "llama3"),
+    ("mistral_v1", "mistral"),
+    ("phi_3", "phi3"),
+    ("qwen_25", "qwen"),
+];
+
+/// Keys of its own that change no result here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "bnb_config_kwargs",
+    "dataset_prepared_path",
+    "dataset_processes",
+    "debug",
+    "eval_sample_packing",
+    "gptq",
+    "is_llama_derived_model",
+    "is_mistral_derived_model",
+    "load_in_4bit",
+    "load_in_8bit",
+    "model_type",
+    "plugins",
+    "sample_packing",
+    "strict",
+    "tokenizer_type",
+    "train_on_inputs",
+    "val_set_size",
+];
+
+pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
+    let mut to = Written::default();
+    to.set("model", from.text("base_model").ok_or_else(|| Original::missing("base_model"))?);
+    to.set_some("tokenizer", from.text("tokenizer_config"));
+    let method = method(from, &mut to)?;
+    shared::arguments(from, &mut to, &NAMES);
+    WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
+    data(from, &mut to)?;
+    let (rows, passes) = shared::batch(from, &NAMES);
+    to.set("train.batch_size", rows.saturating_mul(passes));
+    if method != "grpo" {
+        to.set("train.micro_batch_size", rows);
+    }
+    to.set_some("train.max_length", from.some("sequence_len"));
+    adapter(from, &mut to);
+    for key in ["wandb_project", "wandb_entity", "wandb_name"] {
+        if let Some(name) = from.text(key).filter(|name| !name.is_empty()) {
+            to.set("train.wandb", true);
+            to.set(&format!("train.{key}"), name);
+        }
+    }
+    if let Some(name) = from.text("chat_template") {
+        match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
+            Some((_, ours)) => to.set("train.chat_template", *ours),
+            None if name == "tokenizer_default" => {}
+            None => from.note("chat_template", format!("`{name}` is no template here: the model's own is used")),
+        }
+    }
+    for (theirs, ours) in [("saves_per_epoch", "save_steps"), ("evals_per_epoch", "eval_steps")] {
+        if from.number(theirs).is_some() {
+            from.note(theirs, format!("intervals are steps here: write `train.{ours}`"));
+            if ours == "eval_steps" {
+                to.set("train.eval_steps", 0);
+            }
+        }
+    }
+    Ok(to)
+}
+
+fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic> {
+    if from.flag("reward_model") == Some(true) {
+        to.set("method.reward", json!({}));
+        return Ok("reward");
+    }
+    let beta = from.number("rl_beta");
+    let beta = beta.or_else(|| from.number("dpo_beta"));
+    let method = match from.text("rl").as_deref() {
+        None => {
+            to.set("method.sft", json!({}));
+            if from.flag("train_on_inputs") == Some(true) {
+                to.set("method.sft.completion_only_loss", false);
+            }
+            return Ok("sft");
+        }
+        Some("dpo") => {
+            to.set("method.dpo", json!({}));
+            to.set_some("method.dpo.label_smoothing", from.json("dpo_label_smoothing"));
+            "dpo"
+        }
+        Some("ipo") => {
+            to.set("method.dpo.loss_type", "ipo");
+            "dpo"
+        }
+        Some("orpo") => {
+            to.set("method.orpo", json!({}));
+            to.set_some("method.orpo.beta", from.json("orpo_alpha"));
+            "orpo"
+        }
+        Some("simpo") => {
+            to.set("method.simpo", json!({}));
+            to.set_some("method.simpo.cpo_alpha", from.json("cpo_alpha"));
+            to.set_some("method.simpo.simpo_gamma", from.json("simpo_gamma"));
+            "simpo"
+        }
+        Some("kto") => {
+            to.set("method.kto", json!({}));
+            to.set_some("method.kto.desirable_weight", from.json("kto_desirable_weight"));
+            to.set_some("method.kto.undesirable_weight", from.json("kto_undesirable_weight"));
+            "kto"
+        }
+        Some("grpo") => {
+            grpo(from, to);
+            return Ok("grpo");
+        }
+        Some(other) => {
+            let message = format!("`rl` is `{other}`, but dpo, ipo, orpo, simpo, kto or grpo is needed");
+            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+        }
+    };
+    to.set_some(&format!("method.{method}.beta"), beta);
+    Ok(method)
+}
+
+/// Its GRPO is TRL's, with TRL's keys below `trl`.
+fn grpo(from: &Original, to: &mut Written) {
+    to.set("method.grpo", json!({}));
+    for (theirs, ours) in [
+        ("num_generations", "group_size"),
+        ("max_completion_length", "max_new_tokens"),
+        ("beta", "kl_coefficient"),
+        ("temperature", "temperature"),
+        ("num_iterations", "update_epochs"),
+        ("epsilon", "clip_range"),
+        ("epsilon_high", "clip_range_high"),
+        ("loss_type", "loss_type"),
+        ("mask_truncated_completions", "mask_truncated_completions"),
+    ] {
+        to.set_some(&format!("method.grpo.{ours}"), from.json(&format!("trl.{theirs}")));
+    }
+    from.note(
+        "trl.reward_funcs",
+        "rewards are Python functions there: write `reward`, or pass them to `gradus.grpo(reward=…)` in Python",
+    );
+    from.see_all("trl.reward_funcs");
+    from.note("micro_batch_size", "a batch counts completions there and prompts here: check `train.batch_size`");
+}
+
+fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let files = |key: &str| -> Vec<String> {
+        let Some(Json::Array(parts)) = from.json(key) else { return Vec::new() };
+        let name = |part: &Json| {
+            let path = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
+            Some(match part["split"].as_str() {
+                None | Some("train") => path.to_owned(),
+                Some(split) => format!("{path}:{split}"),
+            })
+        };
+        let kinds: Vec<&str> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
+        if !kinds.is_empty() {
+            from.note(
+                key,
+                format!("the types {} are not read: gradus recognizes rows by their columns", kinds.join(", ")),
+            );
+        }
+        parts.iter().filter_map(name).collect()
+    };
+    let train = files("datasets");
+    let Some((first, others)) = train.split_first() else { return Err(Original::missing("datasets[0].path")) };
+    to.set("data", first.as_str());
+    if !others.is_empty() {
+        to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
+    }
+    let share = from.number("val_set_size").filter(|share| *share > 0.0);
+    match (files("test_datasets").first(), share) {
+        (Some(file), _) => to.set("eval_data", file.as_str()),
+        (None, Some(share)) if share < 1.0 => to.set("train.eval_fraction", share),
+        (None, Some(rows)) => {
+            from.note("val_set_size", format!("{rows} rows are held out there; here `train.eval_fraction` is a share"));
+        }
+        (None, None) => to.set("train.eval_fraction", 0),
+    }
+    let measures = to.0.get("eval_data").is_some() || share.is_some();
+    if measures && !shared::holds_out(to) {
+        to.set("train.eval_steps", 0);
+    }
+    Ok(())
+}
+
+fn adapter(from: &Original, to: &mut Written) {
+    let all = from.flag("lora_target_linear") == Some(true);
+    match from.text("adapter").as_deref() {
+        Some(kind @ ("lora" | "qlora")) => {
+            shared::lora(from, to, &LORA);
+            if all {
+                to.set("lora.targets", json!(["all-linear"]));
+            }
+            if kind == "qlora" {
+                to.set("train.frozen_weights", "nf4");
+            }
+        }
+        Some(other) => from.note("adapter", format!("`{other}` has no equivalent: all weights are trained")),
+        None => {}
+    }
+    to.set_some("adapter", from.text("lora_model_dir").filter(|folder| !folder.is_empty()));
+}

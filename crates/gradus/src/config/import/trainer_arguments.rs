@@ -1,0 +1,267 @@
+//! The keys of transformers' `TrainingArguments`, which the files of TRL, LLaMA-Factory and, under other names, axolotl share.
+
+use serde_json::{Value as Json, json};
+
+use super::{Original, Written};
+
+/// What a tool calls a key, and what it takes where a file leaves it out.
+pub(super) struct Names {
+    /// Rows of one pass on one device.
+    pub micro_batch: &'static str,
+    /// Passes over the data.
+    pub epochs: &'static str,
+    /// The schedule of the learning rate.
+    pub schedule: &'static str,
+    /// The optimizer.
+    pub optimizer: &'static str,
+    /// Passes over the data where the file says nothing.
+    pub usual_epochs: f64,
+    /// Rows of one pass where the file says nothing.
+    pub usual_micro_batch: usize,
+}
+
+/// Those of `TrainingArguments`.
+pub(super) const HUGGING_FACE: Names = Names {
+    micro_batch: "per_device_train_batch_size",
+    epochs: "num_train_epochs",
+    schedule: "lr_scheduler_type",
+    optimizer: "optim",
+    usual_epochs: 3.0,
+    usual_micro_batch: 8,
+};
+
+/// Keys that change no result here: how batches of evaluations are made, how many processes work, what is printed.
+const WITHOUT_EFFECT: &[&str] = &[
+    "attn_implementation",
+    "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant",
+    "dataloader_drop_last",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "dataloader_prefetch_factor",
+    "dataset_num_proc",
+    "ddp_find_unused_parameters",
+    "ddp_timeout",
+    "disable_dropout",
+    "do_eval",
+    "do_train",
+    "eval_accumulation_steps",
+    "eval_batch_size",
+    "flash_attention",
+    "flash_attn",
+    "gradient_checkpointing_kwargs",
+    "group_by_length",
+    "lora_task_type",
+    "low_cpu_mem_usage",
+    "overwrite_cache",
+    "overwrite_output_dir",
+    "pad_to_multiple_of",
+    "pad_to_sequence_len",
+    "padding_free",
+    "per_device_eval_batch_size",
+    "plot_loss",
+    "preprocessing_num_workers",
+    "remove_unused_columns",
+    "save_only_model",
+    "sdp_attention",
+    "tf32",
+    "tokenized_dataset",
+    "use_liger_kernel",
+    "xformers_attention",
+];
+
+/// Rows of a pass, and passes of an optimizer step on one device.
+pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
+    let rows = from.some(names.micro_batch).unwrap_or(names.usual_micro_batch);
+    (rows, from.some("gradient_accumulation_steps").unwrap_or(1))
+}
+
+/// Everything but the batch, the data and what a method has of its own.
+pub(super) fn arguments(from: &Original, to: &mut Written, names: &Names) {
+    WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
+    to.set_some("output_dir", from.text("output_dir"));
+    let steps = from.number("max_steps").filter(|steps| *steps > 0.0);
+    let epochs = from.number(names.epochs);
+    match steps {
+        Some(steps) => to.set("train.max_steps", steps as u64),
+        None => to.set("train.epochs", epochs.unwrap_or(names.usual_epochs)),
+    }
+    for (theirs, ours) in [
+        ("learning_rate", "learning_rate"),
+        ("weight_decay", "weight_decay"),
+        ("adam_epsilon", "adam_epsilon"),
+        ("max_grad_norm", "max_grad_norm"),
+        ("seed", "seed"),
+        ("save_total_limit", "keep_checkpoints"),
+    ] {
+        to.set_some(&format!("train.{ours}"), from.json(theirs));
+    }
+    let betas = (from.number("adam_beta1"), from.number("adam_beta2"));
+    if betas != (None, None) {
+        to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
+    }
+    schedule(from, to, names);
+    optimizer(from, to, names);
+    intervals(from, to);
+    precision(from, to);
+    if from.flag("gradient_checkpointing") == Some(true) {
+        to.set("train.recompute", true);
+    }
+    trackers(from, to);
+}
+
+fn schedule(from: &Original, to: &mut Written, names: &Names) {
+    let warmup = from.number("warmup_steps").filter(|steps| *steps > 0.0);
+    let warmup = warmup.or_else(|| from.number("warmup_ratio").filter(|share| *share > 0.0));
+    from.see_all("warmup_ratio");
+    to.set_some("train.warmup_steps", warmup);
+    match from.text(names.schedule).as_deref() {
+        None => {}
+        Some(name @ ("linear" | "cosine" | "constant")) => to.set("train.lr_schedule", name),
+        Some("constant_with_warmup") => to.set("train.lr_schedule", "constant"),
+        Some(other) => from.note(
+            names.schedule,
+            format!("the schedule `{other}` has no equivalent: `train.lr_schedule` keeps its default, `linear`"),
+        ),
+    }
+}
+
+fn optimizer(from: &Original, to: &mut Written, names: &Names) {
+    let key = names.optimizer;
+    match from.text(key).as_deref() {
+        None | Some("adamw" | "adamw_torch" | "adamw_torch_fused" | "adamw_hf") => {}
+        Some("rmsprop") => to.set("train.optimizer", "rmsprop"),
+        Some(name) if name.contains("adamw") => {
+            from.note(key, format!("`{name}` becomes `adamw` with moments in f32"));
+        }
+        Some(name) => from.note(key, format!("the optimizer `{name}` has no equivalent: `adamw` takes its place")),
+    }
+}
+
+/// When rows are logged, models saved and held-out rows measured.
+fn intervals(from: &Original, to: &mut Written) {
+    let every = |key: &str| {
+        let number = from.number(key)?;
+        if number > 0.0 && number < 1.0 {
+            from.note(key, format!("`{key}` is a share of all steps there: left out, write a number of steps"));
+            return None;
+        }
+        (number >= 1.0).then_some(number as u64)
+    };
+    to.set_some("train.logging_steps", every("logging_steps"));
+    let save = from.text("save_strategy");
+    let steps = every("save_steps");
+    match save.as_deref() {
+        Some("no") => to.set("train.save_steps", 0),
+        Some("epoch" | "best") => {
+            from.note("save_strategy", "checkpoints are saved every `train.save_steps` steps here, not by epoch or metric");
+        }
+        _ => to.set_some("train.save_steps", steps),
+    }
+    let strategy = ["eval_strategy", "evaluation_strategy"].into_iter().find_map(|key| from.text(key));
+    let steps = every("eval_steps");
+    match strategy.as_deref() {
+        Some("steps") => to.set_some("train.eval_steps", steps.or_else(|| every("logging_steps"))),
+        Some("epoch") => from.note("eval_strategy", "held-out rows are measured every `train.eval_steps` steps and at the end"),
+        None if steps.is_some() => to.set_some("train.eval_steps", steps),
+        _ => to.set("train.eval_steps", -1),
+    }
+    from.see_all("load_best_model_at_end");
+    if let Some(metric) = from.text("metric_for_best_model") {
+        let metric = if metric.starts_with("eval_") { metric } else { format!("eval_{metric}") };
+        to.set("train.best_metric", metric);
+    }
+    from.see_all("greater_is_better");
+}
+
+/// Whether the file measures held-out rows; where it does not, no training rows are to be held out.
+pub(super) fn holds_out(to: &Written) -> bool {
+    to.0.pointer("/train/eval_steps") != Some(&json!(-1))
+}
+
+fn precision(from: &Original, to: &mut Written) {
+    let is_on = |key: &str| from.text(key).is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "auto"));
+    let dtype = ["dtype", "torch_dtype"].into_iter().find_map(|key| from.text(key));
+    let is_half = dtype.as_deref().is_some_and(|name| matches!(name, "bfloat16" | "float16" | "bf16" | "fp16"));
+    let (bf16, fp16) = (is_on("bf16"), is_on("fp16"));
+    if bf16 || fp16 || is_half {
+        to.set("train.compute", "bf16");
+    }
+    if fp16 {
+        from.note("fp16", "products are computed in bf16 here, with weights in f32");
+    }
+    for (key, format) in [("load_in_4bit", "nf4"), ("load_in_8bit", "int8")] {
+        if from.flag(key) == Some(true) {
+            to.set("train.frozen_weights", format);
+        }
+    }
+}
+
+fn trackers(from: &Original, to: &mut Written) {
+    let named = match from.json("report_to") {
+        Some(Json::String(name)) => vec![name],
+        Some(Json::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    };
+    for name in named {
+        match name.as_str() {
+            "wandb" | "tensorboard" => to.set(&format!("train.{name}"), true),
+            "none" => {}
+            "all" => ["wandb", "tensorboard"].iter().for_each(|name| to.set(&format!("train.{name}"), true)),
+            other => from.note("report_to", format!("gradus writes no files for `{other}`: left out")),
+        }
+    }
+    to.set_some("train.wandb_name", from.text("run_name"));
+}
+
+/// A text, or a list of them; a text with commas is a list.
+pub(super) fn texts(value: Option<Json>) -> Vec<String> {
+    match value {
+        Some(Json::String(text)) => {
+            text.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+        }
+        Some(Json::Array(items)) => items
+            .into_iter()
+            .filter_map(|item| match item {
+                Json::String(text) => Some(text),
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The names of a tool's keys of an adapter, and what it takes where a file leaves them out.
+pub(super) struct LoraNames {
+    /// The layers.
+    pub targets: &'static str,
+    /// DoRA.
+    pub dora: &'static str,
+    /// Rank-stabilized LoRA.
+    pub stabilized: &'static str,
+    /// The rank.
+    pub rank: &'static str,
+    /// Rank, scale and dropout where the file says nothing; without a scale it is twice the rank.
+    pub usual: (usize, Option<f64>, f64),
+}
+
+/// An adapter; the caller found that there is one.
+pub(super) fn lora(from: &Original, to: &mut Written, names: &LoraNames) {
+    let (rank, alpha, dropout) = names.usual;
+    let rank = from.some(names.rank).unwrap_or(rank);
+    to.set("lora.rank", rank);
+    to.set("lora.alpha", from.number("lora_alpha").or(alpha).unwrap_or(2.0 * rank as f64));
+    to.set("lora.dropout", from.number("lora_dropout").unwrap_or(dropout));
+    let targets = texts(from.json(names.targets));
+    let is_all = targets.iter().any(|name| matches!(name.as_str(), "all" | "all-linear"));
+    if is_all {
+        to.set("lora.targets", json!(["all-linear"]));
+    } else if !targets.is_empty() {
+        to.set("lora.targets", json!(targets));
+    }
+    for (theirs, ours) in [(names.dora, "dora"), (names.stabilized, "rank_stabilised")] {
+        if from.flag(theirs) == Some(true) {
+            to.set(&format!("lora.{ours}"), true);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The YAML files of TRL's command line: `trl dpo --config FILE`. The method is a word of the command there, not a key.
+
+use serde_json::{Value as Json, json};
+
+use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
+use super::{Original, Written};
+use crate::error::Diagnostic;
+
+/// A command of TRL whose files are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrlCommand {
+    /// `trl sft`.
+    Sft,
+    /// `trl reward`.
+    Reward,
+    /// `trl dpo`.
+    Dpo,
+    /// `trl kto`.
+    Kto,
+    /// `trl grpo`.
+    Grpo,
+    /// `trl rloo`.
+    Rloo,
+}
+
+impl TrlCommand {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Sft, Self::Reward, Self::Dpo, Self::Kto, Self::Grpo, Self::Rloo];
+
+    /// The word of the command, which is the method here.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sft => "sft",
+            Self::Reward => "reward",
+            Self::Dpo => "dpo",
+            Self::Kto => "kto",
+            Self::Grpo => "grpo",
+            Self::Rloo => "rloo",
+        }
+    }
+
+    /// Keys of the method by their names there and here.
+    fn keys(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Sft => &[
+                ("loss_type", "loss_type"),
+                ("completion_only_loss", "completion_only_loss"),
+                ("assistant_only_loss", "assistant_only_loss"),
+            ],
+            Self::Reward => &[("center_rewards_coefficient", "center_rewards_coefficient")],
+            Self::Dpo => &[
+                ("beta", "beta"),
+                ("loss_type", "loss_type"),
+                ("loss_weights", "loss_weights"),
+                ("label_smoothing", "label_smoothing"),
+                ("ld_alpha", "ld_alpha"),
+                ("f_divergence_type", "f_divergence_type"),
+                ("f_alpha_divergence_coef", "f_alpha_divergence_coef"),
+                ("use_weighting", "use_weighting"),
+                ("discopop_tau", "discopop_tau"),
+            ],
+            Self::Kto => &[
+                ("beta", "beta"),
+                ("loss_type", "loss_type"),
+                ("desirable_weight", "desirable_weight"),
+                ("undesirable_weight", "undesirable_weight"),
+            ],
+            Self::Grpo => &[
+                ("beta", "kl_coefficient"),
+                ("delta", "delta"),
+                ("loss_type", "loss_type"),
+                ("importance_sampling_level", "importance_sampling_level"),
+                ("sapo_temperature_pos", "sapo_temperature_pos"),
+                ("sapo_temperature_neg", "sapo_temperature_neg"),
+                ("vespo_k_pos", "vespo_k_pos"),
+                ("vespo_lambda_pos", "vespo_lambda_pos"),
+                ("vespo_k_neg", "vespo_k_neg"),
+                ("vespo_lambda_neg", "vespo_lambda_neg"),
+                ("entropy_coef", "entropy_coefficient"),
+                ("use_bias_correction_kl", "kl_bias_correction"),
+            ],
+            Self::Rloo => &[
+                ("beta", "kl_coefficient"),
+                ("normalize_advantages", "normalize_advantages"),
+                ("reward_clip_range", "reward_clip_range"),
+            ],
+        }
+    }
+}
+
+const LORA: LoraNames = LoraNames {
+    targets: "lora_target_modules",
+    dora: "use_dora",
+    stabilized: "use_rslora",
+    rank: "lora_r",
+    usual: (16, Some(32.0), 0.05),
+};
+
+pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<Written, Diagnostic> {
+    let mut to = Written::default();
+    let model = "model_name_or_path";
+    to.set("model", from.text(model).ok_or_else(|| Original::missing(model))?);
+    to.set(&format!("method.{}", command.name()), json!({}));
+    shared::arguments(from, &mut to, &HUGGING_FACE);
+    data(from, &mut to)?;
+    to.set_some("train.max_length", from.json("max_length").filter(|length| !length.is_null()));
+    for (theirs, ours) in command.keys() {
+        to.set_some(&format!("method.{}.{ours}", command.name()), from.json(theirs));
+    }
+    if from.flag("use_peft") == Some(true) {
+        shared::lora(from, &mut to, &LORA);
+    } else {
+        let keys = ["lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora"];
+        if let Some(key) = keys.into_iter().find(|key| from.json(key).is_some()) {
+            from.note(key, format!("without `use_peft: true`, TRL trains no adapter: `{key}` is left out"));
+        }
+    }
+    match command {
+        TrlCommand::Grpo | TrlCommand::Rloo => online(from, &mut to, command)?,
+        TrlCommand::Sft | TrlCommand::Reward | TrlCommand::Dpo | TrlCommand::Kto => {
+            let (rows, passes) = shared::batch(from, &HUGGING_FACE);
+            to.set("train.batch_size", rows.saturating_mul(passes));
+            to.set("train.micro_batch_size", rows);
+        }
+    }
+    if command == TrlCommand::Sft {
+        to.set_some("train.text_column", from.text("dataset_text_field"));
+        packing(from, &mut to);
+    }
+    from.see_all("precompute_ref_log_probs"); // the same numbers, once or at every step
+    Ok(to)
+}
+
+/// Blocks of whole rows need nothing here, because rows lie end to end; blocks that cut rows are a key.
+fn packing(from: &Original, to: &mut Written) {
+    let strategy = from.text("packing_strategy");
+    if from.flag("packing") != Some(true) {
+        return;
+    }
+    match strategy.as_deref() {
+        Some("wrapped") => to.set("method.sft.packing", true),
+        _ => from.note(
+            "packing",
+            "rows lie end to end without padding here, so nothing is packed; `train.batch_size` counts rows, not blocks",
+        ),
+    }
+}
+
+/// The rows: a data set with its splits, or a mixture.
+fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let named = |name: String, split: Option<String>| match split.as_deref() {
+        None | Some("train") => name,
+        Some(split) => format!("{name}:{split}"),
+    };
+    let name = from.text("dataset_name");
+    let (train, test) = (from.text("dataset_train_split"), from.text("dataset_test_split"));
+    if let Some(Json::Array(parts)) = from.json("datasets") {
+        let of = |part: &Json, key: &str| part[key].as_str().map(str::to_owned);
+        let parts: Vec<String> = parts
+            .iter()
+            .filter_map(|part| of(part, "data_files").or_else(|| of(part, "path")).map(|name| named(name, of(part, "split"))))
+            .collect();
+        let Some((first, others)) = parts.split_first() else { return Err(Original::missing("datasets[0].path")) };
+        to.set("data", first.as_str());
+        if !others.is_empty() {
+            to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
+        }
+        from.note("datasets", "paths and splits are taken over; other keys of its entries, such as `columns`, are left out");
+    } else {
+        let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
+        to.set("data", named(name.clone(), train));
+        if shared::holds_out(to) {
+            to.set("eval_data", format!("{name}:{}", test.as_deref().unwrap_or("test")));
+        }
+    }
+    if !shared::holds_out(to) {
+        to.set("train.eval_fraction", 0);
+    }
+    Ok(())
+}
+
+fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), Diagnostic> {
+    let key = |ours: &str| format!("method.{}.{ours}", command.name());
+    let group = from.some("num_generations").unwrap_or(if command == TrlCommand::Grpo { 8 } else { 2 });
+    to.set(&key("group_size"), group);
+    for (theirs, ours) in [
+        ("max_completion_length", "max_new_tokens"),
+        ("temperature", "temperature"),
+        ("num_iterations", "update_epochs"),
+        ("epsilon", "clip_range"),
+        ("epsilon_high", "clip_range_high"),
+        ("mask_truncated_completions", "mask_truncated_completions"),
+        ("top_p", "sampling.top_p"),
+        ("min_p", "sampling.min_p"),
+        ("repetition_penalty", "sampling.repetition_penalty"),
+    ] {
+        to.set_some(&key(ours), from.json(theirs));
+    }
+    to.set_some(&key("sampling.top_k"), from.count("top_k").filter(|k| *k > 0));
+    if let Some(scale) = from.json("scale_rewards") {
+        let scale = match scale {
+            Json::Bool(true) => json!("group"),
+            Json::Bool(false) => json!("none"),
+            other => other,
+        };
+        to.set(&key("scale_rewards"), scale);
+    }
+    to.set_some("train.max_prompt_length", from.json("max_prompt_length"));
+    // A pass counts completions there; a step here counts prompts.
+    let (rows, passes) = shared::batch(from, &HUGGING_FACE);
+    let per_generation = from.some("steps_per_generation").unwrap_or(passes);
+    let completions =
+        from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
+    if completions % group != 0 {
+        let message = format!(
+            "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is no multiple of \
+             `num_generations`, {group}"
+        );
+        return Err(Diagnostic { message, places: Vec::new(), hint: None });
+    }
+    to.set("train.batch_size", completions / group);
+    let updates = (completions / rows.saturating_mul(passes).max(1)).max(1);
+    if updates > 1 {
+        to.set(&key("mini_batches"), updates);
+    }
+    let repeats = updates.saturating_mul(from.some("num_iterations").unwrap_or(1));
+    if repeats > 1 && let Some(steps) = from.number("max_steps").filter(|steps| *steps > 0.0) {
+        let steps = (steps as usize).div_ceil(repeats);
+        to.set("train.max_steps", steps);
+        from.note(
+            "max_steps",
+            format!("it counts optimizer steps there; here a step samples and takes {repeats} of them: {steps} steps"),
+        );
+    }
+    rewards(from, to);
+    Ok(())
+}
+
+fn rewards(from: &Original, to: &mut Written) {
+    let mut parts = Vec::new();
+    let models = shared::texts(from.json("reward_model_name_or_path"));
+    parts.extend(models.into_iter().map(|model| json!({ "model": model })));
+    for name in shared::texts(from.json("reward_funcs")) {
+        match name.as_str() {
+            "accuracy_reward" => parts.push(json!({ "rule": { "math": { "column": "solution" } } })),
+            "think_format_reward" => parts.push(json!({ "rule": { "think_format": {} } })),
+            other => from.note(
+                "reward_funcs",
+                format!(
+                    "`{other}` is a Python function: pass it to `gradus.{{grpo,rloo}}(reward=…)` in Python, or make a program of it \
+                     (`reward: {{ command: […] }}`)"
+                ),
+            ),
+        }
+    }
+    let weights: Vec<f64> = match from.json("reward_weights") {
+        Some(Json::Array(weights)) => weights.iter().filter_map(Json::as_f64).collect(),
+        _ => Vec::new(),
+    };
+    match parts.len() {
+        0 => from.note("reward_funcs", "no reward could be taken over: write `reward` before you train"),
+        1 if weights.is_empty() => to.set("reward", parts.remove(0)),
+        _ => {
+            let weigh = |(i, reward): (usize, Json)| json!({ "weight": weights.get(i).copied().unwrap_or(1.0), "reward": reward });
+            to.set("reward.mix", parts.into_iter().enumerate().map(weigh).collect::<Vec<Json>>());
+        }
+    }
+}

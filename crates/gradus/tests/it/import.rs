@@ -1,0 +1,184 @@
+//! Configurations of TRL, LLaMA-Factory and axolotl: what they become, and that every key is taken over or reported.
+
+use gradus::config::{Imported, Plan, Request, RunConfig, System, import};
+use gradus::machine::Machine;
+use serde_json::Value;
+
+/// The configuration that a file becomes, and the messages about it. It must be one that can run.
+fn imported(system: &str, text: &str) -> (Value, Vec<String>, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("config.yml");
+    std::fs::write(&file, text).expect("written");
+    let system: System = system.parse().expect("a system");
+    let Imported { yaml, notes } = import(system, &file).unwrap_or_else(|error| panic!("{error}"));
+    std::fs::write(&file, &yaml).expect("written");
+    let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() });
+    let plan = written.and_then(|written| Plan::check(&written, &Machine::detect()));
+    let plan = plan.unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    let config = serde_json::to_value(plan.config()).expect("plain data");
+    (config, notes.into_iter().map(|note| note.message).collect(), yaml)
+}
+
+fn refused(system: &str, text: &str) -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("config.yml");
+    std::fs::write(&file, text).expect("written");
+    import(system.parse().expect("a system"), &file).expect_err("it cannot be read").to_string()
+}
+
+#[track_caller]
+fn check((config, _, yaml): &(Value, Vec<String>, String), expected: &[(&str, &str)]) {
+    for (key, expected) in expected {
+        assert_eq!(config.pointer(key).map(ToString::to_string).as_deref(), Some(*expected), "{key}\n{yaml}");
+    }
+}
+
+#[test]
+fn trl_files_keep_method_data_batch_and_adapter() {
+    let found = imported(
+        "trl-dpo",
+        "model_name_or_path: acme/base\ndataset_name: acme/pairs\ndataset_test_split: test\neval_strategy: steps\neval_steps: 50\n\
+         learning_rate: 5.0e-6\nnum_train_epochs: 2\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 8\n\
+         beta: 0.2\nloss_type: [sigmoid, sft]\nloss_weights: [1.0, 0.1]\nwarmup_ratio: 0.1\nbf16: true\n\
+         use_peft: true\nlora_r: 32\nlora_target_modules: all-linear\nload_in_4bit: true\nreport_to: [wandb]\npush_to_hub: true\n",
+    );
+    check(
+        &found,
+        &[
+            ("/model", "\"acme/base\""),
+            ("/method/dpo/beta", "0.2"),
+            ("/method/dpo/loss_weights/1", "0.1"),
+            ("/train/batch_size", "32"),
+            ("/train/micro_batch_size", "4"),
+            ("/train/epochs", "2.0"),
+            ("/train/eval_steps", "50"),
+            ("/train/warmup_steps", "0.1"),
+            ("/train/compute", "\"bf16\""),
+            ("/train/frozen_weights", "\"nf4\""),
+            ("/train/wandb", "true"),
+            ("/lora/rank", "32"),
+            ("/lora/alpha", "32.0"),
+            ("/lora/dropout", "0.05"),
+            ("/lora/targets/0", "\"all-linear\""),
+        ],
+    );
+    assert_eq!(found.1, ["`push_to_hub` has no equal: left out"], "every other key is taken over");
+    assert!(found.2.contains("acme/pairs:test"), "{}", found.2);
+}
+
+#[test]
+fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
+    let found = imported(
+        "trl-grpo",
+        "model_name_or_path: acme/base\ndataset_name: acme/prompts\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 4\n\
+         steps_per_generation: 8\nnum_generations: 16\nmax_completion_length: 256\nnum_iterations: 2\nmax_steps: 400\nbeta: 0.04\n\
+         scale_rewards: false\ntop_k: 0\nreward_funcs: [accuracy_reward, mine.score]\nuse_vllm: true\n",
+    );
+    // 8 × 8 completions are 4 groups of 16; two mini-batches of 32, twice, are four updates.
+    check(
+        &found,
+        &[
+            ("/train/batch_size", "4"),
+            ("/method/grpo/group_size", "16"),
+            ("/method/grpo/mini_batches", "2"),
+            ("/method/grpo/update_epochs", "2"),
+            ("/train/max_steps", "100"),
+            ("/method/grpo/kl_coefficient", "0.04"),
+            ("/method/grpo/scale_rewards", "\"none\""),
+            ("/method/grpo/sampling/top_k", "null"),
+            ("/train/eval_steps", "-1"),
+            ("/reward/rule/math/column", "\"solution\""),
+        ],
+    );
+    let said = found.1.join("\n");
+    for part in ["`mine.score` is a Python function", "`use_vllm` has no equal", "100 steps"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let odd = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 3\nnum_generations: 8\n";
+    assert!(refused("trl-grpo", odd).contains("no multiple of `num_generations`, 8"));
+}
+
+#[test]
+fn llamafactory_stages_become_methods() {
+    let base = "model_name_or_path: acme/base\ndataset: pairs,more\ntemplate: llama3\ncutoff_len: 512\n\
+                per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nval_size: 0.1\neval_strategy: steps\neval_steps: 20\n";
+    let found = imported(
+        "llamafactory",
+        &format!("stage: dpo\nfinetuning_type: lora\nlora_rank: 16\nlora_target: all\npref_loss: sigmoid\npref_ftx: 0.2\nquantization_bit: 4\n{base}"),
+    );
+    check(
+        &found,
+        &[
+            ("/method/dpo/beta", "0.1"),
+            ("/method/dpo/loss_type", "[\"sigmoid\",\"sft\"]"),
+            ("/method/dpo/loss_weights/1", "0.2"),
+            ("/train/batch_size", "8"),
+            ("/train/learning_rate", "5e-5"),
+            ("/train/epochs", "3.0"),
+            ("/train/max_length", "512"),
+            ("/train/eval_fraction", "0.1"),
+            ("/train/chat_template", "\"llama3\""),
+            ("/train/frozen_weights", "\"nf4\""),
+            ("/lora/rank", "16"),
+            ("/lora/alpha", "32.0"),
+        ],
+    );
+    assert!(found.2.contains("data/more.json"), "{}", found.2);
+    for (stage, method) in [
+        ("stage: sft\nfinetuning_type: full\n", "sft"),
+        ("stage: pt\nfinetuning_type: full\n", "sft"),
+        ("stage: rm\n", "reward"),
+        ("stage: kto\n", "kto"),
+        ("stage: dpo\npref_loss: simpo\n", "simpo"),
+        ("stage: dpo\npref_loss: orpo\n", "orpo"),
+        ("stage: ppo\nreward_model: acme/reward\n", "ppo"),
+    ] {
+        let (config, _, yaml) = imported("llamafactory", &format!("{stage}{base}"));
+        assert!(config["method"].get(method).is_some(), "{stage}: {yaml}");
+        assert_eq!(config.get("lora").is_some_and(|lora| !lora.is_null()), !stage.contains("full"), "{stage}");
+    }
+    assert!(refused("llamafactory", &format!("stage: dream\n{base}")).contains("`stage` is `dream`"));
+}
+
+#[test]
+fn axolotl_files_keep_their_names_of_batches_and_adapters() {
+    let base = "base_model: acme/base\ndatasets:\n  - path: acme/rows\n    type: alpaca\n  - path: data/more.jsonl\n    type: alpaca\n\
+                sequence_len: 2048\nsample_packing: true\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 3\n\
+                optimizer: adamw_bnb_8bit\nlr_scheduler: cosine\nlearning_rate: 0.0002\nbf16: auto\nval_set_size: 0.05\n\
+                gradient_checkpointing: true\nflash_attention: true\nwandb_project: mine\n";
+    let found = imported(
+        "axolotl",
+        &format!("{base}adapter: qlora\nlora_r: 32\nlora_alpha: 16\nlora_dropout: 0.05\nlora_target_linear: true\nspecial_tokens:\n  pad_token: x\n"),
+    );
+    check(
+        &found,
+        &[
+            ("/train/batch_size", "8"),
+            ("/train/epochs", "3.0"),
+            ("/train/lr_schedule", "\"cosine\""),
+            ("/train/compute", "\"bf16\""),
+            ("/train/recompute", "true"),
+            ("/train/eval_fraction", "0.05"),
+            ("/train/eval_steps", "0"),
+            ("/train/frozen_weights", "\"nf4\""),
+            ("/train/wandb_project", "\"mine\""),
+            ("/lora/alpha", "16.0"),
+            ("/lora/targets/0", "\"all-linear\""),
+        ],
+    );
+    let said = found.1.join("\n");
+    for part in ["moments in f32", "types alpaca, alpaca", "`special_tokens.pad_token` has no equal"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    for (rl, method) in [("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "simpo"), ("kto", "kto")] {
+        let (config, _, yaml) = imported("axolotl", &format!("{base}rl: {rl}\nrl_beta: 0.3\n"));
+        assert!(config["method"].get(method).is_some(), "{rl}: {yaml}");
+    }
+    assert!(refused("axolotl", &format!("{base}rl: dream\n")).contains("`rl` is `dream`"));
+}
+
+#[test]
+fn a_system_that_is_not_known_is_refused_with_those_that_are() {
+    let error = "trl".parse::<System>().expect_err("a command of TRL is needed");
+    assert!(error.contains("`trl-dpo`") && error.contains("`axolotl`"), "{error}");
+}
