@@ -211,7 +211,7 @@ impl Worker {
                 model: found.path.to_string_lossy().into_owned(),
                 weights: self.computer.computing.weights,
                 device: self.computer.computing.device.clone(),
-                passes: MicroBatch { tokens: self.computer.options.pass_tokens, rows: None },
+                passes: MicroBatch::new(self.computer.options.pass_tokens, None),
                 ..TrainerOptions::default()
             };
             let base = Arc::new(Base::open(&options)?);

@@ -446,6 +446,8 @@ fn a_server_that_starts_again_goes_on() {
         },
         training_api: Some(TrainingOptions::default()),
         trainer: None,
+        weights: Vec::new(),
+        weights_token: None,
     };
     let error = gradus_web::serve(options, &mut |_| (), &|| true).expect_err("refused");
     assert!(error.to_string().contains("another server trains"), "{error}");
