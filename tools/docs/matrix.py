@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes docs/support.md: which method trains which family of models, by trying every pair.
 
-    tools/docs/matrix.py --gradus target/debug/gradus            tries everything, and writes the page (minutes)
+    tools/docs/matrix.py --gradus target/debug/gradus            writes the page (a few minutes)
+    tools/docs/matrix.py --gradus target/debug/gradus --run      also takes two steps of every combination (much longer)
     tools/docs/matrix.py --gradus target/debug/gradus --check    checks that the page has every method and family (a second)
 
-A model of two layers with random weights takes two steps of each method: with all weights, and with LoRA. What gradus refuses
-is empty in the table. Formats of the base under an adapter, and of files, are tried for each family.
+The script makes a model of two layers of each family. `gradus plan` then checks each method with it, with all weights and with LoRA.
+It opens the model and the rows and refuses what cannot be trained. One method of each family also takes two steps. Formats of the base under an
+adapter, and of files, are tried for each family.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def arguments(method: str, model: str) -> list[str]:
     return words
 
 
-def page(tried: Tried, decoders: list[str], encoders: list[str]) -> str:
+def page(tried: Tried, decoders: list[str], encoders: list[str], everything: bool) -> str:
     table: dict[str, dict[str, str]] = {}
     exported: dict[str, list[str]] = {}
     for family in [*decoders, *encoders]:
@@ -94,7 +96,14 @@ def page(tried: Tried, decoders: list[str], encoders: list[str]) -> str:
         table[family] = {}
         for method in METHODS:
             words_of = arguments(method, family)
-            marks = [way for way, flags in WAYS.items() if tried.works(f"{method} {family}", *words_of, *flags)]
+            marks = []
+            for way, flags in WAYS.items():
+                command = [*words_of, *flags]
+                is_planned = tried.works(f"{method} {family}", "plan", *command)
+                is_run = everything or method == ("classify" if encoder else "sft")
+                if is_planned and is_run and not tried.works(f"{method} {family}", *command):
+                    raise SystemExit(f"{method} {family} {flags}: `plan` accepts what cannot be run: {tried.call(*command).stderr}")
+                marks += [way] if is_planned else []
             table[family][method] = "".join(marks)
             print(f"{family} {method}: {table[family][method] or '-'}", file=sys.stderr, flush=True)
         forms = {
@@ -123,8 +132,8 @@ def markdown(table: dict, exported: dict, decoders: list[str], encoders: list[st
     lines = [
         "# What works with what",
         "",
-        "`tools/docs/matrix.py` writes this page. It makes a small model of each family and takes two steps with each method. A mark means",
-        "that the run ended well. An empty cell means that gradus refuses the combination with a message.",
+        "`tools/docs/matrix.py` writes this page. It makes a small model of each family and checks each method with `gradus plan`. A mark means",
+        "that gradus accepts the run. An empty cell means that gradus refuses the combination with a message.",
         "",
         "| mark | trained |",
         "|---|---|",
@@ -179,6 +188,7 @@ def check(decoders: list[str], encoders: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gradus", required=True, type=pathlib.Path, help="the binary")
+    parser.add_argument("--run", action="store_true", help="also take two steps of every combination")
     parser.add_argument("--check", action="store_true", help="check that the page has every method and family")
     options = parser.parse_args()
     gradus = options.gradus.resolve()
@@ -197,7 +207,8 @@ def main() -> int:
         for row in marked:
             del row["prediction"], row["references"]
         (folder / "marked.jsonl").write_text(standins.lines(marked), encoding="utf-8")
-        PAGE.write_text(page(Tried(gradus, folder), decoders, encoders), encoding="utf-8")
+        text = page(Tried(gradus, folder), decoders, encoders, options.run)
+        PAGE.write_text(text, encoding="utf-8")
     return check(decoders, encoders)
 
 

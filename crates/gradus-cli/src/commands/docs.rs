@@ -141,7 +141,8 @@ fn contents(listed: &[Listed<'_>]) -> String {
             let _ = writeln!(text, "  {:<22} {}", page.name, page.title);
         }
     }
-    text.trim_start().to_owned() + "\n`gradus docs PAGE | less` shows a page; `gradus docs --search TEXT` searches all of them.\n"
+    text.trim_start().to_owned()
+        + "\n`gradus docs PAGE | less` shows a page; `gradus docs --search TEXT` searches all of them.\n"
 }
 
 #[cfg(test)]

@@ -118,8 +118,12 @@ fn method(method: &MethodConfig) -> Entry {
 
 /// Every command, in the order of the help.
 pub fn entries() -> Vec<Entry> {
-    let mut entries =
-        vec![entry!(Start, "demo", demo::DemoArgs, "Run a built-in task from random weights to aligned models, in minutes")];
+    let mut entries = vec![entry!(
+        Start,
+        "demo",
+        demo::DemoArgs,
+        "Run a built-in task from random weights to aligned models, in minutes"
+    )];
     entries.extend(MethodConfig::all().iter().map(method));
     entries.extend(others());
     entries
@@ -160,7 +164,12 @@ fn others() -> Vec<Entry> {
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
         entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),
-        entry!(Use, "annotate", annotate::AnnotateArgs, "Manage annotation projects: create, invite, export, measure agreement"),
+        entry!(
+            Use,
+            "annotate",
+            annotate::AnnotateArgs,
+            "Manage annotation projects: create, invite, export, measure agreement"
+        ),
         entry!(Use, "score", score::ScoreArgs, "Print log-probabilities or rewards of rows"),
         Entry {
             name: "eval",

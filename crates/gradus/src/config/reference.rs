@@ -312,7 +312,8 @@ fn preset_tables(all: &[KeyReference]) -> String {
     for preset in Preset::ALL {
         let section = format!("preset.{}", preset.name());
         let rows = below(all, &section).into_iter().filter(|(_, key)| !key.doc.ends_with(UNCHANGED));
-        let _ = writeln!(text, "\n## `{section}`\n\n`preset: {}` sets these keys. Keys that you write win.", preset.name());
+        let _ =
+            writeln!(text, "\n## `{section}`\n\n`preset: {}` sets these keys. Keys that you write win.", preset.name());
         text += "\n| key | value | note |\n|---|---|---|\n";
         for (name, key) in rows {
             let _ = writeln!(text, "| `{name}` | {} | {} |", default_of(key), cell(&key.doc));

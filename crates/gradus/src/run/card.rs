@@ -1,11 +1,13 @@
 //! The model card: `README.md` in a saved model directory, in the form that the Hugging Face hub reads. It names the method, the
-//! data, the numbers of the held-out rows, the configuration, and the license that the base model's own card names.
+//! data, the numbers of the held-out rows, the configuration, and the license that the base model's own card names. It has no
+//! measurement of time or memory, so a resumed run writes the same card.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::metrics::is_measurement;
 use crate::error::Result;
 use crate::files::atomic;
 
@@ -90,9 +92,6 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
             let _ = writeln!(card, "| {name} | {number} |");
         }
     }
-    if let Some(time) = results.get("elapsed_s").and_then(Value::as_f64) {
-        let _ = writeln!(card, "| time | {time:.0} s |");
-    }
     match license.0.iter().find(|(key, _)| *key == "license") {
         Some((_, name)) => {
             let _ = writeln!(card, "| license of the start model | {} |", code(name));
@@ -114,8 +113,10 @@ fn metrics(card: &mut String, results: &Map<String, Value>) {
     let section = |name: &str| results.get(name).and_then(Value::as_object);
     let Some(after) = section("after").filter(|after| !after.is_empty()) else { return };
     *card += "\n## Held-out rows\n\n| metric | before | after |\n|---|---|---|\n";
-    let number = |value: Option<&Value>| value.and_then(Value::as_f64).map_or("–".to_owned(), |value| format!("{value:.4}"));
-    for (key, value) in after.iter().filter(|(_, value)| value.is_number()).take(METRICS_MAX) {
+    let number =
+        |value: Option<&Value>| value.and_then(Value::as_f64).map_or("–".to_owned(), |value| format!("{value:.4}"));
+    for (key, value) in after.iter().filter(|(key, value)| value.is_number() && !is_measurement(key)).take(METRICS_MAX)
+    {
         let before = section("before").and_then(|before| before.get(key));
         let _ = writeln!(card, "| {} | {} | {} |", code(key), number(before), number(Some(value)));
     }
@@ -148,9 +149,13 @@ mod tests {
 
     #[test]
     fn a_card_names_what_was_done() {
-        let license = License::parse("---\nlicense: \"apache-2.0\"\ntags: [a]\nlicense_link: LICENSE\n---\nlicense: mit\n");
+        let license =
+            License::parse("---\nlicense: \"apache-2.0\"\ntags: [a]\nlicense_link: LICENSE\n---\nlicense: mit\n");
         let card = card(&results(), "model: acme/base\n", &license, false);
-        assert!(card.starts_with("---\nlibrary_name: transformers\ntags: [gradus, dpo]\nbase_model: \"acme/base\"\n"), "{card}");
+        assert!(
+            card.starts_with("---\nlibrary_name: transformers\ntags: [gradus, dpo]\nbase_model: \"acme/base\"\n"),
+            "{card}"
+        );
         assert!(card.contains("\nlicense: \"apache-2.0\"\nlicense_link: \"LICENSE\"\n---\n"), "{card}");
         assert!(card.contains("| data | `pairs.jsonl` |") && !card.contains("/home/ada"), "{card}");
         assert!(card.contains("| `eval_loss` | 0.6931 | 0.5000 |") && !card.contains("eval_note"), "{card}");

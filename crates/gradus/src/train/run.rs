@@ -620,7 +620,7 @@ impl Job<'_> {
         let Value::Object(results) = results else { unreachable!("an object literal") };
         let results = report::finish(self.directory, results)?;
         let license = card::License::of(&self.start.model.dir.path);
-        let config = self.plan.to_yaml();
+        let config = std::fs::read_to_string(self.directory.config()).unwrap_or_default();
         for directory in [self.directory.model(), self.directory.best()] {
             card::write(&directory, &results, &config, &license)?;
         }

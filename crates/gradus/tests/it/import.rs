@@ -58,7 +58,8 @@ fn trl_files_keep_method_data_batch_and_adapter() {
             ("/train/wandb", "true"),
             ("/lora/rank", "32"),
             ("/lora/alpha", "32.0"),
-            ("/lora/dropout", "0.05"),
+            // TRL turns dropout off for DPO.
+            ("/lora/dropout", "0.0"),
             ("/lora/targets/0", "\"all-linear\""),
         ],
     );
@@ -104,7 +105,9 @@ fn llamafactory_stages_become_methods() {
                 per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\nval_size: 0.1\neval_strategy: steps\neval_steps: 20\n";
     let found = imported(
         "llamafactory",
-        &format!("stage: dpo\nfinetuning_type: lora\nlora_rank: 16\nlora_target: all\npref_loss: sigmoid\npref_ftx: 0.2\nquantization_bit: 4\n{base}"),
+        &format!(
+            "stage: dpo\nfinetuning_type: lora\nlora_rank: 16\nlora_target: all\npref_loss: sigmoid\npref_ftx: 0.2\nquantization_bit: 4\n{base}"
+        ),
     );
     check(
         &found,
@@ -148,7 +151,9 @@ fn axolotl_files_keep_their_names_of_batches_and_adapters() {
                 gradient_checkpointing: true\nflash_attention: true\nwandb_project: mine\n";
     let found = imported(
         "axolotl",
-        &format!("{base}adapter: qlora\nlora_r: 32\nlora_alpha: 16\nlora_dropout: 0.05\nlora_target_linear: true\nspecial_tokens:\n  pad_token: x\n"),
+        &format!(
+            "{base}adapter: qlora\nlora_r: 32\nlora_alpha: 16\nlora_dropout: 0.05\nlora_target_linear: true\nspecial_tokens:\n  pad_token: x\n"
+        ),
     );
     check(
         &found,

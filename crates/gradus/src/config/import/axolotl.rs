@@ -68,7 +68,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
         to.set("train.micro_batch_size", rows);
     }
     to.set_some("train.max_length", from.some("sequence_len"));
-    adapter(from, &mut to);
+    adapter(from, &mut to, method);
     for key in ["wandb_project", "wandb_entity", "wandb_name"] {
         if let Some(name) = from.text(key).filter(|name| !name.is_empty()) {
             to.set("train.wandb", true);
@@ -212,11 +212,11 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn adapter(from: &Original, to: &mut Written) {
+fn adapter(from: &Original, to: &mut Written, method: &str) {
     let all = from.flag("lora_target_linear") == Some(true);
     match from.text("adapter").as_deref() {
         Some(kind @ ("lora" | "qlora")) => {
-            shared::lora(from, to, &LORA);
+            shared::lora(from, to, method, &LORA);
             if all {
                 to.set("lora.targets", json!(["all-linear"]));
             }

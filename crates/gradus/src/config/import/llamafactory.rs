@@ -52,7 +52,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     }
     to.set("train.max_length", from.some("cutoff_len").unwrap_or(CUTOFF));
     match from.text("finetuning_type").as_deref() {
-        None | Some("lora") if to.0.get("adapter").is_none() => shared::lora(from, &mut to, &LORA),
+        None | Some("lora") if to.0.get("adapter").is_none() => shared::lora(from, &mut to, method, &LORA),
         None | Some("lora") => from.note("adapter_name_or_path", "training continues with this adapter"),
         Some("full") => {}
         Some(other) => from.note("finetuning_type", format!("`{other}` has no equivalent: all weights are trained")),

@@ -48,7 +48,9 @@ impl std::str::FromStr for System {
                 let found = TrlCommand::ALL.into_iter().find(|one| Some(one.name()) == command);
                 found.map(Self::Trl).ok_or_else(|| {
                     let trl = TrlCommand::ALL.map(|one| format!("`trl-{}`", one.name())).join(", ");
-                    format!("gradus reads configurations of `rl4lms`, `fine_grained`, `llamafactory`, `axolotl`, and {trl}")
+                    format!(
+                        "gradus reads configurations of `rl4lms`, `fine_grained`, `llamafactory`, `axolotl`, and {trl}"
+                    )
                 })
             }
         }

@@ -154,7 +154,10 @@ fn intervals(from: &Original, to: &mut Written) {
     match save.as_deref() {
         Some("no") => to.set("train.save_steps", 0),
         Some("epoch" | "best") => {
-            from.note("save_strategy", "checkpoints are saved every `train.save_steps` steps here, not by epoch or metric");
+            from.note(
+                "save_strategy",
+                "checkpoints are saved every `train.save_steps` steps here, not by epoch or metric",
+            );
         }
         _ => to.set_some("train.save_steps", steps),
     }
@@ -162,7 +165,9 @@ fn intervals(from: &Original, to: &mut Written) {
     let steps = every("eval_steps");
     match strategy.as_deref() {
         Some("steps") => to.set_some("train.eval_steps", steps.or_else(|| every("logging_steps"))),
-        Some("epoch") => from.note("eval_strategy", "held-out rows are measured every `train.eval_steps` steps and at the end"),
+        Some("epoch") => {
+            from.note("eval_strategy", "held-out rows are measured every `train.eval_steps` steps and at the end")
+        }
         None if steps.is_some() => to.set_some("train.eval_steps", steps),
         _ => to.set("train.eval_steps", -1),
     }
@@ -180,7 +185,8 @@ pub(super) fn holds_out(to: &Written) -> bool {
 }
 
 fn precision(from: &Original, to: &mut Written) {
-    let is_on = |key: &str| from.text(key).is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "auto"));
+    let is_on =
+        |key: &str| from.text(key).is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "auto"));
     let dtype = ["dtype", "torch_dtype"].into_iter().find_map(|key| from.text(key));
     let is_half = dtype.as_deref().is_some_and(|name| matches!(name, "bfloat16" | "float16" | "bf16" | "fp16"));
     let (bf16, fp16) = (is_on("bf16"), is_on("fp16"));
@@ -245,13 +251,24 @@ pub(super) struct LoraNames {
     pub usual: (usize, Option<f64>, f64),
 }
 
-/// An adapter; the caller found that there is one.
-pub(super) fn lora(from: &Original, to: &mut Written, names: &LoraNames) {
+/// Methods that compare log-probabilities of one text under several models, and so take no dropout. The other tools turn it off for them.
+const WITHOUT_DROPOUT: &[&str] = &["dpo", "orpo", "cpo", "simpo", "kto", "distill"];
+
+/// An adapter for `method`; the caller found that there is one.
+pub(super) fn lora(from: &Original, to: &mut Written, method: &str, names: &LoraNames) {
     let (rank, alpha, dropout) = names.usual;
     let rank = from.some(names.rank).unwrap_or(rank);
     to.set("lora.rank", rank);
     to.set("lora.alpha", from.number("lora_alpha").or(alpha).unwrap_or(2.0 * rank as f64));
-    to.set("lora.dropout", from.number("lora_dropout").unwrap_or(dropout));
+    let given = from.number("lora_dropout");
+    if !WITHOUT_DROPOUT.contains(&method) {
+        to.set("lora.dropout", given.unwrap_or(dropout));
+    } else if given.is_some_and(|share| share > 0.0) {
+        from.note(
+            "lora_dropout",
+            format!("`{method}` compares log-probabilities of one text, so it takes no dropout: left out"),
+        );
+    }
     let targets = texts(from.json(names.targets));
     let is_all = targets.iter().any(|name| matches!(name.as_str(), "all" | "all-linear"));
     if is_all {

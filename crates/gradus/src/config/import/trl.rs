@@ -108,7 +108,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<Written, D
         to.set_some(&format!("method.{}.{ours}", command.name()), from.json(theirs));
     }
     if from.flag("use_peft") == Some(true) {
-        shared::lora(from, &mut to, &LORA);
+        shared::lora(from, &mut to, command.name(), &LORA);
     } else {
         let keys = ["lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora"];
         if let Some(key) = keys.into_iter().find(|key| from.json(key).is_some()) {
@@ -158,14 +158,19 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         let of = |part: &Json, key: &str| part[key].as_str().map(str::to_owned);
         let parts: Vec<String> = parts
             .iter()
-            .filter_map(|part| of(part, "data_files").or_else(|| of(part, "path")).map(|name| named(name, of(part, "split"))))
+            .filter_map(|part| {
+                of(part, "data_files").or_else(|| of(part, "path")).map(|name| named(name, of(part, "split")))
+            })
             .collect();
         let Some((first, others)) = parts.split_first() else { return Err(Original::missing("datasets[0].path")) };
         to.set("data", first.as_str());
         if !others.is_empty() {
             to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
         }
-        from.note("datasets", "paths and splits are taken over; other keys of its entries, such as `columns`, are left out");
+        from.note(
+            "datasets",
+            "paths and splits are taken over; other keys of its entries, such as `columns`, are left out",
+        );
     } else {
         let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
         to.set("data", named(name.clone(), train));
@@ -209,8 +214,7 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
     // A pass counts completions there; a step here counts prompts.
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
     let per_generation = from.some("steps_per_generation").unwrap_or(passes);
-    let completions =
-        from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
+    let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
     if completions % group != 0 {
         let message = format!(
             "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is no multiple of \
@@ -224,7 +228,9 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
         to.set(&key("mini_batches"), updates);
     }
     let repeats = updates.saturating_mul(from.some("num_iterations").unwrap_or(1));
-    if repeats > 1 && let Some(steps) = from.number("max_steps").filter(|steps| *steps > 0.0) {
+    if repeats > 1
+        && let Some(steps) = from.number("max_steps").filter(|steps| *steps > 0.0)
+    {
         let steps = (steps as usize).div_ceil(repeats);
         to.set("train.max_steps", steps);
         from.note(
