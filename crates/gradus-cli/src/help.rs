@@ -63,7 +63,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/judge --max-steps 100"],
     ),
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch", "sbatch run.sbatch"]),
-    ("cluster kubernetes", &["gradus cluster kubernetes run.yml --nodes 4 --image gradus-mpi --volume-claim shared --submit"]),
+    (
+        "cluster kubernetes",
+        &["gradus cluster kubernetes run.yml --nodes 4 --image gradus-mpi --volume-claim shared --submit"],
+    ),
     ("cluster skypilot", &["gradus cluster skypilot run.yml --nodes 4 > run.sky.yml", "sky launch run.sky.yml"]),
     ("sweep", &["gradus sweep sweep.yml --at-once 2"]),
     ("runs list", &["gradus runs list --state interrupted --sort started"]),

@@ -49,8 +49,11 @@ pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
         Some(Launch { rank, size, launcher, .. }) if size > 1 => {
             stay_silent_unless_first(rank);
-            let message = format!("{} started `gradus {command}` {size} times, but it runs in one process", launcher.name());
-            Err(Error::input(message).with_hint("only training shares work among ranks: start this without the launcher").into())
+            let message =
+                format!("{} started `gradus {command}` {size} times, but it runs in one process", launcher.name());
+            Err(Error::input(message)
+                .with_hint("only training shares work among ranks: start this without the launcher")
+                .into())
         }
         _ => Ok(()),
     }
@@ -66,12 +69,17 @@ pub fn start(matches: &ArgMatches) -> anyhow::Result<()> {
         if launch.size as u64 == wanted {
             return Ok(());
         }
-        let message = format!("`--ranks` is {wanted}, but {} started {} processes", launch.launcher.name(), launch.size);
-        return Err(Error::input(message).with_hint("leave `--ranks` out: the launcher says how many there are").into());
+        let message =
+            format!("`--ranks` is {wanted}, but {} started {} processes", launch.launcher.name(), launch.size);
+        return Err(Error::input(message)
+            .with_hint("leave `--ranks` out: the launcher says how many there are")
+            .into());
     }
     let Some(launcher) = launcher() else {
         let message = "`--ranks` needs MPI, and there is no `mpiexec` in `PATH`";
-        return Err(Error::input(message).with_hint("install it: `pip install mpich`, or the package `mpich` or `openmpi-bin`").into());
+        return Err(Error::input(message)
+            .with_hint("install it: `pip install mpich`, or the package `mpich` or `openmpi-bin`")
+            .into());
     };
     let program = std::env::current_exe().context("the path of gradus is unknown")?;
     let mut command = Command::new(&launcher);
@@ -142,7 +150,10 @@ impl Joined {
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {
                 stay_silent_unless_first(launch.rank);
-                let message = format!("{} started {size} processes, and this one cannot join them: {error}", launch.launcher.name());
+                let message = format!(
+                    "{} started {size} processes, and this one cannot join them: {error}",
+                    launch.launcher.name()
+                );
                 let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or name \
                             it: `GRADUS_MPI=/path/to/libmpi.so`";
                 return Err(Error::input(message).with_hint(hint).into());

@@ -25,14 +25,11 @@ pub trait Request {
 pub trait Engine: Send + Sync {
     fn init(&self) -> Result<(), String>;
     fn place(&self) -> Result<(usize, usize), String>;
-    fn send(&self, bytes: &[u8], to: usize) -> Result<Box<dyn Request>, String>;
-    fn receive(&self, bytes: &mut [u8], from: usize) -> Result<Box<dyn Request>, String>;
+    fn send(&self, bytes: &[u8], to: usize, tag: c_int) -> Result<Box<dyn Request>, String>;
+    fn receive(&self, bytes: &mut [u8], from: usize, tag: c_int) -> Result<Box<dyn Request>, String>;
     fn abort(&self, code: i32);
     fn finalize(&self) -> Result<(), String>;
 }
-
-/// All messages have the same tag: their order says which they are.
-const TAG: c_int = 1;
 
 /// Longer than any text that a library writes.
 const TEXT: usize = 8192;
@@ -209,21 +206,21 @@ impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
         Ok((usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1)))
     }
 
-    fn send(&self, bytes: &[u8], to: usize) -> Result<Box<dyn Request>, String> {
+    fn send(&self, bytes: &[u8], to: usize, tag: c_int) -> Result<Box<dyn Request>, String> {
         let Constants { world, byte, no_request, .. } = self.constants;
         let mut handle = no_request;
         let (at, count) = (bytes.as_ptr().cast(), bytes.len() as c_int);
         // SAFETY: the buffer outlives the request (see the trait), and its length fits (`LONGEST`).
-        let code = unsafe { (self.send)(at, count, byte, to as c_int, TAG, world, &mut handle) };
+        let code = unsafe { (self.send)(at, count, byte, to as c_int, tag, world, &mut handle) };
         self.request(code, handle)
     }
 
-    fn receive(&self, bytes: &mut [u8], from: usize) -> Result<Box<dyn Request>, String> {
+    fn receive(&self, bytes: &mut [u8], from: usize, tag: c_int) -> Result<Box<dyn Request>, String> {
         let Constants { world, byte, no_request, .. } = self.constants;
         let mut handle = no_request;
         let (at, count) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
         // SAFETY: the buffer outlives the request (see the trait), and its length fits (`LONGEST`).
-        let code = unsafe { (self.receive)(at, count, byte, from as c_int, TAG, world, &mut handle) };
+        let code = unsafe { (self.receive)(at, count, byte, from as c_int, tag, world, &mut handle) };
         self.request(code, handle)
     }
 

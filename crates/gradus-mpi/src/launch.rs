@@ -98,10 +98,16 @@ impl Launch {
             },
         };
         for (launcher, [rank, size, local_rank, local_size]) in VARIABLES {
-            let (Some(rank), Some(count)) = (number(rank, "rank")?, number(size, "number of processes")?) else { continue };
+            let (Some(rank), Some(count)) = (number(rank, "rank")?, number(size, "number of processes")?) else {
+                continue;
+            };
             if rank >= count {
                 let value = rank.to_string();
-                return Err(LaunchError::Unreadable { variable: size, value, wanted: "rank below the number of processes" });
+                return Err(LaunchError::Unreadable {
+                    variable: size,
+                    value,
+                    wanted: "rank below the number of processes",
+                });
             }
             // `2(x3)` on several nodes: the first number is that of each.
             let leading = |name: &str| {
@@ -123,7 +129,8 @@ mod tests {
     use super::*;
 
     fn of(variables: &[(&str, &str)]) -> Result<Option<Launch>, LaunchError> {
-        let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let found =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         Launch::of(found)
     }
 

@@ -85,7 +85,7 @@ pub struct Wait {
     /// The longest that one message may take.
     pub limit: Duration,
     /// Whether all processes have arrived, so that bytes flow now. Then the processor is kept busy with moving them. Otherwise
-    /// others may compute for minutes, and it is left to them.
+    /// others may compute for minutes, and it is left to them. Messages of one kind are never received as those of the other.
     pub flows: bool,
 }
 
@@ -155,7 +155,9 @@ impl Mpi {
     ) -> Result<Vec<Vec<u8>>, Lost> {
         let mut buffers: Vec<Vec<u8>> = receives.iter().map(|&(_, length)| vec![0; length]).collect();
         let mut pending = Vec::new();
-        let result = self.begin(sends, receives, &mut buffers, &mut pending).and_then(|()| self.finish(pending, wait));
+        let result = self
+            .begin(sends, receives, &mut buffers, (&mut pending, 1 + i32::from(wait.flows)))
+            .and_then(|()| self.finish(pending, wait));
         if let Err(lost) = result {
             // The library may still read from and write to these.
             std::mem::forget(buffers);
@@ -170,17 +172,17 @@ impl Mpi {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         buffers: &mut [Vec<u8>],
-        pending: &mut Vec<(usize, Box<dyn abi::Request>)>,
+        (pending, tag): (&mut Vec<(usize, Box<dyn abi::Request>)>, i32),
     ) -> Result<(), Lost> {
         let failed = |rank: usize| move |message: String| Lost::Failed { ranks: vec![rank], message };
         for (&(rank, _), buffer) in receives.iter().zip(buffers) {
             for part in buffer.chunks_mut(LONGEST) {
-                pending.push((rank, self.engine.receive(part, rank).map_err(failed(rank))?));
+                pending.push((rank, self.engine.receive(part, rank, tag).map_err(failed(rank))?));
             }
         }
         for (rank, bytes) in sends {
             for part in bytes.chunks(LONGEST) {
-                pending.push((*rank, self.engine.send(part, *rank).map_err(failed(*rank))?));
+                pending.push((*rank, self.engine.send(part, *rank, tag).map_err(failed(*rank))?));
             }
         }
         Ok(())

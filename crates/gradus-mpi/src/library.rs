@@ -107,7 +107,9 @@ fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
     let mut found = Vec::new();
     for (name, abi) in names {
         // Beside the launcher first: a system-wide library may belong to another.
-        found.extend(folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_file()).map(|path| (path, abi)));
+        found.extend(
+            folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_file()).map(|path| (path, abi)),
+        );
         found.push((PathBuf::from(name), abi));
     }
     found.into_iter().map(|(path, abi)| (path.to_string_lossy().into_owned(), abi)).collect()

@@ -120,7 +120,9 @@ impl Job {
         let lanes = plan.train().lanes.unwrap_or(1);
         if ranks as usize > lanes {
             let message = format!("{ranks} ranks cannot share the work of a run with {lanes} lanes");
-            return Err(Error::input(message).with_hint("set `train.lanes` in the file to a power of two that is as large").into());
+            return Err(Error::input(message)
+                .with_hint("set `train.lanes` in the file to a power of two that is as large")
+                .into());
         }
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
@@ -239,9 +241,10 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
         System::Kubernetes(args) => {
             (kubernetes(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["kubectl", "apply", "-f", "-"]))
         }
-        System::Skypilot(args) => {
-            (skypilot(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sky", "launch", "-y", "/dev/stdin"]))
-        }
+        System::Skypilot(args) => (
+            skypilot(args, &Job::new(&args.run, out)?),
+            args.run.submit.then_some(&["sky", "launch", "-y", "/dev/stdin"]),
+        ),
     };
     match submit {
         Some(command) => hand_over(command, &text),
@@ -270,7 +273,9 @@ mod tests {
 
     #[test]
     fn paths_are_one_word() {
-        for (path, wanted) in [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")] {
+        for (path, wanted) in
+            [("runs/a.yml", "runs/a.yml"), ("my run.yml", "'my run.yml'"), ("a'b", r"'a'\''b'"), ("", "''")]
+        {
             assert_eq!(quoted(Path::new(path)), wanted);
         }
     }

@@ -142,7 +142,8 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     for model in &args.model {
         fetch(model, out)?;
     }
-    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights, .. } = args;
+    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights, .. } =
+        args;
     let training_api = args.training_api.then(|| TrainingOptions {
         models: args.training_models.into(),
         sessions: args.training_sessions.into(),

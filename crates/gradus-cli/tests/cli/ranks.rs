@@ -9,7 +9,8 @@ use crate::skip;
 /// The first `mpiexec` of `PATH`, without which the test is skipped.
 fn has_mpi(what: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found: Option<PathBuf> = std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|path| path.is_file());
+    let found: Option<PathBuf> =
+        std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|path| path.is_file());
     if found.is_none() {
         skip::skipped("mpiexec", what);
     }
@@ -17,7 +18,8 @@ fn has_mpi(what: &str) -> bool {
 }
 
 fn place() -> CliTest {
-    let row = |i: usize| format!("{{\"prompt\": \"{i}: the tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}}\n");
+    let row =
+        |i: usize| format!("{{\"prompt\": \"{i}: the tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}}\n");
     CliTest::with("pairs.jsonl", &(0..40).map(row).collect::<String>())
 }
 
@@ -76,7 +78,10 @@ fn an_error_is_said_once() {
         "error: `train.batch_size` is 0, but must be at least 1\n  --> flag `--batch-size`\n"
     );
     let refused = said(&["--lanes", "1", "--output-dir", "none"]);
-    assert!(refused.starts_with("error: 2 ranks cannot share the work of a run with `train.lanes: 1`\nhint: "), "{refused}");
+    assert!(
+        refused.starts_with("error: 2 ranks cannot share the work of a run with `train.lanes: 1`\nhint: "),
+        "{refused}"
+    );
     assert!(!test.path().join("none").exists());
     std::fs::create_dir(test.path().join("taken")).expect("made");
     test.write("taken/notes.txt", "mine");
@@ -93,14 +98,21 @@ fn copies_of_one_process_are_refused() {
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, text) = run(&["data", "check", "pairs.jsonl"], &[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);
-    assert!(code == 1 && text.starts_with("error: `mpiexec` started `gradus data` 2 times, but it runs in one process\n"), "{text}");
-    let (code, text) = run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
+    assert!(
+        code == 1 && text.starts_with("error: `mpiexec` started `gradus data` 2 times, but it runs in one process\n"),
+        "{text}"
+    );
+    let (code, text) =
+        run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
     let wanted = "error: `mpiexec` started 2 processes, and this one cannot join them: no MPI library was found (looked for /nowhere/libmpi.so)\n";
     assert!(code == 1 && text.starts_with(wanted), "{text}");
     let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
     assert!(code == 1 && text.contains("2 copies were started as torchrun does"), "{text}");
     let (code, text) = run(&dpo(&model, &["--ranks", "2"]), &[("PATH", "/nowhere")]);
-    assert!(code == 1 && text.starts_with("error: `--ranks` needs MPI, and there is no `mpiexec` in `PATH`\n"), "{text}");
+    assert!(
+        code == 1 && text.starts_with("error: `--ranks` needs MPI, and there is no `mpiexec` in `PATH`\n"),
+        "{text}"
+    );
     assert!(!test.path().join("runs").exists(), "nothing was begun");
 }
 
@@ -112,7 +124,8 @@ fn all_ranks_stop_when_they_are_asked_and_go_on() {
     let (test, model) = (place(), fixture_model("gpt2"));
     let steps = ["--max-steps", "400", "--lr-schedule", "constant"];
     let started = dpo(&model, &[&["--ranks", "2", "--output-dir", "run", "--save-steps", "1000"], &steps[..]].concat());
-    let mut child = test.command(&started).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut child =
+        test.command(&started).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
     wait_until("a step is logged", || {
         assert_eq!(child.try_wait().expect("a process can be asked"), None, "it ended before it was told to");
         std::fs::read_to_string(test.path().join("run/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 2)
@@ -136,7 +149,8 @@ const CONFIG: &str = "output_dir: runs/Tea 1\nmethod: {dpo: {}}\ndata: pairs.jso
 fn a_script_for_slurm_can_be_handed_over() {
     let (test, model) = (place(), fixture_model("gpt2"));
     test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
-    let script = test.succeeds(&["cluster", "slurm", "run.yml", "--nodes", "2", "--ranks-per-node", "2", "--cpus", "4", "-q"]);
+    let script =
+        test.succeeds(&["cluster", "slurm", "run.yml", "--nodes", "2", "--ranks-per-node", "2", "--cpus", "4", "-q"]);
     for line in [
         "#SBATCH --job-name=tea-1",
         "#SBATCH --nodes=2",
@@ -147,7 +161,8 @@ fn a_script_for_slurm_can_be_handed_over() {
     ] {
         assert!(script.lines().any(|found| found == line), "{line} in\n{script}");
     }
-    let memory = script.lines().find_map(|line| line.strip_prefix("#SBATCH --mem=")?.strip_suffix('G')?.parse::<u64>().ok());
+    let memory =
+        script.lines().find_map(|line| line.strip_prefix("#SBATCH --mem=")?.strip_suffix('G')?.parse::<u64>().ok());
     assert!(memory.is_some_and(|gigabytes| gigabytes >= 1), "{script}");
     // Each line is one that a shell reads.
     let checked = Command::new("bash").args(["-n", "-c", &script]).status();
@@ -170,7 +185,8 @@ fn a_script_for_slurm_can_be_handed_over() {
 fn kubernetes_and_skypilot_get_what_they_read() {
     let (test, model) = (place(), fixture_model("gpt2"));
     test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
-    let kubernetes = ["cluster", "kubernetes", "run.yml", "--nodes", "4", "--image", "me/gradus", "--volume-claim", "shared", "-q"];
+    let kubernetes =
+        ["cluster", "kubernetes", "run.yml", "--nodes", "4", "--image", "me/gradus", "--volume-claim", "shared", "-q"];
     let manifest: serde_json::Value = serde_json::from_str(&test.succeeds(&kubernetes)).expect("JSON, which is YAML");
     assert_eq!((&manifest["apiVersion"], &manifest["kind"]), (&"kubeflow.org/v2beta1".into(), &"MPIJob".into()));
     let replicas = &manifest["spec"]["mpiReplicaSpecs"];
@@ -180,7 +196,10 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
     assert_eq!(*claim, "shared");
     let task = test.succeeds(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
-    assert!(task.contains("num_nodes: 2\n") && task.contains("mpiexec -n 2 -hosts \"$HOSTS\" gradus train run.yml"), "{task}");
+    assert!(
+        task.contains("num_nodes: 2\n") && task.contains("mpiexec -n 2 -hosts \"$HOSTS\" gradus train run.yml"),
+        "{task}"
+    );
 }
 
 #[test]

@@ -14,7 +14,8 @@ const CASES: usize = 6;
 
 /// The launchers to test: those in the folders of `GRADUS_TEST_MPI`, and the first one in `PATH`.
 fn launchers() -> Vec<PathBuf> {
-    let folders = |variable: &str| std::env::split_paths(&std::env::var_os(variable).unwrap_or_default()).collect::<Vec<_>>();
+    let folders =
+        |variable: &str| std::env::split_paths(&std::env::var_os(variable).unwrap_or_default()).collect::<Vec<_>>();
     let named = folders("GRADUS_TEST_MPI").into_iter().map(|root| root.join("bin/mpiexec"));
     let first = folders("PATH").into_iter().map(|folder| folder.join("mpiexec")).find(|path| path.is_file());
     named.filter(|path| path.is_file()).chain(first).collect()
@@ -22,7 +23,8 @@ fn launchers() -> Vec<PathBuf> {
 
 /// Processes that work in `directory`, with the program that they run.
 fn processes(directory: &Path) -> Vec<(String, PathBuf)> {
-    let works_there = |entry: &std::fs::DirEntry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
+    let works_there =
+        |entry: &std::fs::DirEntry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter(works_there);
     let program = |entry: &std::fs::DirEntry| std::fs::read_link(entry.path().join("exe")).ok();
     all.filter_map(|entry| Some((entry.file_name().to_string_lossy().into_owned(), program(&entry)?))).collect()
@@ -41,7 +43,8 @@ fn kill_one(lab: &Lab, directory: &Path, killer: &mut Killer, time: Duration) ->
     let pause = Duration::from_micros(killer.below(time.as_micros() as u64));
     wait(&mut child, |start| start.elapsed() >= pause && !ranks(directory).is_empty());
     let mut found = ranks(directory);
-    let victim = if killer.below(3) == 0 { None } else { found.get(killer.below(found.len() as u64) as usize).cloned() };
+    let victim =
+        if killer.below(3) == 0 { None } else { found.get(killer.below(found.len() as u64) as usize).cloned() };
     let story = match victim {
         Some(id) => {
             Command::new("kill").args(["-KILL", &id]).status().expect("`kill` runs");
@@ -94,7 +97,9 @@ fn check(name: &str, method: &str, model: &str, data: &str, more: &[&[&str]]) {
             for _ in 0..=killer.below(2) {
                 let ranks = 1 + killer.below(4);
                 launched(&mut lab, ranks);
-                story.extend(kill_one(&lab, &directory, &mut killer, time).map(|what| format!("{what} of {ranks} ranks")));
+                story.extend(
+                    kill_one(&lab, &directory, &mut killer, time).map(|what| format!("{what} of {ranks} ranks")),
+                );
             }
             let ranks = 1 + killer.below(4);
             launched(&mut lab, ranks);
@@ -125,7 +130,13 @@ fn dpo_of_an_adapter_on_ranks() {
 
 #[test]
 fn grpo_on_ranks() {
-    check("grpo on ranks", "grpo", "qwen3", "prompts.jsonl", &[ONLINE, &["--group-size", "3", "--kl-coefficient", "0.05"]]);
+    check(
+        "grpo on ranks",
+        "grpo",
+        "qwen3",
+        "prompts.jsonl",
+        &[ONLINE, &["--group-size", "3", "--kl-coefficient", "0.05"]],
+    );
 }
 
 #[test]

@@ -132,9 +132,8 @@ fn takes_tasks(scope: Scope<'_>) -> bool {
 /// Where help lists a key of `train`.
 fn section(key: &str) -> &'static str {
     match key {
-        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes" | "shard_moments" | "recompute" => {
-            "Length and batches"
-        }
+        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes"
+        | "shard_moments" | "recompute" => "Length and batches",
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
         | "adam_epsilon" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm" | "dropout" => "Optimiser",
         "max_length"

@@ -145,7 +145,8 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.at_least("train.micro_batch_tokens", train.micro_batch_tokens, 1);
     let lanes = train.lanes.unwrap_or(1);
     problems.unless(lanes.is_power_of_two(), &["train.lanes"], || {
-        let message = format!("`train.lanes` is {lanes}, but must be a power of two: parts are added up in a binary tree");
+        let message =
+            format!("`train.lanes` is {lanes}, but must be a power of two: parts are added up in a binary tree");
         (message, Some(format!("use {}", lanes.max(1).next_power_of_two())))
     });
     problems.at_least("train.learning_rate", train.learning_rate.unwrap_or(0.0), 0.0);

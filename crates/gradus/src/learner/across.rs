@@ -32,7 +32,8 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
         parameters.iter().map(|(name, ..)| has(sum, name)).collect()
     };
     let present = ranks.all("which gradients there are", &own.nodes().iter().map(of_node).collect::<Vec<_>>());
-    let holders: Vec<Holder> = present.into_iter().enumerate().map(|(rank, present)| Holder::new(rank, lanes, present)).collect();
+    let holders: Vec<Holder> =
+        present.into_iter().enumerate().map(|(rank, present)| Holder::new(rank, lanes, present)).collect();
     let is_anywhere = |parameter: usize| holders.iter().any(|holder| holder.present.iter().any(|node| node[parameter]));
     let layout = Layout::new(parameters, (0..parameters.len()).filter(|&parameter| is_anywhere(parameter)));
     if layout.places.is_empty() {
@@ -143,7 +144,9 @@ impl Layout {
         let first = self.places.partition_point(|(_, range)| range.end <= piece.start);
         let Range { start, end } = *piece;
         let touched = self.places.iter().enumerate().skip(first).take_while(move |(_, (_, range))| range.start < end);
-        touched.map(move |(place, (_, range))| (place, start.max(range.start) - range.start..end.min(range.end) - range.start))
+        touched.map(move |(place, (_, range))| {
+            (place, start.max(range.start) - range.start..end.min(range.end) - range.start)
+        })
     }
 
     /// The parameters that a piece touches, and which of their numbers.

@@ -36,12 +36,24 @@ impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, mut optimizer: Optimizer) -> Self {
         optimizer.reserve(&module);
-        Self { module: Some(module), optimizer, gradients: GradientSum::default(), lanes: LaneSums::default(), version: 0 }
+        Self {
+            module: Some(module),
+            optimizer,
+            gradients: GradientSum::default(),
+            lanes: LaneSums::default(),
+            version: 0,
+        }
     }
 
     /// The same for a module that something else than the optimiser moves: no moments are held.
     pub fn without_moments(module: M, optimizer: Optimizer) -> Self {
-        Self { module: Some(module), optimizer, gradients: GradientSum::default(), lanes: LaneSums::default(), version: 0 }
+        Self {
+            module: Some(module),
+            optimizer,
+            gradients: GradientSum::default(),
+            lanes: LaneSums::default(),
+            version: 0,
+        }
     }
 
     /// The module, with autodiff: forward passes through it are recorded.

@@ -1,8 +1,8 @@
 //! Which ids of the vocabulary a token could have been, and logprobs among them alone.
 
-use serde::{Deserialize, Serialize};
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use gradus_kernels::{LmHead, TokenLogprobs};
+use serde::{Deserialize, Serialize};
 
 /// The ids that one token could have been: what the sampler left of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ pub trait Link: Send + Sync {
     fn size(&self) -> usize;
 
     /// Sends each of `sends` to its rank, and receives a message of known length from each of `receives`, in their order. Messages
-    /// between two ranks arrive in the order in which they are sent.
+    /// between two ranks with the same `wait.flows` arrive in the order in which they are sent; those of the other kind are apart.
     ///
     /// # Errors
     /// A rank that cannot be reached. Nothing more can be exchanged then.
@@ -62,12 +62,12 @@ impl Link for Mpi {
     }
 }
 
-type Queues = HashMap<(usize, usize), Vec<Arc<Vec<u8>>>>;
+type Queues = HashMap<(usize, usize, bool), Vec<Arc<Vec<u8>>>>;
 
 /// Messages on their way between threads of one process.
 #[derive(Default)]
 struct Post {
-    /// By sender and receiver, oldest first.
+    /// By sender, receiver and kind, oldest first.
     queues: Mutex<Queues>,
     news: Condvar,
 }
@@ -130,7 +130,7 @@ impl Link for Thread {
         let since = Instant::now();
         let mut queues = self.post.queues.lock().expect("no holder panics");
         for (to, bytes) in sends.iter().filter(|(_, bytes)| !bytes.is_empty()) {
-            queues.entry((self.rank, *to)).or_default().push(Arc::clone(bytes));
+            queues.entry((self.rank, *to, wait.flows)).or_default().push(Arc::clone(bytes));
         }
         self.post.news.notify_all();
         let mut found = Vec::with_capacity(receives.len());
@@ -140,7 +140,7 @@ impl Link for Thread {
                 continue;
             }
             let message = loop {
-                let queue = queues.entry((from, self.rank)).or_default();
+                let queue = queues.entry((from, self.rank, wait.flows)).or_default();
                 if !queue.is_empty() {
                     break queue.remove(0);
                 }

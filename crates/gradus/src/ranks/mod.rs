@@ -289,7 +289,8 @@ impl Ranks {
         let all = self.all("the configuration", &text.to_owned());
         let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
         let differing = all[0].lines().zip(all[rank].lines()).find(|(first, other)| first != other);
-        let found = differing.map_or(String::new(), |(first, other)| format!(": `{}` instead of `{}`", other.trim(), first.trim()));
+        let found = differing
+            .map_or(String::new(), |(first, other)| format!(": `{}` instead of `{}`", other.trim(), first.trim()));
         Err(Error::input(format!("rank {rank} has another configuration than rank 0{found}"))
             .with_hint("start all ranks with the same arguments and files"))
     }
@@ -319,7 +320,8 @@ impl Ranks {
         if let Some((&rank, header)) = failed {
             let wait = Wait { limit: Duration::from_secs(10), flows: true };
             let message = group.link.exchange(&[], &[(rank, header.length as usize)], wait);
-            let message = message.map_or_else(|_| "it failed".to_owned(), |found| String::from_utf8_lossy(&found[0]).into_owned());
+            let message = message
+                .map_or_else(|_| "it failed".to_owned(), |found| String::from_utf8_lossy(&found[0]).into_owned());
             group.state().told = true;
             self.lose(Error::input(format!("rank {rank}: {message}")));
         }
@@ -365,12 +367,13 @@ impl Ranks {
             state.count
         };
         let header = Header { count, what: 0, flags: FAILED, length: message.len() as u64 };
-        let header = Arc::new(header.to_bytes());
-        let message = Arc::new(message.as_bytes().to_vec());
-        let others = (0..self.size()).filter(|rank| *rank != self.rank());
-        let sends: Vec<_> = others.flat_map(|rank| [(rank, Arc::clone(&header)), (rank, Arc::clone(&message))]).collect();
-        // Whoever is gone already needs not be told.
-        let _ = group.link.exchange(&sends, &[], Wait { limit: Duration::from_secs(10), flows: false });
+        for (bytes, flows) in [(header.to_bytes(), false), (message.as_bytes().to_vec(), true)] {
+            let bytes = Arc::new(bytes);
+            let others = (0..self.size()).filter(|rank| *rank != self.rank());
+            let sends: Vec<_> = others.map(|rank| (rank, Arc::clone(&bytes))).collect();
+            // Whoever is gone already needs not be told.
+            let _ = group.link.exchange(&sends, &[], Wait { limit: Duration::from_secs(10), flows });
+        }
     }
 
     /// Ends all ranks at once, with this exit code.

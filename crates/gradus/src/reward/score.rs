@@ -1,7 +1,7 @@
 //! What a reward says of a completion: named parts, each with its weight and one value per token.
 
-use serde::{Deserialize, Serialize};
 use super::RewardError;
+use serde::{Deserialize, Serialize};
 
 /// What counts segments that were cut off before a model read them.
 pub(super) const UNREAD: &str = "unread";

@@ -282,7 +282,9 @@ impl<'a> Recorder<'a> {
     /// # Errors
     /// When an old checkpoint cannot be removed.
     pub fn tidy(&self, settings: &Settings) -> Result<()> {
-        self.saved.filter(|_| self.ranks.is_first()).map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
+        self.saved
+            .filter(|_| self.ranks.is_first())
+            .map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
     }
 
     /// Everything up to here is complete: the weights, the state and every file. `version` is that of all learners

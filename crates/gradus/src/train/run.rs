@@ -294,8 +294,10 @@ impl Job<'_> {
             return Ok(());
         }
         let machine = Machine::detect();
-        let forecast =
-            forecast::check(&forecast::with_rows(self.plan, self.start, self.cast, self.lanes.ranks().size(), rows, held_out)?, &machine)?;
+        let forecast = forecast::check(
+            &forecast::with_rows(self.plan, self.start, self.cast, self.lanes.ranks().size(), rows, held_out)?,
+            &machine,
+        )?;
         if let Some(free) = machine.memory_free_bytes.filter(|&free| free < forecast.peak_bytes) {
             let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
@@ -327,9 +329,13 @@ impl Job<'_> {
         let is_new = kept.is_none();
         let logprobs = match (kept, &reference) {
             (Some(kept), _) => kept,
-            (None, Some(reference)) => {
-                ReferenceLogprobs::compute(method, reference, [&train, &held_out, &test], self.settings(1).passes, observer)
-            }
+            (None, Some(reference)) => ReferenceLogprobs::compute(
+                method,
+                reference,
+                [&train, &held_out, &test],
+                self.settings(1).passes,
+                observer,
+            ),
             (None, None) => ReferenceLogprobs::default(),
         };
         let train = reference_logprobs::attach(method, train, &logprobs.train);

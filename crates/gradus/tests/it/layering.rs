@@ -172,7 +172,8 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
 ];
 
 /// What is no binary, and prints nothing.
-const LIBRARIES: &[&str] = &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-mpi", "gradus-web"];
+const LIBRARIES: &[&str] =
+    &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-mpi", "gradus-web"];
 
 /// Files that are only there for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];

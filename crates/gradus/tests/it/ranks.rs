@@ -113,7 +113,8 @@ fn methods_over_pairs_on_ranks() {
 #[test]
 fn kto_and_distillation_on_ranks() {
     same_bits("qwen3", "kto: {}", marked());
-    let teacher = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let teacher =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
     let method = format!("distill: {{teacher_model: {}, max_new_tokens: 5, lmbda: 0.5}}", teacher.display());
     same_bits("qwen3", &method, questions_with_answers());
 }
@@ -122,14 +123,24 @@ fn kto_and_distillation_on_ranks() {
 fn grpo_and_rloo_on_ranks() {
     let grpo = "grpo: {group_size: 3, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2, resample_rounds: 1}";
     same_bits("qwen3", &format!("{grpo}{ONLINE}"), questions());
-    same_bits("gpt2", &format!("grpo: {{group_size: 2, max_new_tokens: 5, loss_type: bnpo}}{ONLINE}}}\nlora: {{rank: 2"), questions());
-    same_bits("qwen3", &format!("rloo: {{group_size: 2, max_new_tokens: 6, kl_coefficient: 0.1}}{ONLINE}"), questions());
+    same_bits(
+        "gpt2",
+        &format!("grpo: {{group_size: 2, max_new_tokens: 5, loss_type: bnpo}}{ONLINE}}}\nlora: {{rank: 2"),
+        questions(),
+    );
+    same_bits(
+        "qwen3",
+        &format!("rloo: {{group_size: 2, max_new_tokens: 6, kl_coefficient: 0.1}}{ONLINE}"),
+        questions(),
+    );
 }
 
 #[test]
 fn ppo_and_a2c_on_ranks() {
     for trunk in ["shared", "separate"] {
-        let method = format!("ppo: {{max_new_tokens: 6, mini_batches: 2, kl: {{target: 1.0, horizon: 20}}, critic: {{trunk: {trunk}}}}}{ONLINE}");
+        let method = format!(
+            "ppo: {{max_new_tokens: 6, mini_batches: 2, kl: {{target: 1.0, horizon: 20}}, critic: {{trunk: {trunk}}}}}{ONLINE}"
+        );
         same_bits("qwen3", &method, questions());
     }
     same_bits("gpt2", &format!("a2c: {{max_new_tokens: 6}}{ONLINE}"), questions());
@@ -138,8 +149,16 @@ fn ppo_and_a2c_on_ranks() {
 
 #[test]
 fn nlpo_and_trpo_on_ranks() {
-    same_bits("qwen3", &format!("nlpo: {{max_new_tokens: 6, top_p: 0.7, mask_update_iterations: 2}}{ONLINE}"), questions());
-    same_bits("qwen3", &format!("trpo: {{max_new_tokens: 6, critic_updates: 2, cg_max_steps: 4}}{ONLINE}"), questions());
+    same_bits(
+        "qwen3",
+        &format!("nlpo: {{max_new_tokens: 6, top_p: 0.7, mask_update_iterations: 2}}{ONLINE}"),
+        questions(),
+    );
+    same_bits(
+        "qwen3",
+        &format!("trpo: {{max_new_tokens: 6, critic_updates: 2, cg_max_steps: 4}}{ONLINE}"),
+        questions(),
+    );
 }
 
 #[test]

@@ -353,12 +353,8 @@ impl Run {
         let rollouts = self.sample(0);
         let temperature = self.temperature();
         let own = [&first["old_logprobs"], &first["logprobs"][0]];
-        let again = actor::logprobs(
-            &self.model.clone().valid(),
-            &rollouts,
-            temperature,
-            MicroBatch::new(100_000, None),
-        );
+        let again =
+            actor::logprobs(&self.model.clone().valid(), &rollouts, temperature, MicroBatch::new(100_000, None));
         let leaves_out = self.given("mask_truncated_completions") == true;
         for (i, rollout) in rollouts.rollouts.iter().enumerate() {
             // TRL hides the tokens of completions that it leaves out from the model.
