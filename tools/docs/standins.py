@@ -243,7 +243,10 @@ if not FULL:
         if "--epochs" in arguments:
             del arguments[arguments.index("--epochs") : arguments.index("--epochs") + 2]
         at_most("--max-steps", steps)
-        if verb != "compare":
+        file = next((word for word in words[1:] if word.endswith((".yml", ".yaml"))), None)
+        text = pathlib.Path(file).read_text() if file and pathlib.Path(file).exists() else ""
+        # A file without evaluations stays without them.
+        if verb in OFFLINE + ONLINE or (verb == "train" and "eval_steps:" in text and "eval_steps: -1" not in text):
             at_most("--eval-steps", steps // 2)
         at_most("--max-eval-rows", 8)
         if verb in ONLINE + ["compare"]:

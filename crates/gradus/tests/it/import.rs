@@ -116,7 +116,7 @@ fn llamafactory_stages_become_methods() {
             ("/method/dpo/loss_type", "[\"sigmoid\",\"sft\"]"),
             ("/method/dpo/loss_weights/1", "0.2"),
             ("/train/batch_size", "8"),
-            ("/train/learning_rate", "5e-5"),
+            ("/train/learning_rate", "0.00005"),
             ("/train/epochs", "3.0"),
             ("/train/max_length", "512"),
             ("/train/eval_fraction", "0.1"),
