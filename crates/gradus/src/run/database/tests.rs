@@ -66,13 +66,8 @@ fn segments() -> Vec<Segment> {
 }
 
 fn evaluation(at: usize) -> Vec<Record> {
-    let of = |record| Record {
-        prompt_index: 7,
-        advantage: None,
-        advantages: Vec::new(),
-        weight_version: None,
-        ..record
-    };
+    let of =
+        |record| Record { prompt_index: 7, advantage: None, advantages: Vec::new(), weight_version: None, ..record };
     step(at).into_iter().map(of).collect()
 }
 
