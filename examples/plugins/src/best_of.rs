@@ -117,6 +117,7 @@ impl Algorithm for BestOf {
             kl: None,
             entropy_coefficient: 0.0,
             value: None,
+            off_policy_threshold: None,
             clips_jointly: false,
         };
         let grouped = Grouped { loss, update_epochs: 1, mini_batches: 1, masks_truncated: false };
