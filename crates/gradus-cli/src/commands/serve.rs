@@ -177,7 +177,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
             false => out.data(address.url()),
         };
         if let Some(token) = address.weights_token.as_ref().filter(|_| !is_chosen) {
-            out.note(&format!("token for weights: {token}"));
+            out.note(format!("token for weights: {token}"));
         }
         out.note("Ctrl-C ends the server");
     };

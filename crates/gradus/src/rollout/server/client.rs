@@ -52,6 +52,9 @@ pub(super) struct Client {
     notices: Mutex<Vec<String>>,
 }
 
+/// Which question, and what came of it.
+type Answered = (usize, Result<Vec<Completed>, Failure>);
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -320,7 +323,7 @@ impl Client {
     ) -> Result<Option<String>> {
         let missing: Vec<usize> = (0..questions.len()).filter(|&i| found[i].is_none()).collect();
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let answers: Mutex<Vec<(usize, Result<Vec<Completed>, Failure>)>> = Mutex::default();
+        let answers: Mutex<Vec<Answered>> = Mutex::default();
         let work = || {
             while !is_over.load(Ordering::Relaxed) {
                 let Some(&i) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
