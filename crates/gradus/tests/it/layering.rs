@@ -437,9 +437,10 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
         }
         // The demonstration tells a story of its own; a comparison is judged as one of the methods samples; what another system calls
         // its algorithms is said where its files are read; each has a colour of its own in pictures; Tinker's clients name losses.
-        let tells = ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
-            .contains(&source.path.as_str())
-            || source.path.starts_with("config/import/");
+        let tells =
+            ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
+                .contains(&source.path.as_str())
+                || source.path.starts_with("config/import/");
         let says = |name: &&str| source.code.contains(&format!("\"{name}\""));
         let is_own =
             |name: &str| source.code.contains(&format!("fn name(&self) -> &'static str {{\n        \"{name}\""));
