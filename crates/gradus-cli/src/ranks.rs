@@ -19,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 pub fn arguments() -> [Arg; 2] {
     let number = clap::value_parser!(u64).range(1..=65_536);
     [
-        Arg::new("ranks").long("ranks").value_name("N").value_parser(number.clone()).help(
+        Arg::new("ranks").long("ranks").value_name("N").value_parser(number).help(
             "Train with so many processes on this machine, which `mpiexec` starts. On a cluster, start gradus with `mpirun` or `srun`",
         ),
         Arg::new("rank-timeout").long("rank-timeout").value_name("SECONDS").value_parser(number).help(format!(

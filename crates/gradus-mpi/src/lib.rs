@@ -89,6 +89,9 @@ pub struct Wait {
     pub flows: bool,
 }
 
+/// Messages on their way, each with the process that it is for or from.
+type Pending = Vec<(usize, Box<dyn abi::Request>)>;
+
 /// The longest message that is handed to MPI at once: lengths are 32-bit integers there.
 const LONGEST: usize = 1 << 30;
 
@@ -154,7 +157,7 @@ impl Mpi {
         wait: Wait,
     ) -> Result<Vec<Vec<u8>>, Lost> {
         let mut buffers: Vec<Vec<u8>> = receives.iter().map(|&(_, length)| vec![0; length]).collect();
-        let mut pending = Vec::new();
+        let mut pending = Pending::new();
         let result = self
             .begin(sends, receives, &mut buffers, (&mut pending, 1 + i32::from(wait.flows)))
             .and_then(|()| self.finish(pending, wait));
@@ -172,7 +175,7 @@ impl Mpi {
         sends: &[(usize, Arc<Vec<u8>>)],
         receives: &[(usize, usize)],
         buffers: &mut [Vec<u8>],
-        (pending, tag): (&mut Vec<(usize, Box<dyn abi::Request>)>, i32),
+        (pending, tag): (&mut Pending, i32),
     ) -> Result<(), Lost> {
         let failed = |rank: usize| move |message: String| Lost::Failed { ranks: vec![rank], message };
         for (&(rank, _), buffer) in receives.iter().zip(buffers) {
@@ -189,7 +192,7 @@ impl Mpi {
     }
 
     /// Waits until all requests are complete.
-    fn finish(&self, mut pending: Vec<(usize, Box<dyn abi::Request>)>, wait: Wait) -> Result<(), Lost> {
+    fn finish(&self, mut pending: Pending, wait: Wait) -> Result<(), Lost> {
         let mut since = Instant::now();
         let mut looks = 0u32;
         while !pending.is_empty() {

@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(page("docs/config.md").expect("a page").0, "config");
         let error = page("confg").expect_err("no such page");
         let hint = error.downcast_ref::<gradus::Error>().and_then(gradus::Error::hint);
-        assert_eq!(hint.as_deref(), Some("did you mean `config`?"));
+        assert_eq!(hint, Some("did you mean `config`?"));
         let found: Vec<_> = lines("a", "One\nTWO two\n", "two").map(|found| (found.line, found.text)).collect();
         assert_eq!(found, [(2, "TWO two")]);
     }

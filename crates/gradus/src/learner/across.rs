@@ -88,7 +88,7 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
         }
 
         // 3. Everybody gets the whole.
-        let all = ranks.exchange("summed gradients", vec![Arc::new(summed); ranks.size()]);
+        let all = ranks.all_bytes("summed gradients", Arc::new(summed));
         for (bytes, piece) in all.iter().zip(&pieces) {
             let mut rest = bytes.as_slice();
             for (place, part) in layout.places_in(piece) {

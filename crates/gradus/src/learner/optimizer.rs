@@ -234,7 +234,7 @@ impl Shares {
     fn gather(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
         let names: Vec<&String> = own.keys().collect();
         let bytes: Vec<u8> = own.values().flatten().flat_map(|value| value.to_le_bytes()).collect();
-        let all = self.ranks.exchange("shares of parameters", vec![Arc::new(bytes); self.ranks.size()]);
+        let all = self.ranks.all_bytes("shares of parameters", Arc::new(bytes));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
             let mut values = Vec::with_capacity(self.places[name].len());

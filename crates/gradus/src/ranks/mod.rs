@@ -270,7 +270,7 @@ impl Ranks {
     }
 
     /// What every rank has, as bytes.
-    fn all_bytes(self, what: &'static str, own: Arc<Vec<u8>>) -> Vec<Vec<u8>> {
+    pub(crate) fn all_bytes(self, what: &'static str, own: Arc<Vec<u8>>) -> Vec<Vec<u8>> {
         if self.is_alone() {
             return vec![Arc::unwrap_or_clone(own)];
         }

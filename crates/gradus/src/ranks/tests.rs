@@ -109,7 +109,11 @@ fn a_rank_that_fails_elsewhere_ends_all() {
 #[test]
 fn a_rank_that_says_nothing_is_noticed() {
     let found = with_patience(2, Duration::from_millis(1), |ranks| match ranks.rank() {
-        0 => catching(|| Ok(ranks.barrier("step"))).map_err(|error| error.to_string()),
+        0 => catching(|| {
+            ranks.barrier("step");
+            Ok(())
+        })
+        .map_err(|error| error.to_string()),
         _ => Ok(()),
     });
     let message = "the ranks cannot go on together at `step`: no answer from rank 1 within 0 s";
@@ -120,7 +124,12 @@ fn a_rank_that_says_nothing_is_noticed() {
 fn ranks_that_do_different_things_are_noticed() {
     let found = on(2, |ranks| {
         let what = if ranks.is_first() { "sampling" } else { "scoring" };
-        catching(|| Ok(ranks.barrier(what))).expect_err("they differ").to_string()
+        catching(|| {
+            ranks.barrier(what);
+            Ok(())
+        })
+        .expect_err("they differ")
+        .to_string()
     });
     assert_eq!(found[0], "rank 1 does something else than this one, which is at `sampling` (operation 1, there 1)");
 }

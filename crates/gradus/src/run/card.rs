@@ -142,7 +142,7 @@ mod tests {
     fn results() -> Map<String, Value> {
         let results = json!({
             "gradus": "1.0.0", "method": "dpo", "model": "acme/base", "data": "/home/ada/pairs.jsonl", "seed": 42, "steps": 3,
-            "tokens": 120, "elapsed_s": 1.5, "before": { "eval_loss": 0.6931 }, "after": { "eval_loss": 0.5, "eval_note": "x" },
+            "tokens": 120, "elapsed_s": 1.5, "before": { "eval_loss": 0.75 }, "after": { "eval_loss": 0.5, "eval_note": "x" },
         });
         results.as_object().cloned().expect("an object")
     }
@@ -158,7 +158,7 @@ mod tests {
         );
         assert!(card.contains("\nlicense: \"apache-2.0\"\nlicense_link: \"LICENSE\"\n---\n"), "{card}");
         assert!(card.contains("| data | `pairs.jsonl` |") && !card.contains("/home/ada"), "{card}");
-        assert!(card.contains("| `eval_loss` | 0.6931 | 0.5000 |") && !card.contains("eval_note"), "{card}");
+        assert!(card.contains("| `eval_loss` | 0.75 | 0.5000 |") && !card.contains("eval_note"), "{card}");
         assert!(card.contains("```yaml\nmodel: acme/base\n```"), "{card}");
     }
 

@@ -215,7 +215,7 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
     let per_generation = from.some("steps_per_generation").unwrap_or(passes);
     let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));
-    if completions % group != 0 {
+    if !completions.is_multiple_of(group) {
         let message = format!(
             "`per_device_train_batch_size` × the passes of a generation is {completions} completions, which is no multiple of \
              `num_generations`, {group}"
