@@ -247,6 +247,7 @@ mod tests {
         "folder",
         "labels",
         "model",
+        "mount",
         "named",
         "prompts",
         "questions",

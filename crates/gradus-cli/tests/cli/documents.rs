@@ -30,10 +30,22 @@ fn blocks(path: &Path) -> Vec<(usize, String)> {
     found
 }
 
+/// The block without ` > FILE`: output goes to files there, which is no argument.
+fn without_redirections(block: &str) -> String {
+    let mut text = block.to_owned();
+    while let Some(at) = text.find(" > ") {
+        let file = &text[at + 3..];
+        let end = file.find(char::is_whitespace).unwrap_or(file.len());
+        text.replace_range(at..at + 3 + end, "");
+    }
+    text
+}
+
 /// The arguments of each `gradus` in a block, as a shell reads it; nothing else in it is run.
 fn calls(block: &str, directory: &Path) -> Vec<Vec<String>> {
     let function = r#"gradus() { for word in "$@"; do printf '%s\001' "$word" >&3; done; printf '\002' >&3; }"#;
-    let script = format!("exec 3>&1 >/dev/null\n{function}\n{}", block.replace(['<', '>', '['], ""));
+    let script =
+        format!("exec 3>&1 >/dev/null\n{function}\n{}", without_redirections(block).replace(['<', '>', '['], ""));
     // What the reader is to fill in: `$MODEL`.
     let variables =
         block.split('$').skip(1).map(|rest| rest.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).next());

@@ -158,7 +158,7 @@ mod tests {
         );
         assert!(card.contains("\nlicense: \"apache-2.0\"\nlicense_link: \"LICENSE\"\n---\n"), "{card}");
         assert!(card.contains("| data | `pairs.jsonl` |") && !card.contains("/home/ada"), "{card}");
-        assert!(card.contains("| `eval_loss` | 0.75 | 0.5000 |") && !card.contains("eval_note"), "{card}");
+        assert!(card.contains("| `eval_loss` | 0.7500 | 0.5000 |") && !card.contains("eval_note"), "{card}");
         assert!(card.contains("```yaml\nmodel: acme/base\n```"), "{card}");
     }
 
