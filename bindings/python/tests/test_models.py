@@ -146,8 +146,9 @@ FIXTURE = REPOSITORY / "crates/gradus/tests/fixtures/parity/trainer/fixture.json
 
 def test_the_primitives_are_those_of_torch(gpt2: Path) -> None:
     fixture = json.loads(FIXTURE.read_text())
-    assert len(fixture["cases"]) == 4
-    for case in fixture["cases"]:
+    assert len(fixture["cases"]) == 5
+    # `dro` is a loss of the Rust library and of the training server.
+    for case in (case for case in fixture["cases"] if case["loss"] != "dro"):
         trainer = gradus.Trainer(gpt2)
         data = [
             gradus.Datum(

@@ -113,15 +113,19 @@ def test_the_record_is_what_the_installed_trl_says() -> None:
 def keys_of_documentation(method: str) -> set[str]:
     """The keys of docs/config.md that a method takes, as flags with `_`."""
     sections: dict[str, list[str]] = {}
+    shared: list[str] = []
     section = ""
     for line in CONFIG_MARKDOWN.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = line[3:].strip("`")
             sections[section] = []
-        elif found := re.match(r"\| `([a-z_.]+)` \|", line):
+        elif found := re.match(r"\| `([a-z_.]+)` \|([^|]*)\|", line):
             sections[section].append(found[1])
-    own = sections[f"method.{SECTIONS[method]}"]
-    parts = [key for keys in sections.values() for key in keys if key.startswith(("lora.", "episode."))]
+            # The methods that take a key are beside it.
+            if section == "Keys of several methods" and f"`{SECTIONS[method]}`" in found[2]:
+                shared.append(found[1])
+    own = [*sections[f"method.{SECTIONS[method]}"], *shared]
+    parts = [f"{part}.{key}" for part in ("lora", "episode") for key in sections[part]]
     return {key.replace(".", "_") for key in [*own, *sections["train"], *sections["Top level"], *parts]}
 
 
@@ -424,9 +428,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("GRPO", {"beta": 0.04, "use_bias_correction_kl": False}, {}, {"kl_coefficient": 0.04, "kl_bias_correction": False}),
     (
         "GRPO",
-        {"epsilon": 0.1, "epsilon_high": 0.28, "delta": 1.5},
+        {"epsilon": 0.1, "epsilon_high": 0.28, "delta": 1.5, "off_policy_mask_threshold": 0.5},
         {},
-        {"clip_range": 0.1, "clip_range_high": 0.28, "delta": 1.5},
+        {"clip_range": 0.1, "clip_range_high": 0.28, "delta": 1.5, "off_policy_mask_threshold": 0.5},
     ),
     (
         "GRPO",

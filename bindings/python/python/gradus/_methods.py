@@ -56,6 +56,38 @@ class SharedKeys(TypedDict, total=False):
     """Rank-stabilised: α/√r instead of α/r (Kalajdzievski 2023). Default false."""
     lora_dora: bool
     """DoRA: train the lengths of the weights' rows too (Liu et al. 2024). Default false."""
+    rollouts_server: Name
+    """The address of the server, such as `http://localhost:8000`."""
+    rollouts_kind: Literal["gradus", "vllm", "sglang"]
+    """What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`."""
+    rollouts_model: Name
+    """What the model is called at the server. Default: the first of its list."""
+    rollouts_shared: Name
+    """A folder that this process and the server both see: adapters and weights go through it."""
+    rollouts_shared_at_server: Name
+    """The path of that folder at the server. Default: the same."""
+    rollouts_key_variable: Name
+    """The environment variable that holds the key of the server. Default: the server wants none."""
+    rollouts_connections: int
+    """Requests under way at a time, each for one prompt. Default 16."""
+    rollouts_timeout_s: float
+    """Seconds that one request may take. Default 1800."""
+    rollouts_wait_s: float
+    """Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default
+    600."""
+    rollouts_max_staleness: int
+    """How many iterations ahead the server samples while this process trains. The completions are then from weights
+    that are so many iterations old. Default 0: each waits for the other."""
+    rollouts_importance_sampling_correction: bool
+    """Multiply the loss with the ratio of the probabilities that the policy and the server give a completion. Default
+    true (TRL)."""
+    rollouts_importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+    """What has a ratio, a token or a sequence, and what happens to ratios beyond the bounds: they become the bounds
+    (`truncate`) or 0 (`mask`). Default `sequence_mask` (TRL)."""
+    rollouts_importance_sampling_clip_max: float
+    """The upper bound of the ratio; null for none. Default 3 (TRL)."""
+    rollouts_importance_sampling_clip_min: float
+    """The lower bound of the ratio. Default: none (TRL)."""
     epochs: float
     """Passes over the data. Default 1. `max_steps` wins where both are given."""
     max_steps: int
@@ -67,6 +99,13 @@ class SharedKeys(TypedDict, total=False):
     it."""
     micro_batch_tokens: int
     """Tokens of one forward and backward pass at most. Default 4096."""
+    lanes: int
+    """In how many parts the rows of an optimizer step are added up: a power of two. Within a part, gradients are added
+    up in the order of the rows, and the parts in a fixed binary tree. So a run gives the same bits on any number of
+    ranks up to this one. Default: 1; 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`)."""
+    shard_moments: bool
+    """Keep the moments of the optimizer once over all ranks, each rank its share (ZeRO-1), instead of once on each. The
+    results are the same bits. Default false."""
     try_longest: bool
     """Compute the longest pass once before the first step, without an update, so that memory trouble shows at once.
     Default true; the result does not depend on it."""
@@ -1388,6 +1427,10 @@ class GrpoKeys(OnlineKeys, total=False):
     resample_rounds: int
     """How often groups whose rewards are all alike give way to groups of prompts that the iteration has not had
     (dynamic sampling, Yu et al. 2025). Default 0: they stay, and teach nothing."""
+    off_policy_mask_threshold: float
+    """Leave a completion with a negative advantage out of the loss where its sampler is more than this many nats a
+    token away from the policy, as a mean (the off-policy sequence mask of DeepSeek-V3.2). The sampler is the server of
+    `rollouts`, or the policy before the iteration's updates. Default: none (TRL)."""
     entropy_coefficient: float
     """Weight of the entropy bonus. Default 0."""
 
