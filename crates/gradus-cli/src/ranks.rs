@@ -145,7 +145,7 @@ impl Joined {
         let Some(launch) = launch()? else { return Ok(Self::alone()) };
         let patience = matches.get_one::<u64>("rank-timeout").map_or(PATIENCE, |&seconds| Duration::from_secs(seconds));
         let ranks = match (Mpi::open(&launch), launch.size) {
-            (Ok(mpi), _) => Ranks::new(mpi, patience),
+            (Ok(mpi), _) => Ranks::new(Box::new(mpi), patience),
             // Nobody to talk to.
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {

@@ -12,10 +12,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 
 use super::optimizer::GradientSum;
-use crate::ranks::{LaneSums, Lanes, Node, Summand, combine, nodes_of};
-
-/// Numbers that are exchanged at once: 128 MiB.
-const BLOCK: usize = 32 << 20;
+use crate::ranks::{LaneSums, Lanes, Node, REDUCED_AT_ONCE, Summand, combine, nodes_of};
 
 /// A trained parameter: its name, how many numbers it has, and where it is.
 pub(super) type Parameter = (String, usize, Device);
@@ -46,8 +43,8 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
     };
     let values: Vec<Vec<Option<HostValues>>> = own.nodes().iter().map(values_of).collect();
     let mut sums: Vec<Vec<f32>> = layout.places.iter().map(|(_, range)| Vec::with_capacity(range.len())).collect();
-    for start in (0..layout.len()).step_by(BLOCK) {
-        let block = start..layout.len().min(start + BLOCK);
+    for start in (0..layout.len()).step_by(REDUCED_AT_ONCE) {
+        let block = start..layout.len().min(start + REDUCED_AT_ONCE);
         let pieces: Vec<Range<usize>> = (0..ranks.size()).map(|rank| piece(&block, rank, ranks.size())).collect();
 
         // 1. Everybody gets what is theirs to add up.
@@ -73,7 +70,7 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
                     let sum = present[parameter].then(|| {
                         let (own, others) = rest.split_at(4 * part.len());
                         rest = others;
-                        Part(numbers(own))
+                        Part(numbers(own).collect())
                     });
                     found[place].extend(sum.map(|sum| (*node, sum)));
                 }
@@ -93,7 +90,7 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
             let mut rest = bytes.as_slice();
             for (place, part) in layout.places_in(piece) {
                 let (own, others) = rest.split_at(4 * part.len());
-                sums[place].extend(own.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)));
+                sums[place].extend(numbers(own));
                 rest = others;
             }
         }
@@ -171,12 +168,14 @@ impl Summand for Part {
     }
 }
 
-fn extend(bytes: &mut Vec<u8>, values: &[f32]) {
+/// Appends numbers as they are sent.
+pub(super) fn extend(bytes: &mut Vec<u8>, values: &[f32]) {
     let start = bytes.len();
     bytes.resize(start + 4 * values.len(), 0);
     bytes[start..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
 }
 
-fn numbers(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)).collect()
+/// The numbers that were sent.
+pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes))
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
+use super::across::{extend, numbers};
 use crate::model::NamePath;
 use crate::ranks::{Ranks, Summand};
 use gradus_kernels::{AdamWStep, adamw, add_gradient, flat_gradient, host_values, sum_of_squares};
@@ -233,14 +234,15 @@ impl Shares {
     /// Joins what every rank has of some parameters, `own` being the values of this one.
     fn gather(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
         let names: Vec<&String> = own.keys().collect();
-        let bytes: Vec<u8> = own.values().flatten().flat_map(|value| value.to_le_bytes()).collect();
+        let mut bytes = Vec::new();
+        own.values().for_each(|values| extend(&mut bytes, values));
         let all = self.ranks.all_bytes("shares of parameters", Arc::new(bytes));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
             let mut values = Vec::with_capacity(self.places[name].len());
             for (rank, rest) in rests.iter_mut().enumerate() {
                 let (part, others) = rest.split_at(4 * self.of(rank, name).len());
-                values.extend(part.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes)));
+                values.extend(numbers(part));
                 *rest = others;
             }
             (name.clone(), values)
@@ -341,11 +343,7 @@ impl Optimizer {
     /// What is wrong with moments that were read from a file, if anything: they are those of the trained parameters of
     /// `module`, each of its size.
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
-        let mut trained = BTreeMap::new();
-        let each = |name, n, _| {
-            trained.insert(name, n);
-        };
-        module.visit(&mut Trained { path: NamePath::default(), each });
+        let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
         let size = |moments: &Moments| moments.second.dims()[0];
         let sizes = |moments: &Moments| {
             let first = moments.first.as_ref().map_or(size(moments), |first| first.dims()[0]);

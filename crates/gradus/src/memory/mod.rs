@@ -13,11 +13,9 @@ use serde::Serialize;
 use crate::batches::{MicroBatch, Order};
 use crate::generate::{PREFILL_TOKENS, ROWS_AT_ONCE};
 use crate::model::WeightFormat;
+use crate::ranks::REDUCED_AT_ONCE;
 use crate::rng::Purpose;
 use terms::{Head, Model, Pass};
-
-/// Bytes of gradients that ranks exchange at once.
-pub const REDUCED_AT_ONCE: u64 = 128 << 20;
 
 /// What a run computes, by the sizes that memory follows from.
 #[derive(Debug, Clone, PartialEq)]
@@ -366,7 +364,7 @@ impl Workload {
     /// The sum of the gradients of all ranks: the rank's own, the whole, and three blocks on their way.
     fn reduction(&self) -> Option<Phase> {
         let sums = self.trained_weights();
-        let blocks = 3 * sums.min(REDUCED_AT_ONCE);
+        let blocks = 3 * sums.min(4 * REDUCED_AT_ONCE as u64);
         (self.ranks > 1).then(|| Phase { gradients: 2 * sums, working: blocks, ..self.held("ranks") })
     }
 

@@ -85,33 +85,6 @@ pub fn threads(size: usize) -> Vec<Box<dyn Link>> {
     (0..size).map(|rank| Box::new(Thread { rank, size, post: Arc::clone(&post) }) as Box<dyn Link>).collect()
 }
 
-impl Link for Box<dyn Link> {
-    fn rank(&self) -> usize {
-        (**self).rank()
-    }
-
-    fn size(&self) -> usize {
-        (**self).size()
-    }
-
-    fn exchange(
-        &self,
-        sends: &[(usize, Arc<Vec<u8>>)],
-        receives: &[(usize, usize)],
-        wait: Wait,
-    ) -> Result<Vec<Vec<u8>>, Lost> {
-        (**self).exchange(sends, receives, wait)
-    }
-
-    fn abort(&self, code: i32) -> ! {
-        (**self).abort(code)
-    }
-
-    fn finish(&self) {
-        (**self).finish();
-    }
-}
-
 impl Link for Thread {
     fn rank(&self) -> usize {
         self.rank

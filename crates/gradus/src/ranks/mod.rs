@@ -32,6 +32,9 @@ use crate::error::{Error, Result};
 /// How long a rank waits for another by default. A checkpoint on a slow disk, or the longest share of the sampling, must fit.
 pub const PATIENCE: Duration = Duration::from_secs(1800);
 
+/// Numbers of gradients that ranks exchange at once: 128 MiB.
+pub const REDUCED_AT_ONCE: usize = 32 << 20;
+
 /// A handle to the ranks of a run; a run alone has one rank.
 ///
 /// It is copied to wherever work is dealt. A process joins others once, so they are never forgotten.
@@ -130,8 +133,8 @@ impl Ranks {
     pub const ALONE: Self = Self(None);
 
     /// The ranks behind `link`. `patience` is the longest that one waits for another.
-    pub fn new(link: impl Link + 'static, patience: Duration) -> Self {
-        let group = Group { link: Box::new(link), patience, state: Mutex::default() };
+    pub fn new(link: Box<dyn Link>, patience: Duration) -> Self {
+        let group = Group { link, patience, state: Mutex::default() };
         Self(Some(Box::leak(Box::new(group))))
     }
 
@@ -175,12 +178,7 @@ impl Ranks {
 
     /// What every rank has, in the order of the ranks.
     pub fn all<T: Serialize + DeserializeOwned>(self, what: &'static str, own: &T) -> Vec<T> {
-        let bytes = Arc::new(rmp_serde::to_vec_named(own).expect("plain data"));
-        let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
-            Ok(value) => value,
-            Err(error) => self.lose(Error::input(format!("what rank {rank} says of `{what}` cannot be read: {error}"))),
-        };
-        self.all_bytes(what, bytes).into_iter().enumerate().map(read).collect()
+        self.all_as(what, own)
     }
 
     /// What this rank has, unless one of them failed: then all of them get the error of the first that did.
@@ -225,17 +223,22 @@ impl Ranks {
         own.map(|_| found)
     }
 
-    fn all_results<T: Serialize + DeserializeOwned>(
-        self,
-        what: &'static str,
-        own: std::result::Result<&T, Failure>,
-    ) -> Vec<std::result::Result<T, Failure>> {
-        let bytes = Arc::new(rmp_serde::to_vec_named(&own).expect("plain data"));
+    /// What every rank has: `own` is sent, and read as `T`, which is written in the same way.
+    fn all_as<T: DeserializeOwned>(self, what: &'static str, own: &impl Serialize) -> Vec<T> {
+        let bytes = Arc::new(rmp_serde::to_vec_named(own).expect("plain data"));
         let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
             Ok(value) => value,
             Err(error) => self.lose(Error::input(format!("what rank {rank} says of `{what}` cannot be read: {error}"))),
         };
         self.all_bytes(what, bytes).into_iter().enumerate().map(read).collect()
+    }
+
+    fn all_results<T: Serialize + DeserializeOwned>(
+        self,
+        what: &'static str,
+        own: std::result::Result<&T, Failure>,
+    ) -> Vec<std::result::Result<T, Failure>> {
+        self.all_as(what, &own)
     }
 
     /// Deals so many items, in units that stay together: every rank does its share, and gets what all of them made, in order.

@@ -197,23 +197,22 @@ fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
         return;
     }
     let machine = Machine::detect();
-    let own = (machine.processor.unwrap_or_default(), gradus_kernels_in_use(), rayon::current_num_threads());
+    // Equal instructions give equal bits.
+    let instructions = format!("{:?}", machine.processor_features);
+    let own = (machine.processor.unwrap_or_default(), instructions, rayon::current_num_threads());
     let all = ranks.all("processors", &own);
     let (processor, _, threads) = &all[0];
     let count = ranks.size();
     let lanes = lanes.count();
     observer.event(&Event::Message(&format!("{count} ranks of {threads} threads share {lanes} lanes")));
-    if let Some((rank, (other, ..))) = all.iter().enumerate().find(|(_, (_, kernels, _))| *kernels != all[0].1) {
+    if let Some((rank, (other, ..))) =
+        all.iter().enumerate().find(|(_, (_, instructions, _))| *instructions != all[0].1)
+    {
         observer.event(&Event::Warning(&format!(
             "rank 0 computes on `{processor}` and rank {rank} on `{other}`, which have different instructions: the weights are those of this \
              mixture, to the bit, and not those of one kind of processor"
         )));
     }
-}
-
-/// The instructions that the kernels use: equal ones give equal bits.
-fn gradus_kernels_in_use() -> String {
-    Machine::detect().processor_features.iter().map(|(name, has)| format!("{name} {has} ")).collect()
 }
 
 /// Says where a run goes on, and with what that it did not have before.
