@@ -1,4 +1,4 @@
-//! Python callables where plug-ins stand: rewards, metrics and post-processors, and what `environments.rs` has.
+//! Python callables where plug-ins stand: rewards, metrics, post-processors and tasks, and what `environments.rs` and `observers.rs` have.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gradus::config::Registry;
-use gradus::data::Message;
-use gradus::metric::{Measure, Metric, Row, RowError};
+use gradus::data::{Message, Place};
+use gradus::metric::{Measure, Metric, MetricConfig, Row, RowError};
 use gradus::process::{Interrupt, default_timeout_s};
 use gradus::reward::{Count, Part, Reward, RewardError, Score};
 use gradus::rollout::Rollouts;
-use gradus::task::PostProcessor;
+use gradus::task::{Files, Home, PostProcessor, Sample, Split, Task};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use schemars::JsonSchema;
@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::compute::{NoAnswer, call_python};
-use crate::convert::{from_json, from_map};
+use crate::convert::{from_json, from_map, to_json};
 use crate::environments::{PyEnvironment, PyTool};
+use crate::observers::PyObserver;
 
 /// What a run and its callables share.
 #[derive(Debug, Default)]
@@ -63,11 +64,29 @@ impl Default for CallableOptions {
 
 impl CallableOptions {
     fn limit(&self) -> gradus::Result<Duration> {
-        Duration::try_from_secs_f64(self.timeout_s)
-            .ok()
-            .filter(|limit| !limit.is_zero())
-            .ok_or_else(|| gradus::Error::input(format!("`timeout_s` is {}, but must be above 0", self.timeout_s)))
+        time_limit(self.timeout_s)
     }
+}
+
+/// Options of a task.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskOptions {
+    /// Seconds that the samples of a split may take. Default 600: a function may load a data set first.
+    pub timeout_s: f64,
+}
+
+impl Default for TaskOptions {
+    fn default() -> Self {
+        Self { timeout_s: 600.0 }
+    }
+}
+
+fn time_limit(seconds: f64) -> gradus::Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|limit| !limit.is_zero())
+        .ok_or_else(|| gradus::Error::input(format!("`timeout_s` is {seconds}, but must be above 0")))
 }
 
 /// Options of what has none.
@@ -111,6 +130,13 @@ pub fn register(
             "environment" => registry.environment(&name, move |_: &NoOptions| {
                 let made = Python::attach(|py| PyEnvironment::new(py, Arc::clone(&callable), Arc::clone(&shared)));
                 made.map_err(|error| stops(&shared, error))
+            })?,
+            "task" => registry.task(&name, move |options: &TaskOptions| {
+                let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
+                Ok(PyTask { name: own.clone(), callable, limit: time_limit(options.timeout_s)?, shared })
+            })?,
+            "observer" => registry.observer(&name, move |_: &NoOptions, _| {
+                Ok(PyObserver::new(Arc::clone(&callable), true, Arc::clone(&shared)))
             })?,
             kind => return Err(gradus::Error::input(format!("a callable cannot be a `{kind}`"))),
         }
@@ -311,6 +337,57 @@ impl PostProcessor for PyPostProcessor {
         self.shared.keep(error);
         self.shared.interrupt.raise();
         completion.to_owned()
+    }
+}
+
+/// A Python function that makes the samples of a task.
+struct PyTask {
+    name: String,
+    /// A `gradus._callables.Task`.
+    callable: Arc<Py<PyAny>>,
+    limit: Duration,
+    shared: Arc<Shared>,
+}
+
+impl Task for PyTask {
+    fn home(&self, _split: Split) -> Home {
+        Home::Nowhere
+    }
+
+    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
+        let (callable, split, most) = (Arc::clone(&self.callable), files.split().name(), files.most());
+        let called = call_python(self.limit, files.interrupt(), move |py| -> PyResult<Vec<Sample>> {
+            let found: Vec<(String, Vec<String>, Bound<'_, PyAny>)> =
+                callable.bind(py).call1((split, most))?.extract()?;
+            let sample = |(prompt, references, columns): (String, Vec<String>, Bound<'_, PyAny>)| {
+                let metadata = match to_json("sample", &columns)? {
+                    Value::Object(columns) => columns,
+                    _ => Map::new(),
+                };
+                Ok(Sample { prompt, references, metadata })
+            };
+            found.into_iter().map(sample).collect()
+        });
+        let samples = match called {
+            Err(NoAnswer::Interrupted) => return Err(gradus::Error::Interrupted),
+            Err(why) => {
+                return Err(gradus::Error::input(format!(
+                    "the task `{}`: {}",
+                    self.name,
+                    failed(why, self.limit).message
+                )));
+            }
+            Ok(Err(error)) => return Err(stops(&self.shared, error)),
+            Ok(Ok(samples)) => samples,
+        };
+        let file: Arc<Path> = Path::new(&format!("the task `{}`", self.name)).into();
+        let place = |i: usize| Place { file: Arc::clone(&file), line: i + 1, row_in_array: None };
+        Ok(samples.into_iter().enumerate().map(|(i, sample)| (place(i), sample)).collect())
+    }
+
+    /// A run names its metrics itself.
+    fn metrics(&self) -> Vec<MetricConfig> {
+        Vec::new()
     }
 }
 

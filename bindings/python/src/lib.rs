@@ -13,6 +13,7 @@ mod convert;
 mod data;
 mod environments;
 mod errors;
+mod observers;
 mod sampling;
 mod session;
 mod trainer;

@@ -2,28 +2,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use gradus::Error;
 use gradus::config::{Argument, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
 use gradus::machine::Machine;
 use gradus::memory::Forecast;
-use gradus::observer::{Event, Observer};
-use gradus::process::Interrupt;
 use gradus::run::{Existing, Origin};
 use gradus::train::{Outcome, forecast};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use serde_json::Value;
 
 use crate::callables::{Shared, register, text_of};
 use crate::compute::compute;
 use crate::convert::{from_json, to_json};
 use crate::errors::exception;
-
-/// How often progress within a step is told.
-const TELLING: Duration = Duration::from_millis(100);
+use crate::observers::PyObserver;
 
 /// A run as Python asks for it.
 struct Asked {
@@ -112,7 +106,7 @@ pub fn train<'py>(
     let plan = asked.plan().and_then(Plan::in_directory_of_its_own).map_err(|error| exception(py, error))?;
     let directory = plan.output_dir().to_owned();
     let threads = plan.train().threads;
-    let mut watcher = PyObserver { handler, wants_rollouts, shared: Arc::clone(&shared), told: None };
+    let mut watcher = PyObserver::new(Arc::new(handler), wants_rollouts, Arc::clone(&shared));
     let outcome = compute(py, threads, &shared.interrupt, move || {
         gradus_cli::fetch_inputs(&plan)?;
         gradus::train::run(&plan, &mut watcher)
@@ -157,120 +151,4 @@ pub fn plan<'py>(
     report["memory_bytes"] = memory.into();
     report["fits"] = memory.is_none_or(|memory| memory >= found.peak_bytes).into();
     from_json(py, &report)
-}
-
-/// Tells Python what happens.
-struct PyObserver {
-    handler: Py<PyAny>,
-    /// Whether it is told of completions, which costs a little for each.
-    wants_rollouts: bool,
-    shared: Arc<Shared>,
-    /// When progress was told last.
-    told: Option<Instant>,
-}
-
-impl PyObserver {
-    /// Calls the handler with what `details` fills in. What it raises stops the run.
-    fn tell(&self, kind: &str, details: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>) {
-        Python::attach(|py| {
-            let call = || -> PyResult<bool> {
-                let dict = PyDict::new(py);
-                details(&dict)?;
-                let answer = self.handler.bind(py).call1((kind, dict))?;
-                Ok(!answer.is_none() && !answer.is_truthy()?)
-            };
-            match call() {
-                Ok(false) => {}
-                Ok(true) => self.shared.interrupt.raise(),
-                Err(error) => {
-                    self.shared.keep(error);
-                    self.shared.interrupt.raise();
-                }
-            }
-        });
-    }
-
-    /// Whether it is time to tell progress again.
-    fn is_due(&mut self) -> bool {
-        let is_due = self.told.is_none_or(|told| told.elapsed() >= TELLING);
-        if is_due {
-            self.told = Some(Instant::now());
-        }
-        is_due
-    }
-}
-
-fn numbers(dict: &Bound<'_, PyDict>, metrics: &gradus::run::Metrics) -> PyResult<()> {
-    let values = PyDict::new(dict.py());
-    for (name, value) in metrics.iter() {
-        values.set_item(name, value)?;
-    }
-    dict.set_item("metrics", values)
-}
-
-impl Observer for PyObserver {
-    fn event(&mut self, event: &Event<'_>) {
-        match event {
-            Event::Phase { name, total, done } => self.tell("phase", |dict| {
-                dict.set_item("name", name)?;
-                dict.set_item("total", total)?;
-                dict.set_item("done", done)
-            }),
-            Event::Progress { done } if self.is_due() => self.tell("progress", |dict| dict.set_item("done", done)),
-            Event::Within { step, what, done, total } if self.is_due() => self.tell("within", |dict| {
-                dict.set_item("step", step)?;
-                dict.set_item("what", what)?;
-                dict.set_item("done", done)?;
-                dict.set_item("total", total)
-            }),
-            Event::Step { step, total, metrics } => {
-                self.shared.step.store(*step, Ordering::Relaxed);
-                self.shared.total.store(*total, Ordering::Relaxed);
-                self.tell("step", |dict| {
-                    dict.set_item("step", step)?;
-                    dict.set_item("total", total)?;
-                    numbers(dict, metrics)
-                });
-            }
-            Event::Rollouts { step, completions } if self.wants_rollouts => self.tell("rollouts", |dict| {
-                let py = dict.py();
-                let list = PyList::empty(py);
-                for completion in *completions {
-                    let of = PyDict::new(py);
-                    of.set_item("row", completion.row)?;
-                    of.set_item("prompt", completion.prompt)?;
-                    of.set_item("completion", completion.completion)?;
-                    of.set_item("tokens", completion.tokens)?;
-                    of.set_item("reward", completion.reward)?;
-                    let parts = PyDict::new(py);
-                    completion.parts.iter().try_for_each(|(name, value)| parts.set_item(name, value))?;
-                    of.set_item("rewards", parts)?;
-                    of.set_item("advantage", completion.advantage)?;
-                    list.append(of)?;
-                }
-                dict.set_item("step", step)?;
-                dict.set_item("rollouts", list)
-            }),
-            Event::Evaluated { step, metrics, best } => self.tell("evaluation", |dict| {
-                dict.set_item("step", step)?;
-                dict.set_item("best", best)?;
-                numbers(dict, metrics)
-            }),
-            Event::Checkpoint { step, path } => self.tell("checkpoint", |dict| {
-                dict.set_item("step", step)?;
-                dict.set_item("path", text_of(path))
-            }),
-            Event::Message(text) => self.tell("message", |dict| dict.set_item("text", text)),
-            Event::Warning(text) => self.tell("warning", |dict| dict.set_item("text", text)),
-            _ => {}
-        }
-    }
-
-    fn should_stop(&mut self) -> bool {
-        self.shared.interrupt.is_raised()
-    }
-
-    fn interrupt(&self) -> Interrupt {
-        self.shared.interrupt.clone()
-    }
 }

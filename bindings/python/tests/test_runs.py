@@ -229,6 +229,65 @@ def test_metrics_and_post_processors_may_be_functions(tmp_path: Path, gpt2: Path
     assert last["eval_ends"] == 1.0 and last["eval_several/count"] == 4 and "eval_ter" in last
 
 
+def test_a_task_may_be_a_function_or_an_object(tmp_path: Path, gpt2: Path) -> None:
+    asked: list[str] = []
+
+    def numbers(split: str) -> Any:
+        asked.append(split)
+        for i in range(12 if split == "train" else 4):
+            yield {"prompt": f"{i}:", "references": str(i + 1), "level": i % 3}
+
+    class Task:
+        def samples(self, split: str) -> Any:
+            return list(numbers(split))
+
+    seen: list[Any] = []
+
+    def judged(completions: Any, level: Any, **_: Any) -> list[float]:
+        seen.extend(level)
+        return [float(len(text)) for text in completions]
+
+    run = gradus.grpo(gpt2, {"task": numbers}, reward=judged, output_dir=tmp_path / "function", **ONLINE)
+    assert run.finished and "train" in asked and set(seen) <= {0, 1, 2}
+    run = gradus.grpo(gpt2, {"task": Task()}, reward=judged, output_dir=tmp_path / "object", **{**ONLINE, "eval_steps": 1},
+                      evaluation_metrics="ter")
+    assert "validation" in asked and "eval_ter" in run.rows[-1]
+
+    def broken(split: str) -> Any:
+        yield {"prompt": "1:", "references": [2]}
+
+    with pytest.raises(TypeError, match="a reference of sample 1 is a `int`, but a text is needed") as raised:
+        gradus.grpo(gpt2, {"task": broken}, reward=judged, output_dir=tmp_path / "broken", **ONLINE)
+    assert "raised by the task `broken`" in "".join(raised.value.__notes__)
+    with pytest.raises(TypeError, match="sample 1 has no text `prompt` \\(found `text`\\)"):
+        gradus.grpo(gpt2, {"task": lambda split: [{"text": "a"}]}, reward=judged, output_dir=tmp_path / "other", **ONLINE)
+
+
+def test_observers_hear_everything_and_may_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    heard: list[str] = []
+
+    def watch(kind: str, details: dict[str, Any]) -> bool | None:
+        heard.append(kind)
+        return False if kind == "step" and details["step"] == 2 else None
+
+    reward = {"rule": {"length": {"target": 10}}}
+    run = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "run", observers=[watch], **LONGER)
+    assert not run.finished and {"phase", "step", "rollouts", "checkpoint"} <= set(heard) and heard.count("step") == 2
+    with pytest.raises(gradus.ConfigError, match="which a configuration cannot hold"):
+        gradus.resume(run, progress=False)
+
+    def broken(kind: str, details: dict[str, Any]) -> None:
+        if kind == "step":
+            raise LookupError("no such place")
+
+    with pytest.raises(LookupError, match="no such place"):
+        gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "broken", observers=broken, **LONGER)
+    # Two of one name are two.
+    both = [lambda kind, details: heard.append("first"), lambda kind, details: heard.append("second")]
+    gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "two", observers=both, **ONCE)
+    assert heard.count("first") == heard.count("second") > 0
+
+
 def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
     heard: list[Any] = []
 

@@ -173,6 +173,7 @@ def text() -> str:
         ("train", "Any", "The part `train` of a configuration, as a mapping."),
         ("evaluation", "Any", "The part `train.evaluation`, as a mapping; `metrics` may hold functions."),
         ("mix", "Any", "Further rows to learn from, each with its weight."),
+        ("observers", "Any", "Functions `observer(kind, details)` that are told of everything that happens; one that returns False stops the run."),
     ]
     known = {key["name"] for key in first}
     extra = [

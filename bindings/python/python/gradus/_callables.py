@@ -1,4 +1,4 @@
-"""Python functions where the configuration has rewards, metrics, post-processors, tools and environments."""
+"""Python functions where the configuration has rewards, metrics, post-processors, tasks, observers, tools and environments."""
 
 from __future__ import annotations
 
@@ -202,6 +202,46 @@ class Metric:
         return _number(value, what), None
 
 
+class Task:
+    """A task: a function of a split, or an object with a method ``samples``, which gives the samples of that split in a fixed order.
+
+    It is called with ``"train"``, ``"validation"`` or ``"test"``. A sample is a dict with a ``prompt``, and where there are any
+    ``references``: a text or a list. Its other keys are columns that rewards and metrics read.
+    """
+
+    def __init__(self, name: str, task: Any) -> None:
+        self.name = name
+        self.give: Callable[[str], Any] = task.samples if hasattr(task, "samples") else task
+
+    def __call__(self, split: str, most: int | None) -> list[tuple[str, list[str], dict[str, Any]]]:
+        import itertools
+
+        try:
+            samples = self.give(split)
+            if isinstance(samples, (str, bytes, Mapping)) or not hasattr(samples, "__iter__"):
+                raise TypeError(f"it gave a `{type(samples).__name__}`, but an iterable of dicts is needed")
+            wanted = itertools.islice(samples, most) if most is not None else samples
+            return [self._sample(number, sample) for number, sample in enumerate(wanted, 1)]
+        except Exception as error:
+            error.add_note(f"raised by the task `{self.name}`, which was asked for its samples to {split!r}")
+            raise
+
+    def _sample(self, number: int, sample: Any) -> tuple[str, list[str], dict[str, Any]]:
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"sample {number} is a `{type(sample).__name__}`, but a dict with a `prompt` is needed")
+        columns = dict(sample)
+        prompt = columns.pop("prompt", None)
+        if not isinstance(prompt, str):
+            found = ", ".join(f"`{key}`" for key in sample) or "nothing"
+            raise TypeError(f"sample {number} has no text `prompt` (found {found})")
+        references = columns.pop("references", ())
+        references = [references] if isinstance(references, str) else list(references)
+        for reference in references:
+            if not isinstance(reference, str):
+                raise TypeError(f"a reference of sample {number} is a `{type(reference).__name__}`, but a text is needed")
+        return prompt, references, columns
+
+
 class Callables:
     """Collects the functions of a call, and puts what a configuration says of them in their places."""
 
@@ -278,6 +318,19 @@ class Callables:
             return function
         return {"plugin": {self.add("post_processor", name_of(function), function): {}}}
 
+    def task(self, task: Any) -> Any:
+        """A task: what a configuration holds, or a function or an object that makes samples."""
+        if not callable(task) and not callable(getattr(task, "samples", None)):
+            return task
+        name = name_of(task)
+        return {"plugin": {self.add("task", name, Task(name, task)): {}}}
+
+    def observers(self, observers: Any) -> Any:
+        """A list of observers: functions ``observer(kind, details)``, and what a configuration holds."""
+        if callable(observers) or isinstance(observers, (str, Mapping)):
+            observers = [observers]
+        return [{self.add("observer", name_of(one), one): {}} if callable(one) else one for one in observers]
+
     def tools(self, tools: Any) -> Any:
         """A list of tools: functions, and mappings as in a configuration."""
         from gradus._environments import Tool
@@ -306,6 +359,8 @@ class Callables:
                 if key == "metrics" and isinstance(item, Sequence) and not isinstance(item, str)
                 else self.post_process(item)
                 if key == "post_process"
+                else self.task(item)
+                if key == "task" and not isinstance(item, (str, Mapping))
                 else self._one(item, None)
                 if callable(item)
                 else self.inside(item)

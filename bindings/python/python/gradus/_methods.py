@@ -288,6 +288,9 @@ class SharedKeys(TypedDict, total=False):
     """The part `train` of a configuration, as a mapping."""
     evaluation: Any
     """The part `train.evaluation`, as a mapping; `metrics` may hold functions."""
+    observers: Any
+    """Functions `observer(kind, details)` that are told of everything that happens; one that returns False stops the
+    run."""
 
 
 class OnlineKeys(SharedKeys, total=False):

@@ -16,7 +16,7 @@ from gradus._progress import Watcher
 from gradus._run import Run
 
 #: What the native module says of a function that the configuration names and the call lacks.
-_FORGOTTEN = re.compile(r"plugin` names `(\w+)`, but this program has no such plug-ins|unknown key `(\w+)` in `[^`]*plugin`")
+_FORGOTTEN = re.compile(r"(?:plugin|observers\[\d+\])` names `(\w+)`, but this program has no such plug-ins|unknown key `(\w+)` in `[^`]*plugin`")
 
 #: Arguments with rows.
 _ROWS = ("data", "eval_data", "test_data")
@@ -50,7 +50,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
             continue
         # A mapping of the configuration says where rows come from (`{"task": …}`, `{"from": …, "split": …}`).
         is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
-        keys[name] = rows if is_part else as_path(rows, name)
+        keys[name] = callables.inside(rows) if is_part else as_path(rows, name)
     if reward is not None:
         keys["reward"] = callables.reward(reward, weights, timeout_s)
     elif weights is not None or timeout_s is not None:
@@ -61,6 +61,8 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
         keys["environment"] = callables.environment(answering["environment"])
     if callable(keys.get("evaluation_post_process")):
         keys["evaluation_post_process"] = callables.post_process(keys["evaluation_post_process"])
+    if "observers" in keys:
+        keys["observers"] = callables.observers(keys["observers"])
     if "evaluation_metrics" in keys:
         keys["evaluation_metrics"] = callables.metrics(keys["evaluation_metrics"])
     return keys
