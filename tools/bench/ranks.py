@@ -49,7 +49,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = folder / "model"
-        sizes = {"n_embd": given.width, "n_layer": given.layers, "n_head": given.width // 64, "n_positions": 512}
+        sizes = {"n_embd": given.width, "n_inner": 4 * given.width, "n_layer": given.layers, "n_head": given.width // 64, "n_positions": 512}
         words = [f"--set={key}={value}" for key, value in sizes.items()]
         subprocess.run(
             [gradus, "new-model", "--family", "gpt2", "--tokenizer", given.tokenizer, "--output", str(model), *words],

@@ -3,30 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::Styles, builder::styling::Style};
 
 use crate::commands::{Entry, Group, entries};
-
-/// Options that every command understands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Global {
-    /// Print no notes and no progress.
-    pub quiet: bool,
-    /// How much the log says: 0 warnings, 1 information, 2 debugging.
-    pub verbose: u8,
-    /// Results as JSON.
-    pub json: bool,
-    /// Whether to colour.
-    pub colour: ColourChoice,
-}
-
-/// When text is coloured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ColourChoice {
-    /// When the stream is a terminal and `NO_COLOR` is not set.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
+use crate::globals::{ColourChoice, Global};
 
 impl From<&ArgMatches> for Global {
     fn from(matches: &ArgMatches) -> Self {

@@ -9,6 +9,7 @@ mod browser;
 mod cli;
 mod commands;
 mod flags;
+mod globals;
 mod help;
 mod numbers;
 mod output;
@@ -54,7 +55,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(matches) => matches,
         Err(error) => return output::usage(error),
     };
-    let out = Output::new(&cli::Global::from(&matches));
+    let out = Output::new(&globals::Global::from(&matches));
     let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
         // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its
         // thread counted among those that compute, one would be missing.

@@ -208,6 +208,17 @@ impl SerializeMap for Entries<'_> {
     }
 }
 
+/// Now, Unix seconds.
+pub fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The last parts of a model's path that say something: runs keep their models in `model/` and `best/`.
+pub fn short_model(model: &str) -> &str {
+    let parts = || model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
+    parts().rfind(|part| !matches!(*part, "model" | "best")).or_else(|| parts().next_back()).unwrap_or(model)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -18,9 +18,8 @@ use gradus_environments::sandbox;
 use serde::Serialize;
 
 use crate::Called;
-use crate::cli::{ColourChoice, Global};
+use crate::globals::{ColourChoice, Global};
 use crate::numbers::not_finite;
-use crate::progress::{Counter, Progress};
 
 /// Where everything a command says goes. Commands call it and never ask about terminals.
 #[derive(Debug, Clone)]
@@ -31,6 +30,17 @@ pub struct Output {
     data_paint: Paint,
     /// Where everything goes that would be printed; none: it is printed.
     captured: Option<Arc<Mutex<Called>>>,
+}
+
+/// How progress is shown on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgressForm {
+    /// Not at all.
+    Nothing,
+    /// As a bar that moves.
+    Bar,
+    /// As lines.
+    Lines,
 }
 
 /// Whoever reads stdout has gone; the program ends quietly, as a filter does.
@@ -237,33 +247,21 @@ impl Output {
         self.stderr(format_args!("{}\n", without_long_lines(text)));
     }
 
-    /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
-    pub fn progress(&self, what: &str, total: u64) -> Progress {
+    /// How progress is shown: not at all with `--quiet`, as a bar on a terminal, else as lines.
+    pub fn progress_form(&self) -> ProgressForm {
         if self.quiet || self.is_captured() {
-            Progress::silent()
+            ProgressForm::Nothing
         } else if std::io::stderr().is_terminal() {
-            Progress::bar(&visible(what), total)
+            ProgressForm::Bar
         } else {
-            Progress::lines(what, total, self.clone())
+            ProgressForm::Lines
         }
     }
 
-    /// Counts on stderr, where the total comes with the first count; quiet where the rows themselves show on the terminal.
-    pub fn counter(&self, what: &'static str) -> Counter {
+    /// The same output for what is said beside rows: quiet where the rows themselves show on the terminal.
+    pub fn beside_rows(&self) -> Self {
         let quiet = self.quiet || self.is_captured() || std::io::stdout().is_terminal();
-        Counter::new(what, Self { quiet, ..self.clone() })
-    }
-
-    /// A sign of life on stderr; nothing with `--quiet`, one line where stderr is no terminal.
-    pub fn spinner(&self, what: &str) -> Progress {
-        if self.quiet || self.is_captured() {
-            Progress::silent()
-        } else if std::io::stderr().is_terminal() {
-            Progress::spinner(&visible(what))
-        } else {
-            self.note(what);
-            Progress::silent()
-        }
+        Self { quiet, ..self.clone() }
     }
 
     /// Messages have nowhere else to go when stderr is closed.

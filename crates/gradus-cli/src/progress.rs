@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-use crate::output::Output;
+use crate::output::{Output, ProgressForm, visible};
 
 /// Without a terminal, a line at most this often.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -196,6 +196,34 @@ impl Progress {
     pub fn finish(&self) {
         if let Kind::Bar(bar) = &self.0 {
             bar.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Output {
+    /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
+    pub fn progress(&self, what: &str, total: u64) -> Progress {
+        match self.progress_form() {
+            ProgressForm::Nothing => Progress::silent(),
+            ProgressForm::Bar => Progress::bar(&visible(what), total),
+            ProgressForm::Lines => Progress::lines(what, total, self.clone()),
+        }
+    }
+
+    /// Counts on stderr, where the total comes with the first count; quiet where the rows themselves show on the terminal.
+    pub fn counter(&self, what: &'static str) -> Counter {
+        Counter::new(what, self.beside_rows())
+    }
+
+    /// A sign of life on stderr; nothing with `--quiet`, one line where stderr is no terminal.
+    pub fn spinner(&self, what: &str) -> Progress {
+        match self.progress_form() {
+            ProgressForm::Nothing => Progress::silent(),
+            ProgressForm::Bar => Progress::spinner(&visible(what)),
+            ProgressForm::Lines => {
+                self.note(what);
+                Progress::silent()
+            }
         }
     }
 }

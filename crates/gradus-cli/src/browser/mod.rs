@@ -71,7 +71,7 @@ fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: dra
     keeper.refresh(&mut browser);
     let mut read = Instant::now();
     while !crate::watch::is_interrupted() {
-        browser.now = crate::commands::runs::now();
+        browser.now = crate::numbers::now();
         keeper.fill(&mut browser);
         let mut scroll_max = 0;
         terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;

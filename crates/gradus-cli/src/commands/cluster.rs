@@ -65,7 +65,7 @@ struct SlurmArgs {
     #[command(flatten)]
     run: RunArgs,
     /// The longest that the job may take
-    #[arg(long, value_name = "D-HH:MM:SS", default_value = "1-00:00:00")]
+    #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME)]
     time: String,
     /// The partition
     #[arg(long, value_name = "NAME")]
@@ -126,19 +126,12 @@ impl Job {
         }
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
-            None => {
-                let workload = forecast::workload(&plan, ranks as usize, &mut Watcher::new(out));
-                let workload = workload.context("the memory cannot be forecast here; name it with `--memory`")?;
-                let of_rank = workload.forecast().peak_bytes as f64;
-                (of_rank * f64::from(args.ranks_per_node) * 1.25 / 1e9).ceil() as u64
-            }
+            None => gigabytes(&plan, ranks, args.ranks_per_node, out)?,
         };
-        let directory = plan.output_dir().file_name().map_or("gradus".into(), |name| name.to_string_lossy());
-        let allowed = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-        let name: String = args.name.as_deref().unwrap_or(&directory).chars().map(allowed).collect();
+        let name = args.name.clone().unwrap_or_else(|| job_name(plan.output_dir()));
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
         let file = quoted(&args.file);
-        Ok(Self { name: name.trim_matches('-').to_owned(), file, ranks, nodes, ranks_per_node, cpus, gigabytes })
+        Ok(Self { name: allowed(&name), file, ranks, nodes, ranks_per_node, cpus, gigabytes })
     }
 
     /// What each rank runs. It goes on where an earlier job ended.
@@ -147,8 +140,27 @@ impl Job {
     }
 }
 
+/// Gigabytes of memory of a machine with so many of the ranks of a run: what is forecast, and a quarter more.
+pub(super) fn gigabytes(plan: &Plan, ranks: u32, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
+    let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out));
+    let workload = workload.context("the memory cannot be forecast here; name it with `--memory`")?;
+    let of_rank = workload.forecast().peak_bytes as f64;
+    Ok((of_rank * f64::from(on_machine) * 1.25 / 1e9).ceil() as u64)
+}
+
+/// The name of a job that writes into `directory`.
+pub(super) fn job_name(directory: &Path) -> String {
+    allowed(&directory.file_name().map_or("gradus".into(), |name| name.to_string_lossy()))
+}
+
+/// `name` with the letters that all systems allow.
+fn allowed(name: &str) -> String {
+    let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+    name.chars().map(letter).collect::<String>().trim_matches('-').to_owned()
+}
+
 /// A path as one word of a shell.
-fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:@%".contains(letter);
     match !text.is_empty() && text.chars().all(is_plain) {
@@ -157,25 +169,58 @@ fn quoted(path: &Path) -> String {
     }
 }
 
+/// The longest time of a job on Slurm, where none is named.
+pub(super) const SLURM_TIME: &str = "1-00:00:00";
+
+/// The beginning of a batch script for Slurm: what a job needs, and how it ends.
+pub(super) struct SlurmJob<'a> {
+    pub name: &'a str,
+    /// Options of this kind of job, such as `--nodes=4`.
+    pub options: Vec<String>,
+    /// Cores of each task.
+    pub cpus: u32,
+    /// Memory of each machine.
+    pub gigabytes: u64,
+    pub time: &'a str,
+    pub partition: Option<&'a str>,
+    /// Where it prints, in Slurm's form.
+    pub log: &'a str,
+}
+
+impl SlurmJob<'_> {
+    pub fn head(&self) -> String {
+        let Self { name, options, cpus, gigabytes, time, partition, log } = self;
+        let all = [format!("--job-name={name}")].into_iter().chain(options.iter().cloned());
+        let all =
+            all.chain([format!("--cpus-per-task={cpus}"), format!("--mem={gigabytes}G"), format!("--time={time}")]);
+        let all = all.chain(partition.map(|name| format!("--partition={name}"))).chain([format!("--output={log}")]);
+        let lines: String = all.map(|option| format!("#SBATCH {option}\n")).collect();
+        format!(
+            "#!/bin/bash\n{lines}\
+             # Five minutes before the time is over, training stops after a checkpoint. A job that starts again goes on from there.\n\
+             #SBATCH --signal=TERM@300\n\
+             #SBATCH --requeue\n"
+        )
+    }
+}
+
 fn slurm(args: &SlurmArgs, job: &Job) -> String {
     let Job { name, nodes, ranks_per_node, cpus, gigabytes, .. } = job;
-    let partition = args.partition.as_ref().map_or(String::new(), |name| format!("#SBATCH --partition={name}\n"));
+    let log = format!("{name}-%j.log");
+    let head = SlurmJob {
+        name,
+        options: vec![format!("--nodes={nodes}"), format!("--ntasks-per-node={ranks_per_node}")],
+        cpus: *cpus,
+        gigabytes: *gigabytes,
+        time: &args.time,
+        partition: args.partition.as_deref(),
+        log: &log,
+    };
     format!(
-        "#!/bin/bash\n\
-         #SBATCH --job-name={name}\n\
-         #SBATCH --nodes={nodes}\n\
-         #SBATCH --ntasks-per-node={ranks_per_node}\n\
-         #SBATCH --cpus-per-task={cpus}\n\
-         #SBATCH --mem={gigabytes}G\n\
-         #SBATCH --time={time}\n\
-         {partition}\
-         #SBATCH --output={name}-%j.log\n\
-         # Five minutes before the time is over, all ranks stop after a checkpoint. A job that starts again goes on from there.\n\
-         #SBATCH --signal=TERM@300\n\
-         #SBATCH --requeue\n\
+        "{head}\
          # `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH; `srun --mpi=list` shows what is there.\n\
          srun --cpus-per-task={cpus} --kill-on-bad-exit=1 {command}\n",
-        time = args.time,
+        head = head.head(),
         command = job.command(),
     )
 }
@@ -253,7 +298,7 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
 }
 
 /// Gives `text` to a program.
-fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
+pub(super) fn hand_over(words: &[&str], text: &str) -> anyhow::Result<()> {
     let program = words[0];
     let mut child = Command::new(program).args(&words[1..]).stdin(Stdio::piped()).spawn().map_err(|error| {
         let hint = "leave `--submit` out to see what would be handed over";

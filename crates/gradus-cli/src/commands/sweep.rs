@@ -10,6 +10,7 @@ use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::sweep::{Outcome, Outcomes, is_finished, value};
 
+use super::cluster::{self, SlurmJob};
 use crate::output::Output;
 use crate::process;
 use crate::report::NotResumed;
@@ -31,6 +32,31 @@ pub struct SweepArgs {
     /// Replace `sweep.json` and `sweep.txt` in the directory of the sweep, whatever is in them. Those of a sweep are replaced anyway
     #[arg(long, conflicts_with = "show")]
     overwrite: bool,
+    #[command(flatten)]
+    slurm: SlurmArgs,
+}
+
+/// How the runs are handed to Slurm.
+#[derive(Debug, clap::Args)]
+struct SlurmArgs {
+    /// Print a batch script that trains the runs as an array of jobs, in place of training them here
+    #[arg(long, conflicts_with = "show")]
+    slurm: bool,
+    /// Hand the script to `sbatch` instead of printing it
+    #[arg(long, requires = "slurm")]
+    submit: bool,
+    /// Cores of each run. Default 8
+    #[arg(long, value_name = "N", requires = "slurm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    cpus: Option<u32>,
+    /// Gigabytes of memory of each run. Default: what `gradus plan` forecasts for the largest, and a quarter more
+    #[arg(long, value_name = "GB", requires = "slurm", value_parser = clap::value_parser!(u64).range(1..))]
+    memory: Option<u64>,
+    /// The longest that a run may take. Default one day
+    #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm")]
+    time: Option<String>,
+    /// The partition
+    #[arg(long, value_name = "NAME", requires = "slurm")]
+    partition: Option<String>,
 }
 
 /// One run: where it goes, its configuration file and what it prints.
@@ -70,6 +96,12 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
             plans.iter().flatten().map(|plan| prepare(&sweep.output_dir, plan)).collect::<anyhow::Result<Vec<_>>>()?;
         let pending: Vec<Run> = runs.into_iter().filter(|run| !is_finished(&run.directory)).collect();
         out.note(format_args!("{all} runs in {}, {} to do", sweep.output_dir.display(), pending.len()));
+        if args.slurm.slurm {
+            let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
+            let unfinished: Vec<&Plan> =
+                plans.iter().flatten().filter(|plan| !is_finished(plan.output_dir())).collect();
+            return to_slurm(&args.slurm, &sweep.output_dir, &unfinished, &pending, at_once, out);
+        }
         let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
         let failed = train(pending, at_once, machine.threads, out)?;
         write(&sweep, &plans, args.overwrite)?;
@@ -110,6 +142,61 @@ fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
         }
     }
     Ok(Run { directory, log, config })
+}
+
+/// Prints the batch script of the runs to do, or hands it over. Each is one job of an array, at most `at_once` at a time where that is
+/// more than one.
+fn to_slurm(
+    args: &SlurmArgs,
+    top: &Path,
+    plans: &[&Plan],
+    pending: &[Run],
+    at_once: usize,
+    out: &Output,
+) -> anyhow::Result<()> {
+    if pending.is_empty() {
+        out.note("all runs are finished: there is nothing to hand to Slurm");
+        return Ok(());
+    }
+    let gigabytes = match args.memory {
+        Some(gigabytes) => gigabytes,
+        None => {
+            let each =
+                plans.iter().map(|plan| cluster::gigabytes(plan, 1, 1, out)).collect::<anyhow::Result<Vec<_>>>()?;
+            each.into_iter().max().unwrap_or(1)
+        }
+    };
+    let cpus = args.cpus.unwrap_or(8);
+    let limit = if at_once > 1 { format!("%{at_once}") } else { String::new() };
+    let name = cluster::job_name(top);
+    let head = SlurmJob {
+        name: &name,
+        options: vec![format!("--array=0-{}{limit}", pending.len() - 1)],
+        cpus,
+        gigabytes,
+        time: args.time.as_deref().unwrap_or(cluster::SLURM_TIME),
+        partition: args.partition.as_deref(),
+        log: &format!("{name}-%A_%a.log"),
+    };
+    let words = |of: fn(&Run) -> &PathBuf| -> anyhow::Result<String> {
+        let line = |run: &Run| Ok(format!("  {}\n", cluster::quoted(&std::path::absolute(of(run))?)));
+        pending.iter().map(line).collect()
+    };
+    let text = format!(
+        "{head}\
+         # Each job of the array takes one configuration and its directory.\n\
+         CONFIGS=(\n{configs})\n\
+         DIRECTORIES=(\n{directories})\n\
+         srun --cpus-per-task={cpus} gradus train \"${{CONFIGS[$SLURM_ARRAY_TASK_ID]}}\" \\\n\
+         \x20 --output-dir \"${{DIRECTORIES[$SLURM_ARRAY_TASK_ID]}}\" --resume --quiet --threads {cpus}\n",
+        head = head.head(),
+        configs = words(|run| &run.config)?,
+        directories = words(|run| &run.directory)?,
+    );
+    match args.submit {
+        true => cluster::hand_over(&["sbatch"], &text),
+        false => out.text(&text),
+    }
 }
 
 /// Runs all, so many at once; gives those that failed.

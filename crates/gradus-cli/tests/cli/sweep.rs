@@ -156,3 +156,37 @@ fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {
     assert!(run.code == 0 && run.stderr.contains("1 runs in runs/sweep, 0 to do"), "{run:?}");
     assert!(run.stderr.contains("best: runs/sweep/1-learning_rate=1e-6"), "{run:?}");
 }
+
+#[cfg(unix)]
+#[test]
+fn slurm_trains_the_runs_as_an_array_of_jobs() {
+    let keys = "sweep: { grid: { train.learning_rate: [1e-6, 1e-2] }, seeds: [1, 2], at_once: 3 }";
+    let here = sweep(keys);
+    let expected = shown(&here, &[]);
+    let test = sweep(keys);
+    // A stand-in for Slurm: it starts the jobs of the array one after the other.
+    let jobs = "#!/bin/bash\ncat > job.sh\nfor i in 0 1 2 3; do SLURM_ARRAY_TASK_ID=$i bash job.sh || exit 1; done\n";
+    for (name, text) in [("sbatch", jobs), ("srun", "#!/bin/sh\nshift\nexec \"$@\"\n")] {
+        let file = test.write(&format!("bin/{name}"), text);
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&file, executable).expect("it can be made executable");
+    }
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_gradus")).parent().expect("a folder").display().to_string();
+    let path = format!("{}:{binary}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let script = test.succeeds(&["sweep", "sweep.yml", "--slurm", "--cpus", "2", "--time", "2:00:00", "-q"]);
+    for line in
+        ["#SBATCH --array=0-3%3", "#SBATCH --cpus-per-task=2", "#SBATCH --time=2:00:00", "#SBATCH --signal=TERM@300"]
+    {
+        assert!(script.lines().any(|found| found == line), "{line} in\n{script}");
+    }
+    assert!(!test.path().join("out/sweep.json").exists(), "nothing was trained");
+    let arguments = ["sweep", "sweep.yml", "--slurm", "--submit", "--cpus", "1", "-q"];
+    let ended = test.command(&arguments).env("PATH", &path).output().expect("the binary runs");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(shown(&test, &["--show"]), expected, "the same numbers as here");
+    let again = test.run(&["sweep", "sweep.yml", "--slurm"]);
+    assert!(again.code == 0 && again.stdout.is_empty(), "{again:?}");
+    assert!(again.stderr.contains("all runs are finished: there is nothing to hand to Slurm"), "{again:?}");
+    let run = test.run(&["sweep", "sweep.yml", "--cpus", "2"]);
+    assert!(run.code == 2 && run.stderr.contains("--slurm"), "{run:?}");
+}

@@ -1,6 +1,7 @@
 //! What all readers and writers of files share, and the tensors in them.
 
 pub mod atomic;
+mod network;
 pub mod output;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, View};
 
 use crate::error::{Error, Result};
+pub use network::network_file_system;
 
 /// The most that a file of settings may hold, and one of a tokenizer: ten times what is known.
 pub(crate) const SETTINGS_BYTES: u64 = 64 << 20;

@@ -17,7 +17,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
 use super::state::{Browser, Tab};
-use crate::commands::runs::short_model;
+use crate::numbers::short_model;
 use crate::table::{age, bytes};
 use crate::watch::short;
 

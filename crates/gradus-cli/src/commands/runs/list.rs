@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use gradus::run::metrics::smaller_is_better;
 use gradus::runs::{Entry, Figure, Library, Status};
 
-use super::{now, painted, short_model};
+use super::painted;
+use crate::numbers::{now, short_model};
 use crate::output::{Output, Paint};
 use crate::table::{age, bytes, laid_out};
 use crate::watch::short;

@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::list::steps;
-use super::{now, painted};
+use super::painted;
+use crate::numbers::now;
 use crate::output::{Output, Paint};
 use crate::table::{age, bytes, date, laid_out};
 use crate::watch::short;

@@ -276,7 +276,7 @@ fn a_full_disk_is_named_and_loses_nothing_before_it() {
     let Fixture { run, _directory } = fixture();
     let path = run.rollouts();
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
-    prepare(&path, &connection, 0).unwrap();
+    prepare(&path, &connection, 0, false).unwrap();
     // As many pages as a full disk would leave.
     connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
     let mut writer = RolloutWriter::start(&path, connection).unwrap();
@@ -390,4 +390,23 @@ fn an_evaluation_that_begins_again_stands_there_once() {
     let once = evaluation(2).len();
     assert_eq!([count(Table::Eval), count(Table::Test)], [once, 2 * once]);
     assert_eq!(database.steps(Table::Test).unwrap(), [0, 2]);
+}
+
+#[test]
+fn where_machines_share_the_disk_a_rollback_journal_is_kept() {
+    let Fixture { run, _directory } = fixture();
+    let path = run.rollouts();
+    let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
+    prepare(&path, &connection, 0, true).unwrap();
+    let mut writer = RolloutWriter::start(&path, connection).unwrap();
+    writer.append(Table::Eval, evaluation(0)).unwrap();
+    write_steps(&mut writer, 1, 3);
+    writer.flush().unwrap();
+    let beside = |end: &str| path.with_file_name(format!("rollouts.sqlite{end}")).exists();
+    assert!(!beside("-wal") && !beside("-shm"), "no memory is shared");
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3], "it can be read meanwhile");
+    writer.finish().unwrap();
+    let local = fixture();
+    whole(&local.run, 3);
+    assert!(std::fs::read(&path).unwrap() == std::fs::read(local.run.rollouts()).unwrap(), "the same bytes at the end");
 }

@@ -12,7 +12,7 @@ use super::{
     failure,
 };
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::{atomic, network_file_system};
 use crate::run::metrics::readable;
 
 /// Steps that may wait for the disk before training does.
@@ -49,7 +49,7 @@ impl RolloutWriter {
     pub fn open(path: &Path, step: usize) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = connect(path, flags)?;
-        prepare(path, &connection, step)?;
+        prepare(path, &connection, step, network_file_system(path).is_some())?;
         Self::start(path, connection)
     }
 
@@ -168,14 +168,16 @@ impl Drop for RolloutWriter {
     }
 }
 
-/// Makes the tables, or removes what stands after `step`.
-pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Result<()> {
+/// Makes the tables, or removes what stands after `step`. Where other machines share the file system, `is_shared`, the database
+/// keeps a rollback journal.
+pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shared: bool) -> Result<()> {
     let error = |error| failure(path, error);
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(error)?;
     let version = if tables > 0 { check_version(path, connection)? } else { VERSION };
-    // Where a file system cannot do it, SQLite stays with its rollback journal: readers may then hold up the writer.
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
+    // With a log of changes, readers do not hold up the writer. It needs memory that all of them share, which machines do not.
+    let journal = if is_shared { "DELETE" } else { "WAL" };
+    connection.pragma_update_and_check(None, "journal_mode", journal, |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
     let work = if tables == 0 {
         format!(
