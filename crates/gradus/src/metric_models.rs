@@ -105,7 +105,7 @@ impl Models for MetricModels {
 
 impl MetricModels {
     fn encoder_of_t5(&self, dir: &ModelDir, layer: usize) -> Result<Box<dyn EncoderModel>> {
-        if !matches!(Family::of(dir)?, Family::T5 | Family::Mt5) {
+        if !matches!(dir.family()?, Family::T5 | Family::Mt5) {
             let message = format!("the encoder of a `{}` cannot be asked alone; that of a T5 can", dir.model_type());
             return Err(Error::model(&dir.path, message));
         }

@@ -12,6 +12,7 @@ pub mod estimator;
 pub mod fisher;
 pub mod grouped;
 pub mod grpo;
+mod kl_config;
 pub mod nlpo;
 pub mod off_policy;
 mod plugged;

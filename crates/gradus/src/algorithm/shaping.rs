@@ -5,7 +5,7 @@
 
 use super::Experience;
 use super::actor::concat;
-use super::estimator::{KlConfig, KlEstimator, KlUnit};
+use super::kl_config::{KlConfig, KlEstimator, KlUnit};
 use crate::math::kl::{self, KlController};
 use crate::math::{Divisor, Whiten, whiten_with};
 use crate::rollout::StopReason;

@@ -16,12 +16,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::flags::{Flag, overlay};
-use super::load::{Request, Written, resolve, text};
+use super::flags::{Flag, of_method, overlay, unreached};
+use super::load::{Request, resolve, text};
 use super::method::names;
 use super::node::{Entry, Node, Value, document};
 use super::rules;
 use super::schema::Schema;
+use super::written::Written;
 use super::{MethodConfig, Registry, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::machine::Machine;
@@ -130,28 +131,6 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
     Ok(WrittenComparison { output_dir, runs, judge, left_out })
-}
-
-/// The method whose key a flag sets; `None`: a key of every run.
-pub(super) fn of_method(flag: &Flag) -> Option<&str> {
-    flag.spec.key.strip_prefix("method.")?.split('.').next()
-}
-
-/// Flags that touch none of the methods: silence would look as if they did something.
-pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
-    let reaches = |flag: &Flag| of_method(flag).is_none_or(|name| methods.contains(&name));
-    let mut problems: Vec<Diagnostic> = Vec::new();
-    for flag in flags {
-        if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
-            let names: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
-            let message = format!("`{}` is no key of {}", flag.written, names.join(", "));
-            let problem = Diagnostic { message, places: vec![Place::Flag(flag.written.clone())], hint: None };
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
-        }
-    }
-    problems
 }
 
 fn of_reward(flag: &Flag) -> bool {

@@ -383,6 +383,28 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
     Node { value: Value::Map(entries), place }
 }
 
+/// The method whose key a flag sets; `None`: a key of every run.
+pub(super) fn of_method(flag: &Flag) -> Option<&str> {
+    flag.spec.key.strip_prefix("method.")?.split('.').next()
+}
+
+/// Flags that touch none of the methods: silence would look as if they did something.
+pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
+    let reaches = |flag: &Flag| of_method(flag).is_none_or(|name| methods.contains(&name));
+    let mut problems: Vec<Diagnostic> = Vec::new();
+    for flag in flags {
+        if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
+            let names: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
+            let message = format!("`{}` is no key of {}", flag.written, names.join(", "));
+            let problem = Diagnostic { message, places: vec![Place::Flag(flag.written.clone())], hint: None };
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@
 //! The choice is a key (`method: {ppo: …}`), unknown keys are refused, every default stands next to its field.
 
 mod argument;
+mod change;
 mod comparison;
 mod flags;
 mod foreign;
@@ -25,20 +26,23 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod write;
+mod written;
 
 pub use argument::Argument;
+pub use change::{Change, Effect};
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
 pub use import::{Imported, System, TrlCommand, import};
-pub use load::{Request, Written};
+pub use load::Request;
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use registry::{Options, Registry};
-pub use resume::{Change, Effect, Resume, ResumeFrom};
+pub use resume::{Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
 pub use sweep::{SweepPoint, WrittenSweep};
+pub use written::Written;
 
 use std::path::PathBuf;
 

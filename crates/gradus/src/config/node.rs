@@ -7,7 +7,6 @@ use std::path::Path;
 
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::read::describe;
 use super::write::MARK;
 use crate::error::{Diagnostic, Place};
 
@@ -329,4 +328,18 @@ impl<'a> Reader<'a> {
 
 fn problem(message: String, place: Place) -> Diagnostic {
     Diagnostic { message, places: vec![place], hint: None }
+}
+
+/// What a node is, in words.
+pub(super) fn describe(node: &Node) -> String {
+    match &node.value {
+        Value::Map(_) => "a mapping".to_owned(),
+        Value::List(_) => "a list".to_owned(),
+        Value::Scalar { .. } if node.is_null() => "empty".to_owned(),
+        Value::Scalar { text, quoted: false } if text.parse::<f64>().is_ok() || text == "true" || text == "false" => {
+            format!("`{text}`")
+        }
+        Value::Scalar { text, .. } if !text.contains(char::is_whitespace) => format!("the word `{text}`"),
+        Value::Scalar { text, .. } => format!("the text `{}`", text.lines().next().unwrap_or_default()),
+    }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::load::Written;
-use super::{Change, MethodConfig, RunConfig, rules, write};
+use super::change::Change;
+use super::written::Written;
+use super::{MethodConfig, RunConfig, rules, write};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;

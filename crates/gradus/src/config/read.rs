@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Number, Value as Json};
 
 use super::foreign::{Spelling, translate};
-use super::node::{Entry, Node, Value};
+use super::node::{Entry, Node, Value, describe};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Place};
 use crate::plugin;
@@ -329,20 +329,6 @@ fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
             words.iter().find(|Word { name, .. }| name == text).map(|word| Json::String(word.name.clone()))
         }
         _ => None,
-    }
-}
-
-/// What a node is, in words.
-pub(super) fn describe(node: &Node) -> String {
-    match &node.value {
-        Value::Map(_) => "a mapping".to_owned(),
-        Value::List(_) => "a list".to_owned(),
-        Value::Scalar { .. } if node.is_null() => "empty".to_owned(),
-        Value::Scalar { text, quoted: false } if text.parse::<f64>().is_ok() || text == "true" || text == "false" => {
-            format!("`{text}`")
-        }
-        Value::Scalar { text, .. } if !text.contains(char::is_whitespace) => format!("the word `{text}`"),
-        Value::Scalar { text, .. } => format!("the text `{}`", text.lines().next().unwrap_or_default()),
     }
 }
 

@@ -9,12 +9,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::RunConfig;
-use super::schema;
+use super::schema::{self, Field, Schema, Shape, text};
 use crate::algorithm::{OnlineMethod, Plugged};
 use crate::error::{Error, Result};
 use crate::metric::{Metric, MetricConfig, Models};
 use crate::observer::Observer;
-use crate::plugin::{Kind, Named, Plugin};
+use crate::plugin::{self, Kind, Named, Plugin};
 use crate::reward::Reward;
 use crate::reward::config::RewardConfig;
 use crate::settings::{EnvironmentConfig, ToolConfig};
@@ -337,5 +337,24 @@ fn of_reward(reward: &mut RewardConfig, key: &str, see: &mut dyn FnMut(AnyPlugin
             }
         }
         _ => {}
+    }
+}
+
+impl Schema {
+    /// The shape of [`RunConfig`] in a program that has the plug-ins of `registry`.
+    pub fn with(registry: &Registry) -> Self {
+        let mut made = Self::run_config();
+        for (kind, name, schema) in registry.schemas() {
+            let (shape, parts) =
+                schema::options(schema, &format!("{kind}.{name}.")).expect("checked when it was added");
+            made.definitions.extend(parts);
+            let doc = text(schema, "description");
+            let side = Field { name: name.to_owned(), doc, required: false, nullable: false, default: None, shape };
+            let all = made.definitions.entry(plugin::definition(kind)).or_insert_with(|| Shape::Choice(Vec::new()));
+            if let Shape::Choice(sides) = all {
+                sides.push(side);
+            }
+        }
+        made
     }
 }

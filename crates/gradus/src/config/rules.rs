@@ -1,9 +1,9 @@
 //! What the types cannot say: bounds of single keys, and keys that do not go together.
 
 use super::RunConfig;
-use super::load::Written;
 use super::method::{MethodConfig, names};
 use super::registry;
+use super::written::Written;
 use crate::data::Need;
 use crate::device;
 use crate::machine::Machine;

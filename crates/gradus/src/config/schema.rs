@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Registry, RunConfig};
+use super::RunConfig;
 use crate::plugin;
 
 /// The shape of the whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schema {
-    root: Shape,
-    definitions: BTreeMap<String, Shape>,
+    pub(super) root: Shape,
+    pub(super) definitions: BTreeMap<String, Shape>,
 }
 
 /// What a value must look like.
@@ -90,22 +90,6 @@ impl Schema {
         let schema = schemars::schema_for!(RunConfig).to_value();
         let definitions = definitions(&schema).into_iter().map(|(name, value)| (name, shape(&value).expect(KNOWN).0));
         Self { root: shape(&schema).expect(KNOWN).0, definitions: definitions.collect() }
-    }
-
-    /// The shape of [`RunConfig`] in a program that has the plug-ins of `registry`.
-    pub fn with(registry: &Registry) -> Self {
-        let mut made = Self::run_config();
-        for (kind, name, schema) in registry.schemas() {
-            let (shape, parts) = options(schema, &format!("{kind}.{name}.")).expect("checked when it was added");
-            made.definitions.extend(parts);
-            let doc = text(schema, "description");
-            let side = Field { name: name.to_owned(), doc, required: false, nullable: false, default: None, shape };
-            let all = made.definitions.entry(plugin::definition(kind)).or_insert_with(|| Shape::Choice(Vec::new()));
-            if let Shape::Choice(sides) = all {
-                sides.push(side);
-            }
-        }
-        made
     }
 
     /// The shape of the top level.
@@ -289,6 +273,6 @@ fn fields(schema: &Value) -> Result<Vec<Field>, String> {
         .collect()
 }
 
-fn text(schema: &Value, key: &str) -> String {
+pub(super) fn text(schema: &Value, key: &str) -> String {
     schema.get(key).and_then(Value::as_str).unwrap_or_default().replace('\n', " ")
 }

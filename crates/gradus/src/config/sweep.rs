@@ -19,9 +19,10 @@ use serde_json::{Map, Value as Json};
 
 use super::flags::{Flag, overlay, set};
 use super::import::json;
-use super::load::{Request, Written, resolve, text};
+use super::load::{Request, resolve, text};
 use super::node::{Node, document, parse};
 use super::schema::Schema;
+use super::written::Written;
 use crate::error::{Diagnostic, Error, Result};
 use crate::rng::{Purpose, Seed};
 

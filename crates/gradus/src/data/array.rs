@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use super::place::Place;
-use super::reader::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
+use super::raw::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
 use crate::{Error, Result};
 
 pub(super) struct JsonArray {

@@ -18,7 +18,7 @@ use serde_json::Map;
 
 use super::arrow_value::{Problem, check_fields, value};
 use super::place::Place;
-use super::reader::{Origin, ROW_BYTES, RawRow, not_finite, too_large};
+use super::raw::{Origin, ROW_BYTES, RawRow, not_finite, too_large};
 pub use super::write_arrow::write_stream;
 use crate::{Error, Result, border};
 

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::message::missing;
 use super::row::Row;
 use crate::text::{Cut, Joined, Pattern, Tokenizer};
 use crate::{Error, Result};
@@ -136,11 +137,6 @@ pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Res
         Some(Value::Object(_)) => Err(format!("the column `{name}` is an object, but a text is needed")),
         None => Err(missing(name, columns)),
     }
-}
-
-pub(super) fn missing(name: &str, columns: &Map<String, Value>) -> String {
-    let names: Vec<String> = columns.keys().map(|name| format!("`{name}`")).collect();
-    format!("missing column `{name}` (found {})", if names.is_empty() { "none".into() } else { names.join(", ") })
 }
 
 /// `input_ids`, and `token_type_ids` where there are any, without the padding that `attention_mask` tells of; cut as they are.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::json;
 use super::place::Place;
-use super::reader::{Origin, ROW_BYTES, RawRow, too_large};
+use super::raw::{Origin, ROW_BYTES, RawRow, too_large};
 use crate::error::excerpt;
 use crate::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use serde_json::{Map, Value};
 
 use super::place::Place;
-use super::reader::{Origin, ROW_BYTES, RawRow};
+use super::raw::{Origin, ROW_BYTES, RawRow};
 use crate::{Error, Result};
 
 /// The line between two documents, as in the text files of GPT-2's kin.

@@ -235,8 +235,3 @@ impl Maker<'_> {
         }
     }
 }
-
-/// How many leading ids two sequences have in common.
-pub(super) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
-}

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::load::BadRows;
+use super::options::BadRows;
 use super::{Message, SkippedRow};
 
 /// One sequence to learn from.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hf_hub::api::sync::{Api, ApiError};
 
-use super::source::{Source, choose, is_data_file};
+use super::splits::{Source, choose, is_data_file};
 use crate::Result;
 use crate::hub::{OnHub, OnProgress};
 

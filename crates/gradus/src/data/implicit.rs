@@ -1,6 +1,6 @@
 //! Preference rows without a prompt: where the prompt ends that both answers begin with.
 
-use super::Content;
+use super::row::{Content, Row, RowData};
 
 /// What begins an assistant's turn in Anthropic's HH transcripts.
 pub(super) const ASSISTANT: &str = "\n\nAssistant:";
@@ -70,6 +70,35 @@ pub(super) fn trl_boundary(chosen: &str, rejected: &str) -> Option<usize> {
 /// How many bytes two texts have in common, in whole characters.
 fn common_bytes(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x.len_utf8()).sum()
+}
+
+impl Row {
+    /// The two answers of a pair as rows of their own, the better one first; `None` where this is no pair.
+    ///
+    /// # Errors
+    /// Where answers that contain their prompt share none.
+    pub fn answers(&self, rule: ImplicitPrompt) -> Result<Option<[Self; 2]>, String> {
+        let tokens = |prompt_ids: &[u32], ids: &[u32]| RowData::Tokens {
+            ids: [prompt_ids, ids].concat(),
+            loss_mask: Some((0..prompt_ids.len() + ids.len()).map(|i| i >= prompt_ids.len()).collect()),
+            labels: None,
+        };
+        let with = |data: RowData| Self { data, ..self.clone() };
+        let answers = match &self.data {
+            RowData::Preference { prompt, chosen, rejected, .. } => {
+                let (prompt, chosen, rejected) = match prompt {
+                    Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
+                    None => split_shared_prompt(chosen, rejected, rule)?,
+                };
+                [chosen, rejected].map(|completion| RowData::PromptCompletion { prompt: prompt.clone(), completion })
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
+                [chosen_ids, rejected_ids].map(|ids| tokens(prompt_ids, ids))
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(answers.map(with)))
+    }
 }
 
 #[cfg(test)]

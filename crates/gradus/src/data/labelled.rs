@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::classified::{Classified, TextForm, classified, missing};
+use super::classified::{Classified, TextForm, classified};
 use super::example::{Examples, TokeniseOptions, TooLong};
 use super::maker::{Failure, Made, Outcome};
+use super::message::missing;
 use super::row::Row;
 use super::tokenise::{Measured, run};
 use crate::text::Tokenizer;

@@ -14,7 +14,7 @@ use super::row::{Asked, Content, Row, RowData};
 use super::stats::parts;
 use super::tokenise::row_sequences;
 use super::transcript::turns;
-use super::{Message, TokeniseOptions, words};
+use super::{Message, TokeniseOptions, labels_of_rows};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// What a finding is about.
@@ -124,7 +124,7 @@ pub fn lint(
             found
         })
         .collect();
-    for (found, misfit) in findings.iter_mut().zip(words::misfits(rows)) {
+    for (found, misfit) in findings.iter_mut().zip(labels_of_rows::misfits(rows)) {
         found.extend(misfit.map(|message| (FindingKind::Labels, message)));
     }
     for (row, earlier) in duplicates(rows) {

@@ -4,58 +4,14 @@ use std::path::PathBuf;
 
 use super::documents::DOCUMENT_END;
 use super::message::names;
+use super::options::LoadOptions;
 use super::reader::{Format, open};
-use super::recognise::{Need, read_row, recognise};
+use super::recognise::{read_row, recognise};
 use super::report::RowErrors;
 use super::row::{Row, RowData, RowKind};
-use super::source::{Source, resolve};
+use super::source::resolve;
+use super::splits::Source;
 use crate::{Error, Result};
-
-/// What happens when a row is bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BadRows {
-    /// Loading fails, with the first ten.
-    #[default]
-    Fail,
-    /// The same, and the error says that `--skip-bad-rows` leaves them out.
-    FailOrSkip,
-    /// They are left out; [`Dataset::bad`] and [`Examples::skipped`](super::Examples) say which.
-    Skip,
-}
-
-/// How rows are read.
-#[derive(Debug, Clone)]
-pub struct LoadOptions {
-    /// What the rows are for; decides which form is taken where several fit, and the message when none does.
-    pub need: Need,
-    /// The column that holds plain text. Default `text`.
-    pub text_column: String,
-    /// Columns to read under another name, as (name in the file, name here).
-    pub rename: Vec<(String, String)>,
-    /// Read at most this many rows.
-    pub max_rows: Option<usize>,
-    /// What happens when a row is bad.
-    pub bad_rows: BadRows,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self {
-            need: Need::Any,
-            text_column: "text".into(),
-            rename: Vec::new(),
-            max_rows: None,
-            bad_rows: BadRows::Fail,
-        }
-    }
-}
-
-impl LoadOptions {
-    /// The defaults, for rows that are needed for `need`.
-    pub fn needing(need: Need) -> Self {
-        Self { need, ..Self::default() }
-    }
-}
 
 /// `name=column` as (name in the file, name here) for [`LoadOptions::rename`].
 ///

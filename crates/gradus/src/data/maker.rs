@@ -2,7 +2,6 @@
 
 use super::Message;
 use super::Side;
-use super::encode::common_prefix;
 use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 use super::feedback::UNCONVERTED;
 use super::foreign::{asked_as_text, asked_as_turns};
@@ -434,4 +433,9 @@ impl Maker<'_> {
             }
         }
     }
+}
+
+/// How many leading ids two sequences have in common.
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }

@@ -126,6 +126,11 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
+pub(super) fn missing(name: &str, columns: &Map<String, Value>) -> String {
+    let names: Vec<String> = columns.keys().map(|name| format!("`{name}`")).collect();
+    format!("missing column `{name}` (found {})", if names.is_empty() { "none".into() } else { names.join(", ") })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use parquet::record::{Field, Row};
 use serde_json::Value;
 
 use super::place::Place;
-use super::reader::{Origin, RawRow, not_finite, read_all};
+use super::raw::{Origin, RawRow, not_finite, read_all};
 use crate::{Error, Result, border, files};
 
 pub(super) struct ParquetRows {

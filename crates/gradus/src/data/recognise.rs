@@ -3,37 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::foreign::alpaca_history;
-use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
+use super::options::{LoadOptions, Need};
 use super::row::{Asked, Content, Labels, RowData, RowKind};
 use super::{feedback, grounded, toxicity, unpaired, words};
-
-/// What rows are needed for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Need {
-    /// Anything.
-    #[default]
-    Any,
-    /// Supervised fine-tuning: `text`, `messages`, `prompt` + `completion`, or the chosen answers of preferences.
-    Sft,
-    /// `chosen` and `rejected`.
-    Preference,
-    /// `prompt`, `completion` and `label`; of preferences, either side.
-    Unpaired,
-    /// Prompts to sample from.
-    Prompt,
-    /// `prompt` and `completion`, or pairs, to be scored.
-    Score,
-    /// Whatever a classifier reads: the columns stay as they are.
-    Columns,
-}
-
-impl Need {
-    /// Whether a task's prompts and references will do.
-    pub fn takes_tasks(self) -> bool {
-        !matches!(self, Self::Preference | Self::Unpaired | Self::Columns)
-    }
-}
 
 /// Columns that a chat template takes, never part of the row's own form.
 const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`, with or without `label`; `prompt` + `chosen` + `rejected`; \

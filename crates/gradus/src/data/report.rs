@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::load::BadRows;
+use super::options::BadRows;
 use crate::{Error, Result};
 
 /// How many bad rows are shown.
@@ -117,6 +117,17 @@ impl RowErrors {
         }
         Some(first)
     }
+}
+
+/// What is said of bad rows that are left out.
+pub(crate) fn left_out(skipped: &[SkippedRow]) -> Option<String> {
+    let first = skipped.first()?;
+    let place = first.line.map_or(String::new(), |line| format!(":{line}"));
+    let (count, file, problem) = (skipped.len(), first.file.display(), &first.problem);
+    Some(format!(
+        "{count} bad {} left out, the first {file}{place}: {problem}",
+        if count == 1 { "row is" } else { "rows are" }
+    ))
 }
 
 #[cfg(test)]

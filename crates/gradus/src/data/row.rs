@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::feedback::Feedback;
-use super::{ImplicitPrompt, LabelledWords, Message, Place, split_shared_prompt};
+use super::{LabelledWords, Message, Place};
 
 /// One row: where it stands, what it holds, and its other columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -194,34 +194,7 @@ impl RowKind {
     }
 }
 
-impl Row {
-    /// The two answers of a pair as rows of their own, the better one first; `None` where this is no pair.
-    ///
-    /// # Errors
-    /// Where answers that contain their prompt share none.
-    pub fn answers(&self, rule: ImplicitPrompt) -> Result<Option<[Self; 2]>, String> {
-        let tokens = |prompt_ids: &[u32], ids: &[u32]| RowData::Tokens {
-            ids: [prompt_ids, ids].concat(),
-            loss_mask: Some((0..prompt_ids.len() + ids.len()).map(|i| i >= prompt_ids.len()).collect()),
-            labels: None,
-        };
-        let with = |data: RowData| Self { data, ..self.clone() };
-        let answers = match &self.data {
-            RowData::Preference { prompt, chosen, rejected, .. } => {
-                let (prompt, chosen, rejected) = match prompt {
-                    Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
-                    None => split_shared_prompt(chosen, rejected, rule)?,
-                };
-                [chosen, rejected].map(|completion| RowData::PromptCompletion { prompt: prompt.clone(), completion })
-            }
-            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
-                [chosen_ids, rejected_ids].map(|ids| tokens(prompt_ids, ids))
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(answers.map(with)))
-    }
-}
+impl Row {}
 
 impl Content {
     /// The text, or the texts of the messages one after another; for measuring and comparing, not for training.

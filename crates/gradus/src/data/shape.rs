@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::reader::Format;
-use super::write::column_names;
 use crate::Error;
 
 /// What all values of a column are.
@@ -164,4 +163,15 @@ pub(super) fn shapes(rows: &[Map<String, Value>], format: Format) -> Result<Vec<
         Ok((name, shape))
     };
     column_names(rows).into_iter().map(shape).collect()
+}
+
+/// All column names, in the order they first appear.
+pub(super) fn column_names(rows: &[Map<String, Value>]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in rows.iter().flat_map(Map::keys) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
 }

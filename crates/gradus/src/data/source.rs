@@ -4,20 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::reader::extension;
+use super::splits::{Source, canonical, choose, choose_split, is_data_file, is_text_file, no_data_file, split_of};
 use super::{hub, saved};
 use crate::hub::OnProgress;
 use crate::{Error, Result};
-
-/// The files a name stands for.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Source {
-    /// The files, in the order they are read.
-    pub files: Vec<PathBuf>,
-    /// The split, where the files say which they belong to.
-    pub split: Option<String>,
-    /// Other splits that are there and were left aside.
-    pub other_splits: Vec<String>,
-}
 
 /// Finds the files of `name`: a path, a hub name, or either with `:split` behind it. What is downloaded tells
 /// `on_progress`.
@@ -190,88 +180,6 @@ fn collect(
     }
     above.pop();
     Ok(())
-}
-
-/// Whether a file's name says that it holds rows; descriptions of data sets do not.
-pub(super) fn is_data_file(path: &Path) -> bool {
-    const DESCRIPTIONS: [&str; 5] =
-        ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
-    let described = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| DESCRIPTIONS.contains(&n));
-    let data = extension(path)
-        .is_some_and(|e| matches!(&*e, "jsonl" | "ndjson" | "json" | "csv" | "tsv" | "parquet" | "arrow" | "feather"));
-    data && !described && !saved::is_cache(path)
-}
-
-/// Whether a file's name says that it is a text; beside other data files it is a description of them.
-fn is_text_file(path: &Path) -> bool {
-    extension(path).as_deref() == Some("txt")
-}
-
-/// Which of the data files (relative paths, in the order in which they are read) are read.
-pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
-    let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
-    let mut known: Vec<String> = splits.iter().flatten().cloned().collect();
-    known.sort();
-    known.dedup();
-    let (chosen, other_splits) = choose_split(root, known, split)?;
-    let kept: Vec<PathBuf> = files
-        .iter()
-        .zip(&splits)
-        .filter(|(_, s)| chosen.is_none() || **s == chosen)
-        .map(|(f, _)| PathBuf::from(f))
-        .collect();
-    match kept.is_empty() {
-        true => Err(no_data_file(root)),
-        false => Ok(Source { files: kept, split: chosen, other_splits }),
-    }
-}
-
-fn no_data_file(directory: &Path) -> Error {
-    Error::data(directory, None, "no data file in it")
-        .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt, with or without .gz")
-}
-
-/// The split that is read of those there are, and the others.
-fn choose_split(root: &Path, mut known: Vec<String>, split: Option<&str>) -> Result<(Option<String>, Vec<String>)> {
-    let list = known.iter().map(|s| format!("`{s}`")).collect::<Vec<_>>().join(", ");
-    let is_known = |name: &str| known.iter().any(|s| s == name);
-    let chosen = match split {
-        Some(split) => {
-            let wanted = if is_known(split) { split } else { canonical(split).unwrap_or(split) };
-            if !is_known(wanted) {
-                let found = if known.is_empty() { "no splits".into() } else { list };
-                return Err(Error::data(root, None, format!("no split `{split}` (found {found})")));
-            }
-            Some(wanted.to_owned())
-        }
-        None if known.len() <= 1 => known.first().cloned(),
-        None if is_known("train") => Some("train".into()),
-        None => {
-            let message = format!("several splits and no `train`: {list}");
-            return Err(Error::data(root, None, message).with_hint(format!(
-                "name one: `{}:{}`",
-                root.display(),
-                known[0]
-            )));
-        }
-    };
-    known.retain(|s| Some(s) != chosen.as_ref());
-    Ok((chosen, known))
-}
-
-/// The split a path names: the innermost part that is a split's name.
-fn split_of(path: &str) -> Option<String> {
-    let parts = path.rsplit(|c: char| !c.is_ascii_alphanumeric());
-    parts.filter_map(canonical).next().map(str::to_owned)
-}
-
-fn canonical(word: &str) -> Option<&'static str> {
-    match word.to_ascii_lowercase().as_str() {
-        "train" | "training" => Some("train"),
-        "test" | "testing" => Some("test"),
-        "validation" | "valid" | "val" | "dev" | "eval" => Some("validation"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 use super::example::{
     Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample,
 };
-use super::load::BadRows;
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
+use super::options::BadRows;
 use super::reading;
 use super::report::RowErrors;
 use super::row::{Row, RowData};

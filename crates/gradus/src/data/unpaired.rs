@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::implicit::{ImplicitPrompt, split_shared_prompt};
 use super::message::{Message, kind_name};
-use super::recognise::Need;
+use super::options::Need;
 use super::row::{Content, Row, RowData};
 use crate::Result;
 use crate::error::excerpt;

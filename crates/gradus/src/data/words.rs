@@ -1,14 +1,9 @@
 //! Words with a label each: what classifiers of tokens learn, and reward models of segments.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::classified::missing;
-use super::feedback::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, TAGS};
-use super::message::kind_name;
-use super::row::{Row, RowData};
+use super::feedback::{Category, IGNORE, NO_ERROR, SEPARATOR, TAGS};
+use super::message::{kind_name, missing};
 use crate::text::{Joined, Tokenizer};
 
 /// Where words stand, in the order in which a classifier looks for them.
@@ -27,17 +22,6 @@ pub struct LabelledWords {
     pub labels_column: &'static str,
     /// The labels as they are written; as many as there are words.
     pub labels: Vec<Value>,
-}
-
-/// How often each label stands there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LabelTally {
-    /// What has a label: `words`, or `segments`.
-    pub unit: &'static str,
-    /// How many there are.
-    pub units: usize,
-    /// The labels in alphabetical order.
-    pub labels: Vec<(String, usize)>,
 }
 
 fn columns_of(columns: &Map<String, Value>) -> Option<(&'static str, &'static str)> {
@@ -121,7 +105,7 @@ impl LabelledWords {
     }
 
     /// What is wrong with the labels of this row.
-    fn misfit(&self) -> Option<String> {
+    pub(super) fn misfit(&self) -> Option<String> {
         let blank =
             |(_, (word, label)): &(usize, (&String, &Value))| word.trim().is_empty() && self.says_something(label);
         let said = || self.words.iter().zip(&self.labels).enumerate();
@@ -156,12 +140,12 @@ impl LabelledWords {
         nothing.then(|| "nothing is learnt of the row: no word has a label that counts".into())
     }
 
-    fn at_separators(&self) -> impl Iterator<Item = &Value> {
+    pub(super) fn at_separators(&self) -> impl Iterator<Item = &Value> {
         self.words.iter().zip(&self.labels).filter(|(word, _)| *word == SEPARATOR).map(|(_, label)| label)
     }
 
     /// The errors that labels of segments tell of.
-    fn category(&self) -> Option<Category> {
+    pub(super) fn category(&self) -> Option<Category> {
         let is = |category: Category| {
             self.of_segments() && self.at_separators().any(|label| label.as_str() == Some(category.label()))
         };
@@ -169,54 +153,6 @@ impl LabelledWords {
     }
 }
 
-fn shown(label: &Value) -> String {
+pub(super) fn shown(label: &Value) -> String {
     label.as_str().map_or_else(|| label.to_string(), str::to_owned)
-}
-
-/// The words of a row that has labels for them.
-fn words_of(row: &Row) -> Option<&LabelledWords> {
-    if let RowData::Words(words) = &row.data { Some(words) } else { None }
-}
-
-/// What is wrong with the labels of each row, and with segments beside those of other rows: a model learns of one category of
-/// errors, and of what one splitter cut.
-pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
-    let of_segments = |row: &&Row| words_of(row).is_some_and(LabelledWords::of_segments);
-    let first = rows.iter().find(of_segments);
-    let decided = rows.iter().find_map(|row| Some((row, words_of(row)?.category()?)));
-    let splitter = |row: &Row| row.columns.get(SENTENCES).map_or("nothing".into(), |name| format!("`{}`", shown(name)));
-    let beside = |row: &Row, words: &LabelledWords| {
-        let first = first.filter(|_| words.of_segments())?;
-        let (own, others) = (splitter(row), splitter(first));
-        if own != others {
-            let place = &first.place;
-            return Some(format!(
-                "`{SENTENCES}` says {own}, but {others} at {place}: a model of both cannot tell what cuts its texts"
-            ));
-        }
-        let (of, category) = decided?;
-        let foreign = |label: &&Value| match label.as_str() {
-            Some(IGNORE) => category == Category::Relevance,
-            label => label != Some(NO_ERROR) && label != Some(category.label()),
-        };
-        let label = words.at_separators().find(foreign)?;
-        let (label, wanted, place) = (shown(label), category.label(), &of.place);
-        Some(format!("a segment has the label `{label}` in a file of `{wanted}` ({place})"))
-    };
-    let misfit = |row: &Row| words_of(row).and_then(|words| words.misfit().or_else(|| beside(row, words)));
-    rows.iter().map(misfit).collect()
-}
-
-impl LabelTally {
-    /// Counts `rows`; nothing where none has words with labels.
-    pub fn of(rows: &[Row]) -> Option<Self> {
-        let all: Vec<&LabelledWords> = rows.iter().filter_map(words_of).collect();
-        let of_segments = all.first()?.of_segments();
-        let mut labels: BTreeMap<String, usize> = BTreeMap::new();
-        let counted = all.iter().flat_map(|words| words.words.iter().zip(&words.labels));
-        let counted = counted.filter(|(word, _)| !of_segments || *word == SEPARATOR);
-        counted.for_each(|(_, label)| *labels.entry(shown(label)).or_default() += 1);
-        let unit = if of_segments { "segments" } else { "words" };
-        Some(Self { unit, units: labels.values().sum(), labels: labels.into_iter().collect() })
-    }
 }

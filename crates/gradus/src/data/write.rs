@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::documents::DOCUMENT_END;
 use super::reader::{Format, extension};
+use super::shape::column_names;
 use super::write_arrow::ArrowColumns;
 use super::write_parquet::write_parquet;
 use crate::files::output::{OutputFile, Staged, commit};
@@ -122,15 +123,4 @@ fn write_delimited(rows: &[Map<String, Value>], delimiter: u8, out: impl Write) 
         writer.write_record(cells)?;
     }
     writer.flush()
-}
-
-/// All column names, in the order they first appear.
-pub(super) fn column_names(rows: &[Map<String, Value>]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for name in rows.iter().flat_map(Map::keys) {
-        if !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    names
 }

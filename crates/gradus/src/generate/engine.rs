@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::mask::LogitsMask;
 use super::next::{NewToken, Next};
 use super::params::SamplingParams;
-use super::row::{Completion, Row, StopRule};
+use super::row::{Event, Row, StopRule};
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::rng::Stream;
@@ -43,30 +43,6 @@ pub struct Turn {
     pub params: Arc<SamplingParams>,
     /// The stream to draw from.
     pub stream: Stream,
-}
-
-/// What happened to a row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// An id was drawn.
-    Token {
-        /// The row.
-        row: usize,
-        /// The id.
-        id: u32,
-        /// Its log-probability under the model at the sampling temperature (1 when greedy), unprocessed, in nats.
-        logprob: f32,
-        /// The likeliest ids there and their log-probabilities, the likeliest first, as many as
-        /// [`SamplingParams::likeliest`] asks for.
-        likeliest: Vec<(u32, f32)>,
-    },
-    /// The completion has ended.
-    Finished {
-        /// The row.
-        row: usize,
-        /// Its completion, since the prompt or the last turn.
-        completion: Completion,
-    },
 }
 
 /// Rows being sampled, those that wait for a place, and those that are kept.

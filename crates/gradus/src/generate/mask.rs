@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::params::SamplingParams;
+use super::params::{Record, SamplingParams};
 use super::processors::History;
 use super::truncate::{drop_below, kth_largest, truncate};
 use crate::model::{CausalLm, Support};
@@ -29,17 +29,6 @@ pub struct Masking<'a> {
     pub guide: Option<&'a CausalLm>,
     /// Which ids are recorded as those that a token could have been.
     pub record: Record,
-}
-
-/// Which ids are recorded as those that a token could have been.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record {
-    /// None.
-    Nothing,
-    /// Those that were left to draw from, after everything.
-    Drawn,
-    /// Those that a mask left, whatever else was taken out.
-    Mask,
 }
 
 /// Keeps the likeliest ids.

@@ -15,9 +15,9 @@ mod truncate;
 
 pub use beam::{BeamParams, EarlyStopping, Found, beam_search};
 pub use config::{BeamConfig, SamplingConfig, TrainedLogprobs};
-pub use engine::{Engine, Event, PREFILL_TOKENS, Request, Turn};
-pub use mask::{Kept, LikeliestMask, LogitsMask, Masking, Record};
-pub use params::SamplingParams;
+pub use engine::{Engine, PREFILL_TOKENS, Request, Turn};
+pub use mask::{Kept, LikeliestMask, LogitsMask, Masking};
+pub use params::{Record, SamplingParams};
 pub use processors::History;
-pub use row::{Completion, NoStopRule, StopReason, StopRule};
+pub use row::{Completion, Event, NoStopRule, StopReason, StopRule};
 pub use run::{Hooks, ROWS_AT_ONCE, generate, generate_with};

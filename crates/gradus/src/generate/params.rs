@@ -1,6 +1,5 @@
 //! How completions are drawn: the settings of one request.
 
-use super::mask::Record;
 use crate::error::{Error, Result};
 
 /// How completions are drawn. Names and meanings are those of transformers' `GenerationConfig`.
@@ -138,6 +137,17 @@ impl SamplingParams {
             None => Ok(()),
         }
     }
+}
+
+/// Which ids are recorded as those that a token could have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// None.
+    Nothing,
+    /// Those that were left to draw from, after everything.
+    Drawn,
+    /// Those that a mask left, whatever else was taken out.
+    Mask,
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use gradus_kernels::CacheRow;
 
-use super::engine::Event;
 use super::next::NewToken;
 use super::params::SamplingParams;
 use super::processors::History;
@@ -49,6 +48,30 @@ impl StopReason {
             Self::Length => "length",
         }
     }
+}
+
+/// What happened to a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// An id was drawn.
+    Token {
+        /// The row.
+        row: usize,
+        /// The id.
+        id: u32,
+        /// Its log-probability under the model at the sampling temperature (1 when greedy), unprocessed, in nats.
+        logprob: f32,
+        /// The likeliest ids there and their log-probabilities, the likeliest first, as many as
+        /// [`SamplingParams::likeliest`] asks for.
+        likeliest: Vec<(u32, f32)>,
+    },
+    /// The completion has ended.
+    Finished {
+        /// The row.
+        row: usize,
+        /// Its completion, since the prompt or the last turn.
+        completion: Completion,
+    },
 }
 
 /// One sampled completion, as ids.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::engine::{Engine, Event, Request, check_prompt};
+use super::engine::{Engine, Request, check_prompt};
 use super::mask::Masking;
 use super::params::SamplingParams;
+use super::row::Event;
 use super::row::{Completion, StopRule};
 use crate::error::Result;
 use crate::model::CausalLm;

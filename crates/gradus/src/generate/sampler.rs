@@ -4,7 +4,8 @@
 //! (`truncate.rs`) and the draw. What was drawn from is recorded beside the id.
 
 use super::distribution::{Distribution, argmax};
-use super::mask::{self, Record};
+use super::mask;
+use super::params::Record;
 use super::params::SamplingParams;
 use super::processors::{self, History};
 use super::truncate::truncate;

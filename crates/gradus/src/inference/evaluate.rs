@@ -7,8 +7,9 @@ use super::means::Means;
 use super::metrics::{MetricValue, values};
 use super::score::check_finite;
 use super::{PASSES, open_files};
+use crate::data::left_out;
 use crate::data::{
-    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, SkippedRow, TokeniseOptions, TooLong,
+    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, TokeniseOptions, TooLong,
 };
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
@@ -181,17 +182,6 @@ fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<(Vec
     let Dataset { rows, bad, mut remarks, .. } = task::load(&options.data, &load, interrupt)?;
     remarks.extend(left_out(&bad.into_skipped()));
     Ok((rows, remarks))
-}
-
-/// What is said of bad rows that are left out.
-pub(super) fn left_out(skipped: &[SkippedRow]) -> Option<String> {
-    let first = skipped.first()?;
-    let place = first.line.map_or(String::new(), |line| format!(":{line}"));
-    let (count, file, problem) = (skipped.len(), first.file.display(), &first.problem);
-    Some(format!(
-        "{count} bad {} left out, the first {file}{place}: {problem}",
-        if count == 1 { "row is" } else { "rows are" }
-    ))
 }
 
 /// All that is said of the rows.

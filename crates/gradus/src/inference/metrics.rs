@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::PASSES;
-use super::evaluate::left_out;
+use crate::data::left_out;
 use crate::data::{BadRows, Place, RowErrors, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};

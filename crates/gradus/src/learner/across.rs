@@ -11,7 +11,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 
-use super::optimizer::GradientSum;
+use super::gradient_sum::GradientSum;
 use crate::ranks::{LaneSums, Lanes, Node, REDUCED_AT_ONCE, Summand, combine, nodes_of};
 
 /// A trained parameter: its name, how many numbers it has, and where it is.

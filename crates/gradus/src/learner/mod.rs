@@ -2,13 +2,15 @@
 
 mod across;
 pub mod flat;
+pub mod gradient_sum;
 pub mod optimizer;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use crate::ranks::{LaneSums, Lanes};
-use optimizer::{GradientSum, Optimizer, OptimizerConfig};
+use gradient_sum::GradientSum;
+use optimizer::{Optimizer, OptimizerConfig};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]

@@ -9,12 +9,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::across::{extend, numbers};
+use super::gradient_sum::GradientSum;
 use crate::model::NamePath;
-use crate::ranks::{Ranks, Summand};
-use gradus_kernels::{AdamWStep, adamw, add_gradient, flat_gradient, host_values, sum_of_squares};
+use crate::ranks::Ranks;
+use gradus_kernels::{AdamWStep, adamw, flat_gradient, host_values};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,91 +69,6 @@ impl From<AdamWConfig> for OptimizerConfig {
 impl From<RmsPropConfig> for OptimizerConfig {
     fn from(config: RmsPropConfig) -> Self {
         Self::RmsProp(config)
-    }
-}
-
-/// Gradients summed over the micro-batches of one optimiser step, by parameter name.
-#[derive(Debug, Clone)]
-pub struct GradientSum {
-    /// Each flat, without autodiff.
-    sums: BTreeMap<String, Tensor<1>>,
-    /// What clipping multiplies them with; the step does it on its way.
-    scale: f32,
-}
-
-impl Default for GradientSum {
-    fn default() -> Self {
-        Self { sums: BTreeMap::new(), scale: 1.0 }
-    }
-}
-
-impl GradientSum {
-    /// Adds what one backward pass gave for the parameters of `module`.
-    pub fn add<M: Module>(&mut self, module: &M, gradients: &mut Gradients) {
-        module.visit(&mut Collector { path: NamePath::default(), sums: &mut self.sums, gradients });
-    }
-
-    /// Euclidean norm over all gradients before clipping, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
-    pub fn norm(&self) -> f64 {
-        sum_of_squares(self.sums.values()).sqrt()
-    }
-
-    /// The first parameter, in order of names, whose gradient holds a NaN or an infinity.
-    pub fn first_not_finite(&self) -> Option<&str> {
-        let is_broken = |gradient: &Tensor<1>| host_values(gradient.clone()).iter().any(|x| !x.is_finite());
-        self.sums.iter().find(|(_, gradient)| is_broken(gradient)).map(|(name, _)| name.as_str())
-    }
-
-    /// Scales all gradients down so that their norm is at most `max_norm`; 0 turns clipping off.
-    ///
-    /// Multiplies by `min(1, max_norm / (norm + 1e-6))`, PyTorch's form. Returns the norm before clipping.
-    pub fn clip(&mut self, max_norm: f64) -> f64 {
-        self.clip_beside(max_norm, 0.0)
-    }
-
-    /// [`clip`](Self::clip), so that the norm of these and of other gradients, which is `others`, is together at most
-    /// `max_norm`. Returns the norm of these.
-    pub fn clip_beside(&mut self, max_norm: f64, others: f64) -> f64 {
-        let norm = self.norm();
-        let factor = (max_norm / (norm.hypot(others) + 1e-6)) as f32;
-        self.scale = if max_norm > 0.0 && factor < 1.0 { factor } else { 1.0 };
-        norm
-    }
-
-    /// The gradient of one parameter, clipped, on the host.
-    pub fn get(&self, name: &str) -> Option<Vec<f32>> {
-        let gradient = host_values(self.sums.get(name)?.clone());
-        Some(gradient.iter().map(|x| x * self.scale).collect())
-    }
-
-    /// The sum for one parameter, not clipped, on its device.
-    pub fn sum(&self, name: &str) -> Option<&Tensor<1>> {
-        self.sums.get(name)
-    }
-
-    /// Whether no backward pass has been added.
-    pub fn is_empty(&self) -> bool {
-        self.sums.is_empty()
-    }
-}
-
-impl FromIterator<(String, Tensor<1>)> for GradientSum {
-    /// The sums of parameters by name, each flat and without autodiff.
-    fn from_iter<I: IntoIterator<Item = (String, Tensor<1>)>>(sums: I) -> Self {
-        Self { sums: sums.into_iter().collect(), ..Self::default() }
-    }
-}
-
-impl Summand for GradientSum {
-    fn plus(mut self, other: Self) -> Self {
-        for (name, gradient) in other.sums {
-            let sum = match self.sums.remove(&name) {
-                Some(sum) => add_gradient(sum, gradient),
-                None => gradient,
-            };
-            self.sums.insert(name, sum);
-        }
-        self
     }
 }
 
@@ -442,36 +358,6 @@ fn rmsprop(
     (values - gradient / root * learning_rate, second)
 }
 
-struct Collector<'a> {
-    path: NamePath,
-    sums: &'a mut BTreeMap<String, Tensor<1>>,
-    gradients: &'a mut Gradients,
-}
-
-impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            return;
-        }
-        let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
-        let (name, gradient) = (self.path.name(), flat_gradient(gradient));
-        // Taken out for the moment: a sum that nobody else holds grows in place.
-        let sum = match self.sums.remove(&name) {
-            Some(sum) => add_gradient(sum, gradient),
-            None => gradient,
-        };
-        self.sums.insert(name, sum);
-    }
-}
-
 /// Says the name, the size and the device of every trained parameter.
 struct Trained<F> {
     path: NamePath,
@@ -512,13 +398,13 @@ impl ModuleMapper for Stepper<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.name();
-        let Some(gradient) = self.gradients.sums.remove(&name) else { return param };
+        let Some(gradient) = self.gradients.take(&name) else { return param };
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
             let flat = value.inner().reshape(gradient.dims());
             let stepped = self
                 .optimizer
-                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), is_decayed(D, &name))
+                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale()), is_decayed(D, &name))
                 .reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
         })
@@ -555,7 +441,7 @@ impl ModuleVisitor for Sharer<'_> {
         // Copies: the kernels write where the values lie.
         let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
         let values = part(param.val().inner().reshape(gradient.dims()));
-        let rates = (self.learning_rate, self.gradients.scale);
+        let rates = (self.learning_rate, self.gradients.scale());
         let moved = self.optimizer.update(&name, values, part(gradient.clone()), rates, is_decayed(D, &name));
         self.moved.insert(name, host_values(moved).to_vec());
     }

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Gelu, Mask, attention_across_with, attention_with, branch, recompute_of,
+    AttentionExtras, AttentionShape, Mask, attention_across_with, attention_with, branch, recompute_of,
 };
 use serde::Deserialize;
 
+use super::activation::{Activation, FeedForward};
 use super::batch::Sources;
+use super::body::{Body, Facts, Running};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -91,10 +93,7 @@ impl BartConfig {
     ///
     /// # Errors
     /// What is wrong.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if !["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"].contains(&self.activation_function.as_str()) {
-            return Err(format!("`activation_function` `{}` is not supported", self.activation_function));
-        }
+    fn check(&self) -> Result<(), String> {
         for (key, value) in
             [("encoder_layerdrop", self.encoder_layerdrop), ("decoder_layerdrop", self.decoder_layerdrop)]
         {
@@ -136,16 +135,15 @@ pub struct BartModel {
     #[module(skip)]
     config: BartConfig,
     #[module(skip)]
+    activate: FeedForward,
+    #[module(skip)]
     kind: BartKind,
     /// The id that the decoder begins with.
     #[module(skip)]
     start: u32,
-    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    /// How it is run.
     #[module(skip)]
-    pub(super) recompute: bool,
-    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
-    #[module(skip)]
-    pub(super) dropout: bool,
+    running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -193,7 +191,11 @@ struct Attention {
 }
 
 impl BartModel {
-    pub(crate) fn build(mut b: Builder<'_>, config: BartConfig, kind: BartKind, start: u32) -> Self {
+    /// # Errors
+    /// When the configuration asks for what is not known.
+    pub(crate) fn build(mut b: Builder<'_>, config: BartConfig, kind: BartKind, start: u32) -> Result<Self, String> {
+        config.check()?;
+        let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
         let (d, std) = (config.d_model, config.init_std as f32);
         let encoder = {
             let mut b = b.enter("encoder");
@@ -232,39 +234,12 @@ impl BartModel {
             Decoder { embed_positions, layers, layernorm_embedding, layer_norm }
         };
         let shared = Embedding::build_shared(&mut b, config.vocab_size, d, std);
-        Self { shared, encoder, decoder, config, kind, start, recompute: false, dropout: false }
+        Ok(Self { shared, encoder, decoder, config, activate, kind, start, running: Running::default() })
     }
 
     /// The configuration.
     pub fn config(&self) -> &BartConfig {
         &self.config
-    }
-
-    /// The id that the decoder begins with.
-    pub(crate) fn start(&self) -> u32 {
-        self.start
-    }
-
-    /// The embedding table, `[V, D]`.
-    pub fn embedding(&self) -> Tensor<2> {
-        self.shared.weight.val()
-    }
-
-    /// All linear layers with their names.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        for (i, layer) in self.encoder.layers.iter_mut().enumerate() {
-            let name = format!("encoder.layers.{i}");
-            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
-            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
-        }
-        for (i, layer) in self.decoder.layers.iter_mut().enumerate() {
-            let name = format!("decoder.layers.{i}");
-            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
-            layer.encoder_attn.linears_mut(&format!("{name}.encoder_attn"), &mut linears);
-            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
-        }
-        linears
     }
 
     fn shape(&self, heads: usize, mask: Mask) -> AttentionShape {
@@ -273,15 +248,8 @@ impl BartModel {
     }
 
     /// The decoder's attention to itself, and to the sources.
-    pub(crate) fn layer_shapes(&self) -> [AttentionShape; 2] {
+    fn layer_shapes(&self) -> [AttentionShape; 2] {
         [Mask::Causal, Mask::Bidirectional].map(|mask| self.shape(self.config.decoder_attention_heads, mask))
-    }
-
-    /// Final hidden states of the decoder, `[N, D]`.
-    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
-        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
-        self.decode(context, encoded, dropping)
     }
 
     /// What the encoder makes of sources, `[M, D]`.
@@ -293,7 +261,7 @@ impl BartModel {
         let placed = self.embed(packed.ids()) + self.positions(embed_positions, &packed.positions());
         let placed = normed(layernorm_embedding.as_ref(), placed);
         let mut x = dropping.apply(placed, self.config.dropout, Place::Embedding);
-        let again = self.recompute && x.is_autodiff();
+        let again = self.running.recompute && x.is_autodiff();
         for (i, layer) in layers.iter().enumerate() {
             let (pass, segments) = (self.pass(i, dropping), Arc::clone(&segments));
             let run = move |layer: &EncoderLayer, [x]: [Tensor<2>; 1]| {
@@ -318,7 +286,7 @@ impl BartModel {
             BartKind::Bart | BartKind::Blenderbot => normed(layernorm_embedding.as_ref(), embedded + positions),
         };
         let mut x = dropping.apply(placed, self.config.dropout, Place::DecoderEmbedding);
-        let again = context.trained_across(self.recompute, &x);
+        let again = context.trained_across(self.running.recompute, &x);
         for (i, layer) in layers.iter().enumerate() {
             let pass = self.pass(self.config.encoder_layers + i, dropping);
             let encoded = encoded.clone().map(branch);
@@ -370,15 +338,71 @@ impl BartModel {
     }
 
     fn pass(&self, block: usize, dropping: Dropping) -> Pass {
-        let activate: fn(Tensor<2>) -> Activated = match self.config.activation_function.as_str() {
-            "relu" => Activated::Relu,
-            "gelu" => |x| Activated::Gelu(Gelu::Exact, x),
-            _ => |x| Activated::Gelu(Gelu::Tanh, x),
-        };
         let BartConfig { dropout, attention_dropout, activation_dropout, .. } = self.config;
         let probabilities =
             Probabilities { added: dropout, attention: attention_dropout, activation: activation_dropout };
-        Pass { block, activate, dropping, probabilities, normalises_before: self.kind.normalises_before() }
+        Pass {
+            block,
+            activate: self.activate,
+            dropping,
+            probabilities,
+            normalises_before: self.kind.normalises_before(),
+        }
+    }
+}
+
+impl Body for BartModel {
+    fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
+        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
+        self.decode(context, encoded, dropping)
+    }
+
+    fn embedding(&self) -> Tensor<2> {
+        self.shared.weight.val()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, layer) in self.encoder.layers.iter_mut().enumerate() {
+            let name = format!("encoder.layers.{i}");
+            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
+            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
+        }
+        for (i, layer) in self.decoder.layers.iter_mut().enumerate() {
+            let name = format!("decoder.layers.{i}");
+            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
+            layer.encoder_attn.linears_mut(&format!("{name}.encoder_attn"), &mut linears);
+            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
+        }
+        linears
+    }
+
+    fn attention(&self) -> [Vec<AttentionShape>; 2] {
+        self.layer_shapes().map(|shape| vec![shape; self.config.decoder_layers])
+    }
+
+    fn facts(&self) -> Facts {
+        let config = &self.config;
+        Facts {
+            vocabulary: config.vocab_size,
+            width: config.d_model,
+            max_positions: Some(config.max_position_embeddings),
+            angles_vary: false,
+            initializer_range: config.init_std as f32,
+            ties_head: config.tie_word_embeddings,
+            head_scale: 1.0,
+            logit_cap: None,
+            decoder_start: Some(self.start),
+        }
+    }
+
+    fn running(&self) -> Running {
+        self.running
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
     }
 }
 
@@ -408,7 +432,7 @@ fn normed(norm: Option<&LayerNorm>, x_nd: Tensor<2>) -> Tensor<2> {
 struct Pass {
     /// Its number: the decoder's come after the encoder's.
     block: usize,
-    activate: fn(Tensor<2>) -> Activated,
+    activate: FeedForward,
     dropping: Dropping,
     probabilities: Probabilities,
     normalises_before: bool,

@@ -1,6 +1,6 @@
 //! Building a model from named tensors: the same constructor reads a checkpoint or draws fresh weights.
 
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Quantised, WeightFormat, is_fused};
 use rand::Rng;
@@ -18,10 +18,11 @@ pub(crate) enum Init {
 
 /// Where tensors come from.
 pub(crate) trait Source {
-    /// The values of the tensor `name`, row-major; `shape` and `init` say what the model expects.
+    /// The values of the tensor `name`, row-major; `shape` and `init` say what the model expects. `None` from a source that has no
+    /// values ([`Shapes`]).
     ///
     /// Problems are collected by the source and reported once the whole model has asked for its tensors.
-    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32>;
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>>;
 
     /// Whether the source holds this tensor: decides on optional ones.
     fn holds(&self, name: &str) -> bool;
@@ -39,12 +40,28 @@ pub(crate) trait Source {
 pub(crate) struct Fresh<'a>(pub &'a mut Stream);
 
 impl Source for Fresh<'_> {
-    fn values(&mut self, _: &str, shape: &[usize], init: Init) -> Vec<f32> {
+    fn values(&mut self, _: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
         let size = shape.iter().product();
-        match init {
+        Some(match init {
             Init::Constant(value) => vec![value; size],
             Init::Normal(deviation) => normal(self.0, size, deviation),
-        }
+        })
+    }
+
+    fn holds(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Names and shapes of the tensors that a model asks for. Nothing is allocated, so a model of any size can be built from it, only to
+/// be asked what it would hold.
+#[derive(Debug, Default)]
+pub(crate) struct Shapes(pub Vec<(String, Vec<usize>)>);
+
+impl Source for Shapes {
+    fn values(&mut self, name: &str, shape: &[usize], _: Init) -> Option<Vec<f32>> {
+        self.0.push((name.to_owned(), shape.to_vec()));
+        None
     }
 
     fn holds(&self, _: &str) -> bool {
@@ -99,8 +116,13 @@ impl<'a> Builder<'a> {
 
     /// The parameter `name` at this level.
     pub(crate) fn param<const R: usize>(&mut self, name: &str, shape: [usize; R], init: Init) -> Param<Tensor<R>> {
-        let values = self.source.values(&format!("{}{name}", self.prefix), &shape, init);
-        Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
+        match self.source.values(&format!("{}{name}", self.prefix), &shape, init) {
+            Some(values) => Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device)),
+            None => {
+                let zeros = move |device: &Device, _| Tensor::zeros(shape, device);
+                Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape.into())
+            }
+        }
     }
 
     /// The weight `name` of a linear layer at this level, where the source holds it quantised.

@@ -4,20 +4,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, is_fused, recompute_of};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, HeadPlace, Layers, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, HeadPlace, TaskType};
 use super::batch::{Batch, Rows, Targets};
 use super::build::{Builder, Fresh, Init, Source};
-use super::checkpoint::Checkpoint;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::layers::{Head, Layers, select_rows};
 use super::lora::Lora;
 use super::parameters::SharedTensor;
 use super::room::Room;
 use super::support;
-use super::trunk::{Family, Trunk};
+use super::trunk::Trunk;
+use super::weights::open_weights;
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 use gradus_kernels::{Precision, Quantisation, WeightFormat};
@@ -48,13 +49,6 @@ pub struct CausalLm {
 /// Logits of a block of rows at most: 64 MiB.
 pub const BLOCK_LOGITS: usize = 16 << 20;
 
-/// A head without bias.
-#[derive(Module, Debug)]
-pub struct Head {
-    /// `[outputs, D]`.
-    pub weight: Param<Tensor<2>>,
-}
-
 impl CausalLm {
     /// Reads the model in `dir` onto `device`, with its adapter where it has one.
     ///
@@ -77,7 +71,7 @@ impl CausalLm {
             return Err(Error::model(&dir.path, "this is a reward model, which predicts no tokens")
                 .with_hint("give it where a reward model is asked for, and a language model here"));
         }
-        let mut checkpoint = Checkpoint::of_model(dir)?;
+        let mut checkpoint = open_weights(dir)?;
         let model = Self::build(&mut checkpoint, dir, weights, device)?;
         checkpoint.finish()?;
         model.with_saved_adapter(dir)
@@ -94,7 +88,7 @@ impl CausalLm {
         }
         let mut tensors = AdapterTensors::open(&found.path)?;
         let (trunk, head, _) = self.adapted_parts();
-        adapter::attach_saved(trunk, head, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        adapter::attach_saved(trunk, head, dir.family()?.base_prefix(), &found.config, &mut tensors)?;
         let brought = if self.head_lora.is_some() { tensors.base_head(self.trunk.dims()) } else { None };
         if let Some(own) = brought {
             // peft saves the head beside its adapter. Packed, it may be rounded.
@@ -161,6 +155,14 @@ impl CausalLm {
         let mut frozen = self.valid();
         frozen.pack_weights(weights);
         frozen
+    }
+
+    /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
+    #[must_use]
+    pub fn quantised(self, format: Quantisation) -> Self {
+        let mut model = self.valid();
+        model.trunk.freeze_weights(format.into());
+        model
     }
 
     /// Packs the weights of trunk and head, unless they are packed already.
@@ -401,13 +403,6 @@ fn adapted(head: LmHead, parts: Option<([Tensor<2>; 2], f32)>, compute: Precisio
         None => head,
         Some((parts, scale)) => head.adapted(parts, scale, compute),
     }
-}
-
-/// Rows `indices` of `x_nd`.
-pub(crate) fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
-    let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
-    let (n, device) = (indices.len(), x_nd.device());
-    x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
 }
 
 /// How the LM head of a model is packed whose layers are packed in `layers`: 4 bits would hurt it most, and QLoRA leaves it

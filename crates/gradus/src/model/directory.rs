@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use gradus_kernels::Quantisation;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::adapter::{self, PeftConfig, TaskType};
-use super::checkpoint::WEIGHT_FILES;
-use super::classifier::Task;
-use super::encoder::EncoderFamily;
+use super::adapter::{CONFIG_FILE, PeftConfig, TaskType};
+use super::classifier::{Scope, Task};
 use super::facts;
+use super::family::{EncoderFamily, Family, defaults};
 use super::hub;
-use super::trunk::{Family, whole_config};
 use crate::error::{Error, Result};
 use crate::files::{self, atomic};
 
@@ -34,6 +34,10 @@ const TOKENIZER_FILES: [&str; 13] = [
 
 /// Those of them that are chat templates.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "additional_chat_templates"];
+
+/// Files that hold the weights of a model, and the indices of shards, the first that is there counts.
+pub(super) const WEIGHT_FILES: [(&str, &str); 2] =
+    [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 /// A model directory on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -283,6 +287,130 @@ impl ModelDir {
         }
     }
 
+    /// How its linear layers are quantised, as its configuration says.
+    pub fn quantisation(&self) -> Option<Quantisation> {
+        let config = self.config.get("quantization_config")?;
+        let says = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+        match (says("load_in_8bit"), says("load_in_4bit")) {
+            (true, _) => Some(Quantisation::Int8),
+            (_, true) => Some(Quantisation::Nf4),
+            _ => None,
+        }
+    }
+
+    /// Refuses weights that are quantised by other means than bitsandbytes'.
+    ///
+    /// # Errors
+    /// When they are.
+    pub(super) fn check_quantisation(&self) -> Result<()> {
+        let method = self.config.get("quantization_config").and_then(|config| config.get("quant_method"));
+        match method.and_then(Value::as_str) {
+            None | Some("bitsandbytes") => Ok(()),
+            Some(method) => {
+                Err(Error::model(self.path.join("config.json"), format!("weights quantised by `{method}`")).with_hint(
+                    "bitsandbytes' INT8 and NF4 can be read; or quantise the original with `gradus quantize`",
+                ))
+            }
+        }
+    }
+
+    /// The family of language models that it belongs to.
+    ///
+    /// # Errors
+    /// When the family is unknown, or an encoder alone.
+    pub(crate) fn family(&self) -> Result<Family> {
+        Family::named(self.model_type()).ok_or_else(|| {
+            let (name, known) = (self.model_type(), Family::ALL.map(Family::name).join(", "));
+            let refuse = |message: String| Error::model(self.path.join("config.json"), message);
+            if EncoderFamily::named(name).is_some() {
+                return refuse(format!("model type `{name}` is an encoder, which predicts no text"))
+                    .with_hint("it can score: `gradus score --classifier DIR`");
+            }
+            if name == "gemma3" {
+                let message = "model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`";
+                let hint = "in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`";
+                return refuse(message.into()).with_hint(hint);
+            }
+            refuse(format!("model type `{name}` is not supported (known: {known})"))
+        })
+    }
+
+    /// The family of encoders that it belongs to.
+    ///
+    /// # Errors
+    /// When it is another kind of model.
+    pub(crate) fn encoder_family(&self) -> Result<EncoderFamily> {
+        EncoderFamily::named(self.model_type()).ok_or_else(|| {
+            let (name, known) = (self.model_type(), EncoderFamily::ALL.map(EncoderFamily::name).join(", "));
+            let message = format!("model type `{name}` is no encoder that is supported (known: {known})");
+            Error::model(self.path.join("config.json"), message)
+        })
+    }
+
+    /// The prefix of the names of all tensors below the head.
+    ///
+    /// # Errors
+    /// When the family is unknown.
+    pub(crate) fn base_prefix(&self) -> Result<&'static str> {
+        match EncoderFamily::named(self.model_type()) {
+            Some(family) => Ok(family.base_prefix()),
+            None => Ok(self.family()?.base_prefix()),
+        }
+    }
+
+    /// `config.json`, and the values that `transformers` takes for keys that it lacks, where families differ.
+    fn whole_config(&self) -> Map<String, Value> {
+        let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");
+        all.extend(self.config.clone());
+        all
+    }
+
+    /// The keys of `config.json` that a computation reads.
+    ///
+    /// # Errors
+    /// When a key is missing or mistyped.
+    pub(crate) fn read_config<C: DeserializeOwned>(&self) -> Result<C> {
+        serde_json::from_value(Value::Object(self.whole_config()))
+            .map_err(|error| Error::model(self.path.join("config.json"), error.to_string()))
+    }
+
+    /// The same model with this head on it, where it is not the one that it has.
+    #[must_use]
+    pub fn with_head(self, head: Option<Task>) -> Self {
+        Self { head, ..self }
+    }
+
+    /// Whether this is a classifier: an encoder with a head that it knows.
+    pub fn is_classifier(&self) -> bool {
+        self.is_encoder() && self.scope().is_some()
+    }
+
+    /// Checks that this is a classifier; of what it says something.
+    ///
+    /// # Errors
+    /// When it is another kind of model.
+    pub(crate) fn check_classifier(&self) -> Result<Scope> {
+        self.encoder_family()?;
+        if let Some(scope) = self.scope() {
+            return Ok(scope);
+        }
+        let found = self.architecture();
+        let message = format!("`{found}` is no classifier (…ForSequenceClassification, …ForTokenClassification)");
+        Err(Error::model(&self.path, message).with_hint("put a head on it with `gradus classify`"))
+    }
+
+    /// The scope of its classifier: of its adapter, or as the class in `architectures` names it.
+    pub(super) fn scope(&self) -> Option<Scope> {
+        match self.adapter.as_ref().map(|adapter| adapter.config.task_type) {
+            Some(TaskType::SequenceClassification) => Some(Scope::Sequence),
+            Some(TaskType::TokenClassification) => Some(Scope::Token),
+            Some(TaskType::CausalLm | TaskType::Seq2SeqLm) => None,
+            None => [Scope::Sequence, Scope::Token]
+                .into_iter()
+                .find(|scope| self.architecture().ends_with(scope.class_end())),
+        }
+    }
+
     /// The directory of its tokenizer.
     pub fn tokenizer_dir(&self) -> &Path {
         self.tokenizer.as_deref().unwrap_or(&self.path)
@@ -347,7 +475,7 @@ impl ModelDir {
         if self.is_encoder() {
             return Ok(false);
         }
-        Ok(Family::of(self)?.has_encoder())
+        Ok(self.family()?.has_encoder())
     }
 
     /// Checks that texts can be continued with this model.
@@ -355,7 +483,7 @@ impl ModelDir {
     /// # Errors
     /// When the family is unknown, or an encoder alone.
     pub(crate) fn check_writes(&self) -> Result<()> {
-        Family::of(self).map(drop)
+        self.family().map(drop)
     }
 
     /// Checks that this is an encoder alone.
@@ -363,7 +491,7 @@ impl ModelDir {
     /// # Errors
     /// When the family is unknown, or another kind.
     pub(crate) fn check_reads(&self) -> Result<()> {
-        EncoderFamily::of(self).map(drop)
+        self.encoder_family().map(drop)
     }
 
     /// The first and the last id of every completion, where the generation configuration (or the model's) forces them: of a
@@ -386,7 +514,7 @@ impl ModelDir {
     /// # Errors
     /// When nothing does.
     pub(crate) fn decoder_start(&self) -> Result<u32> {
-        let whole = whole_config(self);
+        let whole = self.whole_config();
         let sources = [Some(&self.config), self.generation_config.as_ref(), Some(&whole)];
         let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
         let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {
@@ -446,9 +574,9 @@ impl AdapterDir {
     /// # Errors
     /// When there is none, or it uses what is not supported.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = path.join(adapter::CONFIG_FILE);
+        let file = path.join(CONFIG_FILE);
         if !file.is_file() {
-            return Err(Error::model(path, format!("no `{}`: this is not an adapter", adapter::CONFIG_FILE))
+            return Err(Error::model(path, format!("no `{}`: this is not an adapter", CONFIG_FILE))
                 .with_hint("an adapter holds `adapter_config.json` and `adapter_model.safetensors`"));
         }
         let left = read_object(&path.join(TRAINED_FILE))?.unwrap_or_default();
@@ -461,7 +589,7 @@ impl AdapterDir {
 fn is_adapter(path: &Path) -> bool {
     let holds = |name: &str| path.join(name).is_file();
     let has_weights = WEIGHT_FILES.iter().any(|(single, index)| holds(single) || holds(index));
-    holds(adapter::CONFIG_FILE) && !has_weights
+    holds(CONFIG_FILE) && !has_weights
 }
 
 /// Copies a file or a folder; what is missing is left out.
@@ -504,4 +632,12 @@ fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
+}
+
+/// The directory of a model given by name or path.
+///
+/// # Errors
+/// When there is none, or it is not a model's.
+pub fn open_model(name: &str) -> Result<ModelDir> {
+    ModelDir::open(&hub::resolve(name, &mut |_, _, _| {})?)
 }

@@ -135,6 +135,14 @@ impl Dropping {
     }
 }
 
+/// Refuses what is no probability of dropout. With probability 1 nothing but zeros would be left.
+pub(super) fn check_probability(key: &str, value: f32) -> Result<(), String> {
+    match (0.0..1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("`{key}` is {value}, but a probability of dropout is at least 0 and below 1")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use burn::tensor::Device;

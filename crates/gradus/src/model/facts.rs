@@ -8,8 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::decoder::with_defaults;
-use super::encoder::EncoderFamily;
-use super::trunk::Family;
+use super::family::{EncoderFamily, Family};
 use crate::error::{Error, Result, excerpt};
 
 /// What a key holds.

@@ -4,9 +4,11 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_fused_dropping, recompute};
+use gradus_kernels::{AttentionShape, Mask, attention_fused_dropping, recompute};
 use serde::Deserialize;
 
+use super::activation::{Activation, FeedForward};
+use super::body::{Body, Facts, Running};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -82,12 +84,11 @@ pub struct Gpt2Model {
     ln_f: LayerNorm,
     #[module(skip)]
     config: Gpt2Config,
-    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
     #[module(skip)]
-    pub(super) recompute: bool,
-    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    activate: FeedForward,
+    /// How it is run.
     #[module(skip)]
-    pub(super) dropout: bool,
+    running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -111,7 +112,10 @@ struct Mlp {
 }
 
 impl Gpt2Model {
-    pub(crate) fn build(mut b: Builder<'_>, config: Gpt2Config) -> Self {
+    /// # Errors
+    /// When the activation is not known.
+    pub(crate) fn build(mut b: Builder<'_>, config: Gpt2Config) -> Result<Self, String> {
+        let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
         let (d, std) = (config.n_embd, config.initializer_range as f32);
         let (inner, epsilon) = (config.n_inner.unwrap_or(4 * d), config.layer_norm_epsilon);
         // Fresh residual projections are scaled down by √(2L), as in `transformers`.
@@ -134,39 +138,20 @@ impl Gpt2Model {
             Block { ln_1, attn, ln_2, mlp }
         });
         let h = blocks.collect();
-        Self {
+        Ok(Self {
             wte: Embedding::build(b.enter("wte"), config.vocab_size, d, std),
             wpe: Embedding::build(b.enter("wpe"), config.n_positions, d, std),
             h,
             ln_f: LayerNorm::build(b.enter("ln_f"), d, epsilon),
             config,
-            recompute: false,
-            dropout: false,
-        }
+            activate,
+            running: Running::default(),
+        })
     }
 
     /// The configuration.
     pub fn config(&self) -> &Gpt2Config {
         &self.config
-    }
-
-    /// The embedding table, `[V, D]`.
-    pub fn embedding(&self) -> Tensor<2> {
-        self.wte.weight.val()
-    }
-
-    /// All linear layers with their names.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let parts = self.h.iter_mut().enumerate().flat_map(|(i, block)| {
-            let Block { attn, mlp, .. } = block;
-            [
-                (format!("h.{i}.attn.c_attn"), &mut attn.c_attn),
-                (format!("h.{i}.attn.c_proj"), &mut attn.c_proj),
-                (format!("h.{i}.mlp.c_fc"), &mut mlp.c_fc),
-                (format!("h.{i}.mlp.c_proj"), &mut mlp.c_proj),
-            ]
-        });
-        parts.collect()
     }
 
     /// The shape of every layer's attention, before layer-dependent scaling.
@@ -191,16 +176,17 @@ impl Gpt2Model {
             false => shape,
         }
     }
+}
 
-    /// Final hidden states, `[N, D]`.
-    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
+impl Body for Gpt2Model {
+    fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
         let x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
         let mut x = dropping.apply(x, self.config.embd_pdrop, Place::Embedding);
-        let again = context.trained_segments(self.recompute, &x);
+        let again = context.trained_segments(self.running.recompute, &x);
         for (layer, block) in self.h.iter().enumerate() {
             let (shape, dropout) = (self.layer_shape(layer), dropping.attention(self.config.attn_pdrop, layer));
-            let pass = Pass { layer, activate: self.activation(), dropping, probability: self.config.resid_pdrop };
+            let pass = Pass { layer, activate: self.activate, dropping, probability: self.config.resid_pdrop };
             x = match again.clone() {
                 Some(segments) => recompute(block, x, move |block: &Block, x| {
                     block.forward(x, pass, |qkv| attention_fused_dropping(qkv, dropout, &segments, shape))
@@ -211,12 +197,48 @@ impl Gpt2Model {
         self.ln_f.forward(x)
     }
 
-    fn activation(&self) -> fn(Tensor<2>) -> Activated {
-        match self.config.activation_function.as_str() {
-            "relu" => Activated::Relu,
-            "gelu" => |x| Activated::Gelu(Gelu::Exact, x),
-            _ => |x| Activated::Gelu(Gelu::Tanh, x),
+    fn embedding(&self) -> Tensor<2> {
+        self.wte.weight.val()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let parts = self.h.iter_mut().enumerate().flat_map(|(i, block)| {
+            let Block { attn, mlp, .. } = block;
+            [
+                (format!("h.{i}.attn.c_attn"), &mut attn.c_attn),
+                (format!("h.{i}.attn.c_proj"), &mut attn.c_proj),
+                (format!("h.{i}.mlp.c_fc"), &mut mlp.c_fc),
+                (format!("h.{i}.mlp.c_proj"), &mut mlp.c_proj),
+            ]
+        });
+        parts.collect()
+    }
+
+    fn attention(&self) -> [Vec<AttentionShape>; 2] {
+        [(0..self.config.n_layer).map(|layer| self.layer_shape(layer)).collect(), Vec::new()]
+    }
+
+    fn facts(&self) -> Facts {
+        let config = &self.config;
+        Facts {
+            vocabulary: config.vocab_size,
+            width: config.n_embd,
+            max_positions: Some(config.n_positions),
+            angles_vary: false,
+            initializer_range: config.initializer_range as f32,
+            ties_head: config.tie_word_embeddings,
+            head_scale: 1.0,
+            logit_cap: None,
+            decoder_start: None,
         }
+    }
+
+    fn running(&self) -> Running {
+        self.running
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
     }
 }
 
@@ -224,7 +246,7 @@ impl Gpt2Model {
 #[derive(Clone, Copy)]
 struct Pass {
     layer: usize,
-    activate: fn(Tensor<2>) -> Activated,
+    activate: FeedForward,
     dropping: Dropping,
     /// Of what is added.
     probability: f32,

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use hf_hub::api::sync::{Api, ApiError};
 
-use super::ModelDir;
 use crate::error::{Error, Result};
 use crate::hub::{OnHub, OnProgress};
 use crate::run::RunDir;
@@ -49,14 +48,6 @@ pub fn model_of(path: &Path) -> Result<PathBuf> {
         Error::model(path, "a run without a model: it has neither `model/` nor `best/` nor a checkpoint")
             .with_hint("go on with it until its first checkpoint")
     })
-}
-
-/// The directory of a model given by name or path.
-///
-/// # Errors
-/// When there is none, or it is not a model's.
-pub fn open_model(name: &str) -> Result<ModelDir> {
-    ModelDir::open(&resolve(name, &mut |_, _, _| {})?)
 }
 
 /// `owner/name` or `name`, without anything that only paths have.

@@ -1,12 +1,15 @@
 //! The layers that all families share, with the field names of the safetensors keys.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, is_fused};
+use rayon::prelude::*;
 
 use super::build::{Builder, Init};
+use super::directory::ModelDir;
 use super::dropout::DropoutStream;
 use super::lora::Lora;
+use crate::error::Result;
 
 /// A linear layer.
 #[derive(Module, Debug)]
@@ -279,3 +282,75 @@ impl RmsNorm {
         self.forward(x_nd.reshape([n * d / width, width])).reshape([n, d])
     }
 }
+
+/// A head without bias.
+#[derive(Module, Debug)]
+pub struct Head {
+    /// `[outputs, D]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+/// Rows `indices` of `x_nd`.
+pub(crate) fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
+    let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
+    let (n, device) = (indices.len(), x_nd.device());
+    x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
+}
+
+/// The layers below a head, which can be set up for training: a [`Trunk`](super::Trunk), or an [`Encoder`](super::Encoder).
+pub trait Layers {
+    /// All linear layers with their names.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
+
+    /// The device of the weights.
+    fn device(&self) -> Device;
+
+    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
+    fn set_precision(&mut self, precision: Precision) {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
+    }
+
+    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
+    /// that would change their values.
+    fn freeze_weights(&mut self, format: WeightFormat) {
+        if is_fused(&self.device()) || format != WeightFormat::F32 {
+            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
+        }
+    }
+
+    /// Has the backward pass run the blocks again instead of keeping what they computed.
+    fn set_recompute(&mut self, recompute: bool);
+
+    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    fn set_dropout(&mut self, dropout: bool);
+
+    /// Refuses to train all weights of a quantised model; `dir` is where it was read from.
+    ///
+    /// # Errors
+    /// When a linear layer is quantised.
+    fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
+}
+
+/// [`Layers`] by the methods of the same names that the type has.
+macro_rules! impl_layers {
+    ($below:ty) => {
+        impl $crate::model::Layers for $below {
+            fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+                self.linears_mut()
+            }
+            fn device(&self) -> Device {
+                self.device()
+            }
+            fn set_recompute(&mut self, recompute: bool) {
+                self.set_recompute(recompute);
+            }
+            fn set_dropout(&mut self, dropout: bool) {
+                self.set_dropout(dropout);
+            }
+            fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
+                self.check_trainable(dir)
+            }
+        }
+    };
+}
+pub(super) use impl_layers;

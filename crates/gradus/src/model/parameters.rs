@@ -1,13 +1,15 @@
 //! Walking a model's parameters by name: for saving, counting and optimising.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, bf16, f16};
 use safetensors::tensor::{Dtype, View};
 
 use super::directory::SavedWeights;
-use crate::files::NamedTensor;
+use crate::error::Result;
+use crate::files::{self, NamedTensor};
 
 /// Tracks the path of names while a module is walked. Enum variants are not part of a name, and neither is the `_` at the end
 /// of a field that would otherwise be a word of the language (`self_`).
@@ -195,4 +197,14 @@ pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor<'static>> {
     let mut collect = Collect { path: NamePath::default(), tensors: Vec::new() };
     module.visit(&mut collect);
     collect.tensors
+}
+
+/// Writes tensors as one safetensors file.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
+    let views = tensors.iter().map(|tensor| (tensor.name.as_str(), *tensor));
+    let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
+    files::write_safetensors(views, metadata, path)
 }

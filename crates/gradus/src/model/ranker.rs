@@ -4,12 +4,13 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Precision, WeightFormat};
 
-use super::adapter::{Adaptable, Attached, Layers, PeftConfig};
+use super::adapter::{Adaptable, Attached, PeftConfig};
 use super::batch::{Rows, Sequence};
 use super::classifier::{Classifier, Reading, Scope, Task};
 use super::directory::ModelDir;
 use super::dropout::DropoutStream;
 use super::encoder::Text;
+use super::layers::Layers;
 use super::reward_model::RewardModel;
 use super::room::Room;
 use crate::error::Result;

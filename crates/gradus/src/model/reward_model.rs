@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Precision, WeightFormat};
+use gradus_kernels::{Precision, Quantisation, WeightFormat};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::batch::{Batch, Rows};
 use super::build;
 use super::build::{Builder, Init, Source, normal};
-use super::causal::{CausalLm, select_rows};
-use super::checkpoint::Checkpoint;
+use super::causal::CausalLm;
 use super::context::Context;
 use super::directory::ModelDir;
+use super::layers::{Layers, select_rows};
 use super::scalar_head::{HeadLayers, ScalarHead};
-use super::trunk::{Family, Trunk};
+use super::trunk::Trunk;
+use super::weights::open_weights;
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
@@ -57,7 +58,7 @@ impl RewardModel {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
-        Family::of(dir)?;
+        dir.family()?;
         if !dir.is_reward_model() {
             let found = dir.architecture();
             return Err(Error::model(
@@ -66,7 +67,7 @@ impl RewardModel {
             )
             .with_hint("train one with `gradus reward`"));
         }
-        let mut checkpoint = Checkpoint::of_model(dir)?;
+        let mut checkpoint = open_weights(dir)?;
         if !dir.has_score() {
             // The adapter brings the head.
             checkpoint = checkpoint
@@ -77,7 +78,7 @@ impl RewardModel {
         checkpoint.finish()?;
         let Some(found) = &dir.adapter else { return Ok(model) };
         let mut tensors = AdapterTensors::open(&found.path)?;
-        adapter::attach_saved(&mut model.trunk, None, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
+        adapter::attach_saved(&mut model.trunk, None, dir.family()?.base_prefix(), &found.config, &mut tensors)?;
         match tensors.score(model.trunk.dims().1, device) {
             Some(score) => model.score = score,
             None if dir.has_score() => {}
@@ -101,7 +102,7 @@ impl RewardModel {
     ) -> Result<Self> {
         // The stream is used once, for the head: a clone can live in the closure.
         let mut own = stream.clone();
-        let mut checkpoint = Checkpoint::of_model(dir)?.with_fresh(move |name, shape, _| {
+        let mut checkpoint = open_weights(dir)?.with_fresh(move |name, shape, _| {
             let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
             (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
         });
@@ -177,6 +178,14 @@ impl RewardModel {
         frozen
     }
 
+    /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
+    #[must_use]
+    pub fn quantised(self, format: Quantisation) -> Self {
+        let mut model = self.valid();
+        model.trunk.freeze_weights(format.into());
+        model
+    }
+
     /// What is computed of `rows`; see [`Trunk::batch`].
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         self.trunk.batch(rows)
@@ -223,8 +232,8 @@ impl Adaptable for RewardModel {
 struct Zeros;
 
 impl Source for Zeros {
-    fn values(&mut self, _: &str, shape: &[usize], _: Init) -> Vec<f32> {
-        vec![0.0; shape.iter().product()]
+    fn values(&mut self, _: &str, shape: &[usize], _: Init) -> Option<Vec<f32>> {
+        Some(vec![0.0; shape.iter().product()])
     }
 
     fn holds(&self, _: &str) -> bool {

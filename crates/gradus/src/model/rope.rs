@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::trunk::Family;
+use super::family::Family;
 
 /// The rotary parameters of a model.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,14 +11,12 @@ use serde_json::{Map, Value, json};
 use super::adapter::{self, Adaptable};
 use super::causal::CausalLm;
 use super::classifier::{Classifier, Head};
-use super::directory::{ModelDir, SavedWeights};
-use super::encoder::EncoderFamily;
-use super::parameters::{SharedTensor, shared_tensors};
-use super::quant;
+use super::directory::{ModelDir, SavedWeights, write_head};
+use super::parameters::{SharedTensor, shared_tensors, write_safetensors};
+use super::quantised;
 use super::reward_model::RewardModel;
-use super::trunk::{Family, Trunk};
+use super::trunk::Trunk;
 use crate::error::{Error, Result};
-use crate::files;
 
 /// The largest file of weights, in bytes: beyond it they are sharded (the limit of transformers 5).
 const SHARD_BYTES: usize = 50_000_000_000;
@@ -33,7 +31,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
         return adapter::save(&model.trunk, model.head_tensors(), config, source, to);
     }
     let mut config = source.config.clone();
-    config.insert("architectures".into(), json!([Family::of(source)?.language_class()]));
+    config.insert("architectures".into(), json!([source.family()?.language_class()]));
     if model.lm_head.is_some() {
         config.insert("tie_word_embeddings".into(), json!(false));
         if source.model_type() == "t5" {
@@ -70,7 +68,7 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
         return adapter::save(&model.trunk, score, config, source, to);
     }
     let mut config = source.config.clone();
-    config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", Family::of(source)?.class())]));
+    config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", source.family()?.class())]));
     config.insert("num_labels".into(), json!(1));
     config.insert("id2label".into(), json!({ "0": "LABEL_0" }));
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
@@ -87,13 +85,15 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
 /// # Errors
 /// When a file cannot be written.
 pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Result<()> {
-    let (family, task) = (EncoderFamily::of(source)?, model.task());
+    let (family, task) = (source.encoder_family()?, model.task());
     if let Some(config) = model.adapter() {
         let mut tensors = shared_tensors(model);
         tensors.iter_mut().for_each(|tensor| tensor.name = Classifier::on_disk(&tensor.name, family));
         tensors.retain(|tensor| Head::part(family, &tensor.name).is_some_and(|part| config.trains_head(part)));
         adapter::save(&model.encoder, tensors, config, source, to)?;
-        return task.write_beside(to);
+        let mut head = Map::new();
+        task.describe(&mut head);
+        return write_head(head, to);
     }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([format!("{}{}", family.class(), task.scope.class_end())]));
@@ -109,7 +109,7 @@ pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Resu
 
 /// The parameters under their names on disk: the trunk's get the family's prefix, its quantised layers are several tensors.
 fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Result<Vec<SharedTensor>> {
-    let prefix = Family::of(source)?.base_prefix();
+    let prefix = source.family()?.base_prefix();
     let mut packed: BTreeMap<String, FrozenWeight> = trunk.packed_weights().into_iter().collect();
     let mut tensors = Vec::new();
     for mut tensor in shared_tensors(model) {
@@ -127,7 +127,7 @@ fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Re
                 let weight = weight.quantised().ok_or_else(|| {
                     Error::model(&source.path, format!("`{name}` is packed for sampling, and cannot be written"))
                 })?;
-                tensors.extend(quant::tensors(name.trim_end_matches(".weight"), weight));
+                tensors.extend(quantised::tensors(name.trim_end_matches(".weight"), weight));
             }
         }
     }
@@ -137,7 +137,7 @@ fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Re
 /// Says in `config` how the trunk is quantised, if it is; `head` is what stands on it.
 fn describe_quantisation(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
     match trunk.quantisation() {
-        Some(format) => config.insert("quantization_config".into(), quant::quantization_config(format, head)),
+        Some(format) => config.insert("quantization_config".into(), quantised::quantization_config(format, head)),
         None => config.remove("quantization_config"),
     };
 }
@@ -288,12 +288,6 @@ fn save_weights(tensors: Vec<SharedTensor>, weights: SavedWeights, to: &Path, li
     });
     let Value::Object(index) = index else { unreachable!("an object literal") };
     write_json(&to.join("model.safetensors.index.json"), index)
-}
-
-pub(super) fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
-    let views = tensors.iter().map(|tensor| (tensor.name.as_str(), *tensor));
-    let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
-    files::write_safetensors(views, metadata, path)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::build::{Builder, Init};
-use super::causal::Head;
+use super::layers::Head;
 
 /// How many layers a scalar head has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -119,12 +119,12 @@ mod tests {
     struct Counting(u32);
 
     impl Source for Counting {
-        fn values(&mut self, _: &str, shape: &[usize], _: Init) -> Vec<f32> {
+        fn values(&mut self, _: &str, shape: &[usize], _: Init) -> Option<Vec<f32>> {
             let mut next = || {
                 self.0 += 1;
                 (0.1 * f64::from(self.0)).sin() as f32
             };
-            (0..shape.iter().product()).map(|_| next()).collect()
+            Some((0..shape.iter().product()).map(|_| next()).collect())
         }
 
         fn holds(&self, name: &str) -> bool {

@@ -1,14 +1,21 @@
 //! The sizes of a model, from its `config.json` alone: what memory and arithmetic follow from.
 
+use std::collections::{HashMap, HashSet};
+
 use super::Quantisation;
-use super::bart::{BartConfig, BartKind};
+use super::adapter::{HEAD, PeftConfig, TaskType};
+use super::bart::BartConfig;
+use super::build::{Builder, Shapes};
 use super::decoder::{Anatomy, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
+use super::family::{EncoderFamily, Family};
 use super::gpt2::Gpt2Config;
+use super::layers::Linear;
 use super::room::Room;
 use super::t5::T5Config;
-use super::trunk::{Family, read_config};
+use super::trunk::Trunk;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
 /// The sizes of a model. All counts are of numbers, not bytes.
@@ -30,8 +37,6 @@ pub struct ModelShape {
     pub head_dim: usize,
     /// Width of the feed-forward layer.
     pub inner: usize,
-    /// Rows of the table of learned positions; 0 with rotary ones.
-    pub learned_positions: usize,
     /// The longest sequence that can be sampled and trained alike, where there is a limit.
     pub max_positions: Option<usize>,
     /// The longest sequence that the model is made for, where there is a limit. It is longer than `max_positions` where
@@ -49,9 +54,15 @@ pub struct ModelShape {
     pub quantised: Option<Quantisation>,
     /// Width of the encoder's feed-forward layer.
     pub encoder_inner: usize,
-    /// Biases of one block, and all norms of a decoder's. Of a T5: the two tables of biases by distance. Of a BART: all biases,
-    /// norms, and the second table of positions.
-    biases: usize,
+    /// Numbers of all tensors below the head, and of those that are weights of linear layers.
+    counts: Counts,
+}
+
+/// How many numbers a trunk or an encoder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counts {
+    all: usize,
+    of_linears: usize,
 }
 
 /// A linear layer of a block.
@@ -93,10 +104,6 @@ pub enum Block {
     Encoder {
         /// Whether the feed-forward layer has a gate.
         gated: bool,
-        /// Weights of the linear layers; blocks may share theirs.
-        matrices: usize,
-        /// All other weights.
-        others: usize,
     },
 }
 
@@ -107,15 +114,13 @@ impl ModelShape {
     /// When the family is unknown, a key is missing, or sizes do not fit each other.
     pub fn of(dir: &ModelDir) -> Result<Self> {
         if dir.is_encoder() {
-            return Ok(Self::encoder(Encoder::sizes(dir)?));
+            return Ok(Self { counts: counted(dir)?, ..Self::encoder(Encoder::sizes(dir)?) });
         }
-        let shape = match Family::of(dir)? {
-            Family::Gpt2 => Self::gpt2(&read_config(dir)?),
-            Family::T5 => Self::t5(dir, &read_config(dir)?, true)?,
-            Family::Mt5 => Self::t5(dir, &read_config(dir)?, false)?,
-            family @ (Family::Bart | Family::Blenderbot | Family::BlenderbotSmall) => {
-                Self::bart(&read_config(dir)?, family.bart_kind())
-            }
+        let shape = match dir.family()? {
+            Family::Gpt2 => Self::gpt2(&dir.read_config()?),
+            Family::T5 => Self::t5(dir, &dir.read_config()?, true)?,
+            Family::Mt5 => Self::t5(dir, &dir.read_config()?, false)?,
+            Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => Self::bart(&dir.read_config()?),
             family @ (Family::Llama
             | Family::Mistral
             | Family::Qwen2
@@ -126,7 +131,7 @@ impl ModelShape {
             | Family::Phi3
             | Family::Olmo2) => Self::decoder(dir, family)?,
         };
-        Ok(Self { quantised: dir.quantisation(), ..shape })
+        Ok(Self { quantised: dir.quantisation(), counts: counted(dir)?, ..shape })
     }
 
     fn gpt2(config: &Gpt2Config) -> Self {
@@ -141,7 +146,6 @@ impl ModelShape {
             kv_heads: config.n_head,
             head_dim: d / config.n_head.max(1),
             inner,
-            learned_positions: config.n_positions,
             max_positions: Some(config.n_positions),
             made_for: Some(config.n_positions),
             angles_vary: false,
@@ -149,8 +153,7 @@ impl ModelShape {
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantised: None,
-            // Of the four linear layers, 3D + D + inner + D, and of both norms.
-            biases: 5 * d + inner + 2 * d,
+            counts: Counts::default(),
         }
     }
 
@@ -167,7 +170,6 @@ impl ModelShape {
             kv_heads: config.kv_heads(),
             head_dim: config.head_dim(),
             inner: config.intermediate_size,
-            learned_positions: 0,
             max_positions: Some(anatomy.max_positions()),
             made_for: Some(anatomy.made_for()),
             angles_vary: anatomy.limit().is_some(),
@@ -179,12 +181,12 @@ impl ModelShape {
             qk_norm: anatomy.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
             quantised: None,
-            biases: anatomy.bias_numbers(&config) + anatomy.norm_numbers(&config),
+            counts: Counts::default(),
         })
     }
 
     fn encoder(sizes: Sizes) -> Self {
-        let Sizes { vocabulary, width, layers, heads, head_dim, inner, max_positions, gated, matrices, others } = sizes;
+        let Sizes { vocabulary, width, layers, heads, head_dim, inner, max_positions, gated } = sizes;
         Self {
             vocabulary,
             width,
@@ -195,15 +197,14 @@ impl ModelShape {
             kv_heads: heads,
             head_dim,
             inner,
-            learned_positions: 0,
             max_positions,
             made_for: max_positions,
             angles_vary: false,
-            block: Block::Encoder { gated, matrices, others },
+            block: Block::Encoder { gated },
             qk_norm: false,
             tied: true,
             quantised: None,
-            biases: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -220,7 +221,6 @@ impl ModelShape {
             kv_heads: config.num_heads,
             head_dim: config.d_kv,
             inner: config.d_ff,
-            learned_positions: 0,
             max_positions: None,
             made_for: None,
             angles_vary: false,
@@ -229,16 +229,12 @@ impl ModelShape {
             // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
             tied: config.tie_word_embeddings && scales,
             quantised: None,
-            biases: 2 * config.relative_attention_num_buckets * config.num_heads,
+            counts: Counts::default(),
         })
     }
 
-    fn bart(config: &BartConfig, kind: BartKind) -> Self {
+    fn bart(config: &BartConfig) -> Self {
         let (d, heads) = (config.d_model, config.decoder_attention_heads);
-        let positions = config.max_position_embeddings + kind.offset();
-        // Attention 4 D, or twice that, and the feed-forward layer I + D; a norm after each; one more in each stack.
-        let of_encoder = config.encoder_layers * (4 * d + config.encoder_ffn_dim + d + 2 * 2 * d);
-        let of_decoder = config.decoder_layers * (8 * d + config.decoder_ffn_dim + d + 3 * 2 * d);
         Self {
             vocabulary: config.vocab_size,
             width: d,
@@ -249,7 +245,6 @@ impl ModelShape {
             kv_heads: heads,
             head_dim: d / heads.max(1),
             inner: config.decoder_ffn_dim,
-            learned_positions: positions,
             max_positions: Some(config.max_position_embeddings),
             made_for: Some(config.max_position_embeddings),
             angles_vary: false,
@@ -257,7 +252,7 @@ impl ModelShape {
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantised: None,
-            biases: of_encoder + of_decoder + 2 * 2 * d + positions * d,
+            counts: Counts::default(),
         }
     }
 
@@ -281,102 +276,38 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// The linear layers of a block: of attention to itself, to the sources, and of the feed-forward layer. Those of an
-    /// encoder alone have no names here: nothing is put on them.
-    fn linears_of_block(&self, i: usize) -> [Vec<(&'static str, usize, usize)>; 3] {
-        let (d, q, k) = (self.width, self.q_width(), self.kv_width());
-        match self.block {
-            Block::Gpt2 => [
-                vec![("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d)],
-                Vec::new(),
-                vec![("mlp.c_fc", d, i), ("mlp.c_proj", i, d)],
-            ],
-            Block::Encoder { .. } => [Vec::new(), Vec::new(), Vec::new()],
-            Block::Decoder { fused: true, .. } => [
-                vec![("self_attn.qkv_proj", d, q + 2 * k), ("self_attn.o_proj", q, d)],
-                Vec::new(),
-                vec![("mlp.gate_up_proj", d, 2 * i), ("mlp.down_proj", i, d)],
-            ],
-            Block::Decoder { fused: false, .. } => [
-                vec![
-                    ("self_attn.q_proj", d, q),
-                    ("self_attn.k_proj", d, k),
-                    ("self_attn.v_proj", d, k),
-                    ("self_attn.o_proj", q, d),
-                ],
-                Vec::new(),
-                vec![("mlp.gate_proj", d, i), ("mlp.up_proj", d, i), ("mlp.down_proj", i, d)],
-            ],
-            Block::T5 { gated } => {
-                let attention = vec![("q", d, q), ("k", d, k), ("v", d, k), ("o", q, d)];
-                let fed = match gated {
-                    true => vec![("wi_0", d, i), ("wi_1", d, i), ("wo", i, d)],
-                    false => vec![("wi", d, i), ("wo", i, d)],
-                };
-                [attention.clone(), attention, fed]
-            }
-            Block::Bart => {
-                let attention = vec![("q_proj", d, q), ("k_proj", d, k), ("v_proj", d, k), ("out_proj", q, d)];
-                [attention.clone(), attention, vec![("fc1", d, i), ("fc2", i, d)]]
+    /// How many numbers the adapter `config` has on this model, the one in `dir`, and whether some are on feed-forward layers.
+    ///
+    /// # Errors
+    /// When the family is unknown, or a pattern is no regular expression.
+    pub(crate) fn adapter_size(&self, config: &PeftConfig, dir: &ModelDir) -> Result<(usize, bool)> {
+        let (prefix, matcher) = (dir.base_prefix()?, config.matcher()?);
+        let (mut numbers, mut feed_forward) = (0, false);
+        for LinearShape { name, inputs, outputs, is_fed } in linear_layers(dir)? {
+            let name = format!("{prefix}{name}");
+            if matcher.matches(&name) {
+                let (rank, _) = matcher.rank_and_scale(&name);
+                numbers += rank * (inputs + outputs) + if config.use_dora { outputs } else { 0 };
+                feed_forward |= is_fed;
             }
         }
-    }
-
-    /// All linear layers of the trunk.
-    pub fn linear_layers(&self) -> Vec<LinearShape> {
-        let [of_encoder, of_decoder] = [self.encoder_inner, self.inner].map(|inner| self.linears_of_block(inner));
-        let mut found = Vec::new();
-        let mut add = |parts: &[Vec<(&str, usize, usize)>; 3], part: usize, prefix: String| {
-            found.extend(parts[part].iter().map(|&(name, inputs, outputs)| LinearShape {
-                name: format!("{prefix}.{name}"),
-                inputs,
-                outputs,
-                is_fed: part == 2,
-            }));
-        };
-        for layer in 0..self.encoder_layers {
-            match self.block {
-                Block::Bart => {
-                    add(&of_encoder, 0, format!("encoder.layers.{layer}.self_attn"));
-                    add(&of_encoder, 2, format!("encoder.layers.{layer}"));
-                }
-                _ => {
-                    add(&of_encoder, 0, format!("encoder.block.{layer}.layer.0.SelfAttention"));
-                    add(&of_encoder, 2, format!("encoder.block.{layer}.layer.1.DenseReluDense"));
-                }
-            }
+        if dir.is_encoder() {
+            // The layer before the labels, which is trained with it.
+            numbers += self.width * self.width;
         }
-        for layer in 0..self.layers {
-            match self.block {
-                Block::Encoder { .. } => {}
-                Block::Gpt2 => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("h.{layer}"))),
-                Block::Decoder { .. } => {
-                    [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("layers.{layer}")));
-                }
-                Block::T5 { .. } => {
-                    add(&of_decoder, 0, format!("decoder.block.{layer}.layer.0.SelfAttention"));
-                    add(&of_decoder, 1, format!("decoder.block.{layer}.layer.1.EncDecAttention"));
-                    add(&of_decoder, 2, format!("decoder.block.{layer}.layer.2.DenseReluDense"));
-                }
-                Block::Bart => {
-                    add(&of_decoder, 0, format!("decoder.layers.{layer}.self_attn"));
-                    add(&of_decoder, 1, format!("decoder.layers.{layer}.encoder_attn"));
-                    add(&of_decoder, 2, format!("decoder.layers.{layer}"));
-                }
-            }
+        if config.task_type == TaskType::SequenceClassification {
+            numbers += self.width;
         }
-        found
+        if config.task_type == TaskType::CausalLm && matcher.matches_head(HEAD) {
+            let (rank, _) = matcher.rank_and_scale(HEAD);
+            numbers += rank * (self.width + self.vocabulary);
+        }
+        Ok((numbers, feed_forward))
     }
 
     /// Weights of all blocks that enter matrix products: without an encoder every token passes through each once.
     pub fn trunk_matrices(&self) -> usize {
-        if let Block::Encoder { matrices, .. } = self.block {
-            return matrices;
-        }
-        let size = |parts: &[(&str, usize, usize)]| parts.iter().map(|(_, i, o)| i * o).sum::<usize>();
-        let [own, across, fed] = self.linears_of_block(self.inner).map(|part| size(&part));
-        let [encoder_own, _, encoder_fed] = self.linears_of_block(self.encoder_inner).map(|part| size(&part));
-        self.layers * (own + across + fed) + self.encoder_layers * (encoder_own + encoder_fed)
+        self.counts.of_linears
     }
 
     /// Weights of the LM head, tied or not: every predicted token passes through each once.
@@ -386,21 +317,63 @@ impl ModelShape {
 
     /// All weights below the head.
     pub fn trunk_parameters(&self) -> usize {
-        let d = self.width;
-        let norms = match self.block {
-            Block::Gpt2 => self.layers * (self.biases + 2 * d) + 2 * d,
-            Block::Decoder { .. } => self.layers * self.biases + d,
-            Block::T5 { .. } => self.biases + d * (3 * self.layers + 2 * self.encoder_layers + 2),
-            Block::Bart => self.biases,
-            Block::Encoder { matrices, others, .. } => return matrices + others,
-        };
-        (self.vocabulary + self.learned_positions) * d + self.trunk_matrices() + norms
+        self.counts.all
     }
 
     /// All weights of the language model.
     pub fn parameters(&self) -> usize {
         self.trunk_parameters() + if self.tied { 0 } else { self.head_matrix() }
     }
+}
+
+/// The names of the linear layers of the model in `dir`, below its head, and the names and shapes of all its tensors there.
+fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<(String, Vec<usize>)>)> {
+    let (mut shapes, device) = (Shapes::default(), DeviceChoice::cpu().device().clone());
+    let mut b = Builder::new(&mut shapes, &device);
+    let names = |linears: Vec<(String, &mut Linear)>| linears.into_iter().map(|(name, _)| name).collect();
+    let names = match dir.is_encoder() {
+        true => names(Encoder::build(&mut b, dir)?.linears_mut()),
+        false => names(Trunk::build(&mut b, dir)?.linears_mut()),
+    };
+    let prefix = dir.base_prefix()?;
+    let own = |(name, shape): (String, Vec<usize>)| (name.strip_prefix(prefix).unwrap_or(&name).to_owned(), shape);
+    Ok((names, shapes.0.into_iter().map(own).collect()))
+}
+
+fn counted(dir: &ModelDir) -> Result<Counts> {
+    let (linears, tensors) = tensors(dir)?;
+    let linears: HashSet<String> = linears.into_iter().map(|name| format!("{name}.weight")).collect();
+    let size = |(_, shape): &(String, Vec<usize>)| shape.iter().product::<usize>();
+    let of_linears = tensors.iter().filter(|(name, _)| linears.contains(name)).map(size).sum();
+    Ok(Counts { all: tensors.iter().map(size).sum(), of_linears })
+}
+
+/// All linear layers of the model in `dir`, below its head.
+///
+/// # Errors
+/// When the family is unknown, or its configuration is not understood.
+pub(super) fn linear_layers(dir: &ModelDir) -> Result<Vec<LinearShape>> {
+    let (names, tensors) = tensors(dir)?;
+    let shapes: HashMap<String, Vec<usize>> = tensors.into_iter().collect();
+    let (attention, lies_across) = match EncoderFamily::named(dir.model_type()) {
+        Some(family) => (family.attention_layers(), false),
+        None => {
+            let family = dir.family()?;
+            (family.attention_layers(), family == Family::Gpt2)
+        }
+    };
+    let layer = |name: String| {
+        let ends = |end: &&str| name == **end || name.ends_with(&format!(".{end}"));
+        let is_fed = !attention.iter().any(ends);
+        let shape = shapes.get(&format!("{name}.weight")).map_or(&[][..], Vec::as_slice);
+        let (outputs, inputs) = match shape {
+            [inputs, outputs] if lies_across => (*outputs, *inputs),
+            [outputs, inputs] => (*outputs, *inputs),
+            _ => (0, 0),
+        };
+        LinearShape { name, inputs, outputs, is_fed }
+    };
+    Ok(names.into_iter().map(layer).collect())
 }
 
 #[cfg(test)]

@@ -10,13 +10,15 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, WeightFormat,
-    attention_across_with, attention_with, branch, is_fused, recompute_of,
+    AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, WeightFormat, attention_across_with,
+    attention_with, branch, is_fused, recompute_of,
 };
 use serde::Deserialize;
 use std::sync::Arc;
 
+use super::activation::{Activation, FeedForward as Activate, Gate};
 use super::batch::Sources;
+use super::body::{Body, Facts, Running};
 use super::build::Builder;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
@@ -24,8 +26,6 @@ use super::directory::ModelDir;
 use super::dropout::{Dropping, Place};
 use super::layers::{Embedding, Linear, RmsNorm};
 use super::packed::Packed;
-use super::quant;
-use super::trunk::read_config;
 use crate::error::{Error, Result};
 
 /// The keys of `config.json` that the computation depends on.
@@ -94,21 +94,19 @@ fn yes() -> bool {
     true
 }
 
-/// What lies between the linear layers of a feed-forward layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Activation {
-    Relu,
-    Gelu(Gelu),
-    /// The gate is a GELU.
-    Geglu(Gelu),
-    /// The gate is a SiLU.
-    Swiglu,
+/// The activation of a feed-forward network.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FedActivation {
+    /// Between two linear layers.
+    Plain(Activate),
+    /// Of a gate.
+    Gated(Gate),
 }
 
-impl Activation {
+impl FedActivation {
     /// Whether there is a gate.
     pub(crate) fn is_gated(self) -> bool {
-        matches!(self, Self::Geglu(_) | Self::Swiglu)
+        matches!(self, Self::Gated(_))
     }
 }
 
@@ -142,18 +140,16 @@ impl T5Config {
     ///
     /// # Errors
     /// When it is not known.
-    pub(crate) fn activation(&self) -> Result<Activation, String> {
-        match self.feed_forward_proj.as_str() {
-            "relu" => Ok(Activation::Relu),
-            "gelu" => Ok(Activation::Gelu(Gelu::Exact)),
-            "gelu_new" => Ok(Activation::Gelu(Gelu::Tanh)),
-            // `transformers` takes the approximation by tanh for both.
-            "gated-gelu" | "gated-gelu_new" => Ok(Activation::Geglu(Gelu::Tanh)),
-            "gated-silu" => Ok(Activation::Swiglu),
-            other => Err(format!(
-                "`feed_forward_proj` `{other}` is not supported (known: relu, gelu, gelu_new, gated-gelu, gated-silu)"
-            )),
-        }
+    pub(crate) fn activation(&self) -> Result<FedActivation, String> {
+        let (key, name) = ("feed_forward_proj", self.feed_forward_proj.as_str());
+        let found = match name.strip_prefix("gated-") {
+            None => Activation::feed_forward(key, name).map(FedActivation::Plain),
+            // `transformers` takes the approximation by tanh for this name.
+            Some("gelu") => Ok(FedActivation::Gated(Gate::Gelu(Gelu::Tanh))),
+            Some(gate) => Gate::named(key, gate).map(FedActivation::Gated),
+        };
+        let known = "relu, gelu, gelu_new, gated-gelu, gated-silu";
+        found.map_err(|_| format!("`{key}` `{name}` is not supported (known: {known})"))
     }
 }
 
@@ -165,7 +161,7 @@ pub(crate) struct T5Facts {
     /// What the decoder's states are multiplied with before the head.
     pub head_scale: f32,
     /// What lies between the linear layers of a feed-forward layer.
-    pub activation: Activation,
+    pub activation: FedActivation,
 }
 
 /// The trunk of T5 and mT5.
@@ -181,12 +177,9 @@ pub struct T5Model {
     /// Of distances in the encoder, and in the decoder.
     #[module(skip)]
     buckets: [PositionBuckets; 2],
-    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    /// How it is run.
     #[module(skip)]
-    pub(super) recompute: bool,
-    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
-    #[module(skip)]
-    pub(super) dropout: bool,
+    running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -290,8 +283,7 @@ impl T5Model {
             buckets: [PositionBuckets::t5_bidirectional(buckets, reach), PositionBuckets::t5_causal(buckets, reach)],
             config,
             facts,
-            recompute: false,
-            dropout: false,
+            running: Running::default(),
         }
     }
 
@@ -300,44 +292,9 @@ impl T5Model {
         &self.config
     }
 
-    /// The id that the decoder begins with.
-    pub(crate) fn start(&self) -> u32 {
-        self.facts.start
-    }
-
-    /// What the decoder's states are multiplied with before the head.
-    pub(crate) fn head_scale(&self) -> f32 {
-        self.facts.head_scale
-    }
-
-    /// The embedding table, `[V, D]`.
-    pub fn embedding(&self) -> Tensor<2> {
-        self.shared.weight.val()
-    }
-
-    /// All linear layers with their names.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-        let mut linears = Vec::new();
-        self.encoder.linears_mut(&mut linears);
-        for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter_mut().enumerate() {
-            let name = format!("decoder.block.{i}.layer");
-            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
-            across.EncDecAttention.linears_mut(&format!("{name}.1.EncDecAttention"), &mut linears);
-            fed.DenseReluDense.linears_mut(&format!("{name}.2.DenseReluDense"), &mut linears);
-        }
-        linears
-    }
-
     /// The decoder's attention to itself, and to the sources.
-    pub(crate) fn layer_shapes(&self) -> [AttentionShape; 2] {
+    fn layer_shapes(&self) -> [AttentionShape; 2] {
         [Mask::Causal, Mask::Bidirectional].map(|mask| attention_shape(&self.config, mask))
-    }
-
-    /// Final hidden states of the decoder, `[N, D]`.
-    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
-        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
-        self.decode(context, encoded, dropping)
     }
 
     /// What the encoder makes of sources, `[M, D]`.
@@ -347,7 +304,7 @@ impl T5Model {
             activation: self.facts.activation,
             buckets: &self.buckets[0],
             dropping,
-            recompute: self.recompute,
+            recompute: self.running.recompute,
         };
         self.encoder.forward(&self.shared, &sources.packed, run)
     }
@@ -357,7 +314,7 @@ impl T5Model {
         let [shape, across_shape] = self.layer_shapes();
         let weight_hr = bias(self.decoder.block.iter().map(|block| &block.layer.0));
         let mut x = dropping.apply(self.shared.forward(context.ids()), p, Place::DecoderEmbedding);
-        let again = context.trained_across(self.recompute, &x);
+        let again = context.trained_across(self.running.recompute, &x);
         for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter().enumerate() {
             let (pass, buckets) = (self.pass(self.config.num_layers + i, dropping), self.buckets[1].clone());
             let weight_hr = branch(weight_hr.clone());
@@ -399,11 +356,62 @@ impl T5Model {
     }
 }
 
+impl Body for T5Model {
+    fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
+        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
+        self.decode(context, encoded, dropping)
+    }
+
+    fn embedding(&self) -> Tensor<2> {
+        self.shared.weight.val()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        self.encoder.linears_mut(&mut linears);
+        for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter_mut().enumerate() {
+            let name = format!("decoder.block.{i}.layer");
+            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
+            across.EncDecAttention.linears_mut(&format!("{name}.1.EncDecAttention"), &mut linears);
+            fed.DenseReluDense.linears_mut(&format!("{name}.2.DenseReluDense"), &mut linears);
+        }
+        linears
+    }
+
+    fn attention(&self) -> [Vec<AttentionShape>; 2] {
+        self.layer_shapes().map(|shape| vec![shape; self.config.decoder_layers()])
+    }
+
+    fn facts(&self) -> Facts {
+        let config = &self.config;
+        Facts {
+            vocabulary: config.vocab_size,
+            width: config.d_model,
+            max_positions: None,
+            angles_vary: false,
+            initializer_range: config.initializer_factor as f32,
+            ties_head: config.tie_word_embeddings,
+            head_scale: self.facts.head_scale,
+            logit_cap: None,
+            decoder_start: Some(self.facts.start),
+        }
+    }
+
+    fn running(&self) -> Running {
+        self.running
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
 /// How an encoder is run.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     config: &'a T5Config,
-    activation: Activation,
+    activation: FedActivation,
     /// Of distances.
     buckets: &'a PositionBuckets,
     dropping: Dropping,
@@ -411,7 +419,7 @@ struct Run<'a> {
 }
 
 impl Encoder {
-    fn build(mut b: Builder<'_>, config: &T5Config, activation: Activation) -> Self {
+    fn build(mut b: Builder<'_>, config: &T5Config, activation: FedActivation) -> Self {
         let block = (0..config.num_layers).map(|i| {
             let mut b = b.enter("block");
             let mut b = b.enter(i);
@@ -476,7 +484,7 @@ pub struct T5Encoder {
     #[module(skip)]
     config: T5Config,
     #[module(skip)]
-    activation: Activation,
+    activation: FedActivation,
     #[module(skip)]
     buckets: PositionBuckets,
 }
@@ -489,8 +497,8 @@ impl T5Encoder {
     /// A layer that the encoder does not have, another kind of model, or weights that are missing, misshapen or damaged.
     pub fn load_packed(dir: &ModelDir, layers: usize, weights: WeightFormat, device: &Device) -> Result<Self> {
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
-        quant::check_method(dir)?;
-        let config: T5Config = read_config(dir)?;
+        dir.check_quantisation()?;
+        let config: T5Config = dir.read_config()?;
         config.check().map_err(refuse)?;
         let activation = config.activation().map_err(refuse)?;
         let all = config.num_layers;
@@ -556,7 +564,7 @@ fn bias<'a>(layers: impl Iterator<Item = &'a SelfAttention>) -> Tensor<2> {
 struct Pass {
     /// Its number: the decoder's come after the encoder's.
     block: usize,
-    activation: Activation,
+    activation: FedActivation,
     dropping: Dropping,
     probability: f32,
 }
@@ -670,22 +678,16 @@ impl FeedForward {
     fn forward(&self, x_nd: Tensor<2>, pass: Pass) -> Tensor<2> {
         let masks = pass.dropping.stream;
         let normed = self.layer_norm.forward(x_nd.clone());
-        let (activated, wo) = match &self.DenseReluDense {
-            Dense::Plain(Plain { wi, wo }) => {
-                let x = wi.forward(normed, masks);
-                let activated = match pass.activation {
-                    Activation::Gelu(form) => Activated::Gelu(form, x),
-                    _ => Activated::Relu(x),
-                };
-                (activated, wo)
+        let (activated, wo) = match (&self.DenseReluDense, pass.activation) {
+            (Dense::Plain(Plain { wi, wo }), FedActivation::Plain(activate)) => {
+                (activate(wi.forward(normed, masks)), wo)
             }
-            Dense::Gated(Gated { wi_0, wi_1, wo }) => {
-                let [gate, up] = Linear::forward_each([wi_0, wi_1], normed, masks);
-                let activated = match pass.activation {
-                    Activation::Geglu(form) => Activated::Geglu(form, gate, up),
-                    _ => Activated::Swiglu(gate, up),
-                };
-                (activated, wo)
+            (Dense::Gated(Gated { wi_0, wi_1, wo }), FedActivation::Gated(gate)) => {
+                let [read, up] = Linear::forward_each([wi_0, wi_1], normed, masks);
+                (gate.of(read, up), wo)
+            }
+            (Dense::Plain(_), FedActivation::Gated(_)) | (Dense::Gated(_), FedActivation::Plain(_)) => {
+                unreachable!("the layers are built by the activation")
             }
         };
         let fed = match pass.dropping.drops(pass.probability) {

@@ -2,7 +2,8 @@
 
 use burn::tensor::Device;
 
-use super::config::{ClassifierConfig, ClassifierValue, LabelName};
+use super::config::ClassifierConfig;
+use super::label::{ClassifierValue, LabelName};
 use super::learned::reward_error;
 use super::{Reward, RewardError, Score, config_error};
 use crate::batches::MicroBatch;

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Reward;
 use super::code::CodeConfig;
 use super::fine_grained::{FineGrainedConfig, SegmentConfig};
 use super::judge::JudgeConfig;
+pub use super::label::{ClassifierValue, LabelName};
 use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
 use crate::metric::{MetricConfig, MetricModel, ModelUse};
@@ -183,60 +183,7 @@ impl ClassifierConfig {
     }
 }
 
-/// What of a label is the reward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ClassifierValue {
-    /// Its logit.
-    Logit,
-    /// Its probability.
-    Probability,
-    /// `ln p − ln(1 − p)`.
-    LogOdds,
-}
-
-/// A label by name or number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LabelName(pub String);
-
 // Written by hand because an untagged enum would answer every mistake with "did not match any variant".
-impl<'de> Deserialize<'de> for LabelName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameOrNumber;
-
-        impl Visitor<'_> for NameOrNumber {
-            type Value = LabelName;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("the name of a label, or its number")
-            }
-
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<LabelName, E> {
-                Ok(LabelName(name.into()))
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<LabelName, E> {
-                Ok(LabelName(number.to_string()))
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<LabelName, E> {
-                Ok(LabelName(number.to_string()))
-            }
-        }
-
-        deserializer.deserialize_any(NameOrNumber)
-    }
-}
-
-impl JsonSchema for LabelName {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "LabelName".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<String>()
-    }
-}
 
 /// A reward and its weight in a mix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

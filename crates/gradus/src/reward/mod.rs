@@ -14,6 +14,7 @@ mod environment;
 pub mod fine_grained;
 mod function;
 pub mod judge;
+mod label;
 mod learned;
 mod length;
 mod lexicon;

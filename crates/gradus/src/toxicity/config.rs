@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Recorded, Service, ToxicityScorer};
+use super::{Recorded, Service, ServiceScorer, ToxicityScorer};
 use crate::error::Result;
 use crate::process::Interrupt;
 
@@ -45,63 +45,6 @@ pub struct RecordedScorer {
     /// Who is asked what the file does not know. Default: nobody; such a text is an error.
     #[serde(default)]
     pub otherwise: Option<Box<ScorerConfig>>,
-}
-
-/// A service that is asked over HTTP, a text a request, in the form of the Perspective API.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceScorer {
-    /// Where it listens. The public one, `https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze`, ends with the year
-    /// 2026 and takes no new users.
-    pub url: String,
-    /// The environment variable that holds the key, which is sent as `?key=…` and never written down. Default: no key.
-    #[serde(default)]
-    pub key_variable: Option<String>,
-    /// The attribute that is asked for. Default `TOXICITY`.
-    #[serde(default = "toxicity")]
-    pub attribute: String,
-    /// The language of the texts. Default `en`.
-    #[serde(default = "english")]
-    pub language: String,
-    /// Requests a second at most, over all connections. Default 1, the public service's quota.
-    #[serde(default = "one")]
-    pub requests_per_second: f64,
-    /// Requests under way at a time. Default 4.
-    #[serde(default = "four")]
-    #[schemars(range(min = 1, max = 256))]
-    pub connections: usize,
-    /// How often a text is asked again after a refusal for now (429), an error of the server or a broken connection, with waits
-    /// of 1, 2, 4, … seconds, or as long as the service says. Default 5.
-    #[serde(default = "five")]
-    #[schemars(range(max = 20))]
-    pub retries: usize,
-    /// Seconds that one request may take. Default 30.
-    #[serde(default = "thirty")]
-    pub timeout_s: f64,
-}
-
-fn toxicity() -> String {
-    "TOXICITY".into()
-}
-
-fn english() -> String {
-    "en".into()
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn four() -> usize {
-    4
-}
-
-fn five() -> usize {
-    5
-}
-
-fn thirty() -> f64 {
-    30.0
 }
 
 impl ScorerConfig {

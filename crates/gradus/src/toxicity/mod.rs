@@ -8,9 +8,9 @@ mod config;
 mod recorded;
 mod service;
 
-pub use config::{ClassifierScorer, RecordedScorer, ScorerConfig, ServiceScorer};
+pub use config::{ClassifierScorer, RecordedScorer, ScorerConfig};
 pub use recorded::Recorded;
-pub use service::Service;
+pub use service::{Service, ServiceScorer};
 
 /// A text of which no score could be had: the scorer failed, or must not be asked.
 pub use crate::service::ServiceError as ScoringError;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cast::Player;
+use super::player::Player;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};

@@ -1,31 +1,12 @@
 //! The models of a run by their files: opened once, for those who load them, forecast their size and check them.
 
 use super::fit;
+use super::player::Player;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::method::{Cast, Head, Role, Source, Trainer};
 use crate::model::{ModelDir, ModelShape, open_model};
-
-/// One part of a run, and the model that plays it.
-#[derive(Debug, Clone)]
-pub struct Player {
-    /// The part.
-    pub role: Role,
-    /// What the user calls the model.
-    pub name: String,
-    /// Its files. What starts as the policy has the policy's.
-    pub dir: ModelDir,
-    /// Its sizes.
-    pub shape: ModelShape,
-}
-
-impl Player {
-    /// Whether its weights come from files of its own.
-    pub fn is_named(&self) -> bool {
-        matches!(self.role.source, Source::Named(_))
-    }
-}
 
 /// A model that judges texts may be of either kind, an encoder or a decoder: its files say which.
 fn judging(role: &Role, dir: &ModelDir) -> Role {

@@ -1,11 +1,8 @@
 //! What a run should tell its user: that it diverges, or that nothing was better than its start.
 
-use crate::observer::Event;
 use crate::run::MetricsRow;
 use crate::run::metrics::{is_better, smaller_is_better};
 use crate::settings::Settings;
-
-use super::recorder::Recorder;
 
 /// Rows of the log whose mean is compared with the first ones.
 const WINDOW: usize = 3;
@@ -24,37 +21,28 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Warns once when a held-out loss, `value` after `step` steps, is far above `start`.
-pub(super) fn watch_evaluation(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, start: f64, value: f64) {
+/// The warning that a held-out loss, `value` after `step` steps, is far above `start`; none while it is not.
+pub(super) fn of_evaluation(step: usize, settings: &Settings, start: f64, value: f64) -> Option<String> {
     let name = &settings.best_metric;
-    if name.contains("loss") && smaller_is_better(name) && is_far_above(start, value) {
-        warn(recorder, step, settings, &format!("`{name}`"), start, value);
-    }
+    let diverges = name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
+    diverges.then(|| warning(step, settings, &format!("`{name}`"), start, value))
 }
 
-/// Warns once when the training loss has left its start: the mean of its last rows against that of its first ones.
-pub(super) fn watch_loss(recorder: &mut Recorder<'_>, step: usize, settings: &Settings) {
-    let losses: Vec<f64> = recorder.logged("loss").collect();
+/// The warning that the training loss has left its start: the mean of its last rows against that of its first ones.
+pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Option<String> {
     if losses.len() < 2 * WINDOW {
-        return;
+        return None;
     }
     let (first, last) = (mean(&losses[..WINDOW]), mean(&losses[losses.len() - WINDOW..]));
-    if is_far_above(first, last) {
-        warn(recorder, step, settings, "the training loss", first, last);
-    }
+    is_far_above(first, last).then(|| warning(step, settings, "the training loss", first, last))
 }
 
-fn warn(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, what: &str, start: f64, now: f64) {
-    if recorder.state.divergence.is_some() {
-        return;
-    }
-    let message = format!(
+fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -> String {
+    format!(
         "step {step}: the run diverges: {what} is {now:.4} and was {start:.4} at the start; stop it and lower the learning \
          rate ({})",
         rate(settings.learning_rate)
-    );
-    recorder.tell(&Event::Warning(&message));
-    recorder.state.divergence = Some(message);
+    )
 }
 
 /// Says that no evaluation beat the start, and the likely cause; `None` when one did, or nothing was compared.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::cast::Player;
 use super::fit;
+use super::player::Player;
 use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow, TokeniseOptions};

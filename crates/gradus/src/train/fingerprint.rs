@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::cast::Player;
+use super::player::Player;
 
 use crate::data::{Asked, Content, Message, Row, RowData};
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Whether the models of a run fit together, before anything of them is loaded: ids of the policy's tokenizer reach the
 //! reference and the critic too. Reward models read text, with a tokenizer of their own.
 
-use super::cast::Player;
+use super::player::Player;
 use super::prepare::Start;
 use crate::error::Result;
 use crate::method::Cast;

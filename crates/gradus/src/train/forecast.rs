@@ -1,8 +1,9 @@
 //! What a plan's run will hold in memory, and whether this machine has it.
 
-use super::cast::{self, Player};
+use super::cast;
 use super::examples;
 use super::models::task;
+use super::player::Player;
 use super::prepare::{Start, fetch_models};
 use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
@@ -174,7 +175,7 @@ fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
         (None, None, Some(policys)) => policys.config.based_on(String::new(), task(player)),
         (None, _, None) => return Ok(bare(player)),
     };
-    let (numbers, feed_forward) = config.size(&player.dir, &player.shape)?;
+    let (numbers, feed_forward) = player.shape.adapter_size(&config, &player.dir)?;
     let more = match player.role.head {
         Head::Scalar(layers) => layers.parameters(player.shape.width) - player.shape.width,
         Head::Language | Head::Labels => 0,

@@ -15,6 +15,8 @@ mod longest;
 mod models;
 pub mod offline;
 pub mod online;
+mod online_inputs;
+pub(crate) mod player;
 pub(crate) mod prepare;
 pub mod recorder;
 mod reference_logprobs;

@@ -129,7 +129,8 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
     }
 
     fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {
-        diagnosis::watch_loss(recorder, done, self.task.settings);
+        let losses: Vec<f64> = recorder.logged("loss").collect();
+        recorder.warn_of_divergence(diagnosis::of_losses(done, self.task.settings, &losses));
     }
 
     fn save(&self, directory: &Path) -> Result<()> {

@@ -7,6 +7,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use super::longest;
+pub use super::online_inputs::Online;
 use super::recorder::{Recorder, Seen};
 use super::rollout_log::RolloutLog;
 use super::source;
@@ -15,99 +16,23 @@ use super::warnings::Shown;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, Update};
-use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, Measuring, observe_logprobs, observe_rewards, observe_rollouts};
-use crate::generate::SamplingParams;
+use crate::evaluation::{Evaluation, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::math::{Baseline, Scale, group_advantages};
-use crate::method::Iteration;
 use crate::model::CausalLm;
 use crate::observer::{Event, LearnedCompletion};
 use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
-use crate::rollout::{self, Episodes, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, Scene};
+use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
 use crate::run::Metrics;
-use crate::settings::{RolloutsConfig, Settings};
+use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
-use crate::text::Tokenizer;
 
 /// Before the names of the actor's parameters in a checkpoint.
 pub const ACTOR_PREFIX: &str = "actor.";
-
-/// What the loop trains on, and how.
-pub struct Online<'a> {
-    /// Prompts to train on.
-    pub prompts: &'a [Prompt],
-    /// Held-out prompts; empty turns evaluation off.
-    pub held_out: &'a [Prompt],
-    /// Test prompts, completed before the first iteration and after the last.
-    pub test: &'a [Prompt],
-    /// Which prompts an iteration takes.
-    pub order: Order,
-    /// Which it takes where they are drawn with replacement.
-    pub weighted: Option<Weighted>,
-    /// How an iteration samples.
-    pub iteration: Iteration<'a>,
-    /// Turns ids into text.
-    pub tokenizer: &'a Tokenizer,
-    /// Ids that end a completion.
-    pub stop_ids: &'a [u32],
-    /// The first and the last id of every completion, where the model's generation configuration forces them.
-    pub forced_ids: [Option<u32>; 2],
-    /// The frozen reference: for the algorithm, and for the KL of evaluations.
-    pub reference: Option<&'a CausalLm>,
-    /// The environment that answers the policy, where there is one.
-    pub episodes: Option<&'a Episodes>,
-    /// The server that samples, where one does.
-    pub rollouts: Option<&'a RolloutsConfig>,
-    /// Everything else.
-    pub settings: &'a Settings,
-    /// What completions of held-out prompts are measured with beside the reward.
-    pub measuring: &'a Measuring,
-    /// Writes the policy (without gradient) into a directory.
-    pub save: &'a dyn Fn(&CausalLm, &Path, SaveFor) -> Result<()>,
-}
-
-impl<'a> Online<'a> {
-    /// The rows whose prompts an iteration takes.
-    pub(super) fn rows(&self, iteration: usize) -> Vec<usize> {
-        match &self.weighted {
-            Some(weighted) => weighted.batch(iteration),
-            None => self.order.full_batch(iteration),
-        }
-    }
-
-    /// The sampler of iterations, with the mask that `algorithm` asks for. `when` begins the names of episodes.
-    fn sampler<'s>(
-        &'s self,
-        algorithm: &'s dyn Algorithm,
-        in_evaluation: bool,
-        when: &'s str,
-        progress: &'s dyn Progress,
-    ) -> Sampler<'s> {
-        let Iteration { group_size, max_new_tokens, temperature, stop, sampling, .. } = self.iteration;
-        Sampler {
-            tokenizer: self.tokenizer,
-            group_size,
-            params: sampling
-                .apply(SamplingParams {
-                    temperature: temperature as f32,
-                    max_new_tokens,
-                    stop_ids: self.stop_ids.to_vec(),
-                    ..SamplingParams::default()
-                })
-                .forcing(self.forced_ids),
-            beams: None,
-            stop,
-            masking: algorithm.masking(in_evaluation),
-            episodes: self.episodes.map(|episodes| Scene { episodes, when, earlier: &[] }),
-            progress,
-        }
-    }
-}
 
 /// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
 ///

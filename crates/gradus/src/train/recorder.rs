@@ -204,6 +204,13 @@ impl<'a> Recorder<'a> {
         self.elapsed_before + self.started.elapsed().as_secs_f64()
     }
 
+    /// Tells the observer, once a run, that the run diverges.
+    pub(super) fn warn_of_divergence(&mut self, message: Option<String>) {
+        let Some(message) = message.filter(|_| self.state.divergence.is_none()) else { return };
+        self.tell(&Event::Warning(&message));
+        self.state.divergence = Some(message);
+    }
+
     /// Tells the observer.
     pub fn tell(&mut self, event: &Event<'_>) {
         self.observer.event(event);
@@ -470,7 +477,7 @@ impl<'a> Recorder<'a> {
         self.observer.event(&Event::Evaluated { step: done, metrics: &measured.together(), best: better });
         let before = self.state.method.get("before").and_then(|before| before.get(name)).and_then(Value::as_f64);
         if let Some(start) = before {
-            diagnosis::watch_evaluation(self, done, settings, start, value);
+            self.warn_of_divergence(diagnosis::of_evaluation(done, settings, start, value));
         }
         if better {
             if self.ranks.is_first() {

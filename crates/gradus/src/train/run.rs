@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::beginning::Beginning;
-use super::cast::{self, Player};
+use super::cast;
 use super::claimed::Claimed;
 use super::diagnosis;
 use super::environment;
@@ -21,6 +21,7 @@ use super::log::Logged;
 use super::models::Models;
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
+use super::player::Player;
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::online::Online;
+use super::online_inputs::Online;
 use crate::algorithm::{Advantages, OffPolicy};
 use crate::error::Result;
 use crate::model::CausalLm;

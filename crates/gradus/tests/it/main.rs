@@ -1,6 +1,7 @@
 //! The library from outside: data, metrics, tasks, recipes, whole runs, and rules about the source itself.
 
 mod bad_models;
+mod circles;
 mod compare;
 mod data;
 mod demo;

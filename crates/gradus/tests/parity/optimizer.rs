@@ -2,7 +2,8 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
-use gradus::learner::optimizer::{AdamWConfig, GradientSum, Optimizer, RmsPropConfig};
+use gradus::learner::gradient_sum::GradientSum;
+use gradus::learner::optimizer::{AdamWConfig, Optimizer, RmsPropConfig};
 use serde_json::Value;
 
 use crate::device::device;

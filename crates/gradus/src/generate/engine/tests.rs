@@ -4,6 +4,7 @@ use burn::tensor::Device;
 
 use super::*;
 use crate::generate::processors::History;
+use crate::generate::row::Completion;
 use crate::generate::{LogitsMask, NoStopRule, Record, StopReason};
 use crate::model::{ModelDir, Support};
 use crate::rng::{Purpose, Seed};

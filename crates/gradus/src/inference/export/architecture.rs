@@ -47,7 +47,7 @@ impl Architecture {
     /// # Errors
     /// When llama.cpp has no architecture for it, or its architecture computes something else.
     pub fn of(dir: &ModelDir, tied: bool) -> Result<Self> {
-        let family = Family::of(dir)?;
+        let family = dir.family()?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         match family {
             Family::Gpt2 => Self::gpt2(&dir.config).map_err(refuse),

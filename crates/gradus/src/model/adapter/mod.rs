@@ -11,30 +11,65 @@ mod targets;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::Device;
-use gradus_kernels::is_fused;
 use rand::Rng;
-use rayon::prelude::*;
 
 pub use lora_config::{LoraConfig, LoraParts};
+pub(crate) use peft::{CONFIG_FILE, HEAD};
 pub use peft::{PeftConfig, TaskType};
+use saved::PEFT_PREFIX;
 pub(crate) use saved::{AdapterTensors, save};
+use targets::Targets;
 
+use super::WeightFormat;
 use super::directory::ModelDir;
-use super::encoder::{Encoder, EncoderFamily};
-use super::layers::Linear;
+use super::family::{EncoderFamily, Family};
+use super::layers::{Layers, Linear};
 use super::lora::{Lora, LoraValues};
-use super::trunk::{Family, Trunk};
-use super::{Precision, WeightFormat};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
-/// `adapter_config.json`: what makes a directory an adapter's.
-pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
-/// The adapter's tensors.
-pub(crate) const TENSORS_FILE: &str = "adapter_model.safetensors";
-/// What peft puts before the names of the model's modules.
-const PEFT_PREFIX: &str = "base_model.model.";
+impl LoraConfig {
+    /// What peft calls it, for the model in `dir`, which is to be called `base`.
+    ///
+    /// # Errors
+    /// When the model's family is unknown, or the rank is 0.
+    pub fn peft_config(&self, dir: &ModelDir, task_type: TaskType, base: String) -> Result<PeftConfig> {
+        let (attention, fan_in_fan_out) = match EncoderFamily::named(dir.model_type()) {
+            Some(family) => (family.attention_layers(), false),
+            None => {
+                let family = dir.family()?;
+                (family.attention_layers(), family == Family::Gpt2)
+            }
+        };
+        let targets = match (&self.target_pattern, &self.targets[..]) {
+            (Some(pattern), _) => Targets::Pattern(pattern.clone()),
+            (None, []) => Targets::Names(attention.iter().map(|name| (*name).to_owned()).collect()),
+            (None, [only]) if only == Targets::ALL => Targets::All,
+            (None, names) => Targets::Names(names.to_vec()),
+        };
+        PeftConfig::new(self, targets, fan_in_fan_out, task_type, base)
+    }
+}
+
+impl LoraParts {
+    /// The [`targets`](LoraConfig::targets) that are these parts of the language model in `dir`.
+    ///
+    /// # Errors
+    /// When the model's family is unknown, or there is no part.
+    pub fn targets(self, dir: &ModelDir) -> Result<Vec<String>> {
+        let family = dir.family()?;
+        let attention = if self.attention { family.attention_layers() } else { &[] };
+        let fed = if self.feed_forward { family.feed_forward_layers() } else { &[] };
+        let head: &[&str] = if self.head { &["lm_head"] } else { &[] };
+        let all: Vec<String> = [attention, fed, head].concat().into_iter().map(str::to_owned).collect();
+        match all.is_empty() {
+            true => {
+                Err(Error::input("the adapter is for no part of the model: attention, feed-forward layers or head"))
+            }
+            false => Ok(all),
+        }
+    }
+}
 
 /// Gives the layers that `config` names fresh low-rank parts, which change nothing yet: A uniform in ±1/√in, B zero (peft's
 /// defaults), with DoRA the lengths of the rows as they are.
@@ -104,9 +139,6 @@ pub struct HeadPlace<'m> {
     pub(super) lora: &'m mut Option<Lora>,
 }
 
-/// What peft calls the head of a language model.
-pub(super) const HEAD: &str = "lm_head";
-
 fn attach(
     layers: &mut (impl Layers + ?Sized),
     head: Option<HeadPlace<'_>>,
@@ -169,75 +201,8 @@ fn squares(linear: &Linear) -> Vec<f32> {
     squares.into_data().try_to_vec().expect("f32")
 }
 
-/// What stands before the names of everything below the head of the model in `dir`.
-pub(crate) fn base_prefix(dir: &ModelDir) -> Result<&'static str> {
-    match EncoderFamily::named(dir.model_type()) {
-        Some(family) => Ok(family.base_prefix()),
-        None => Ok(Family::of(dir)?.base_prefix()),
-    }
-}
-
 /// The adapter of a model, shared by its copies.
 pub type Attached = Option<Arc<PeftConfig>>;
-
-/// What lies below a head and can be set up for training: a [`Trunk`], or an [`Encoder`].
-pub trait Layers {
-    /// All linear layers with their names.
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
-
-    /// The device of the weights.
-    fn device(&self) -> Device;
-
-    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
-    fn set_precision(&mut self, precision: Precision) {
-        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
-    }
-
-    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
-    /// that would change their values.
-    fn freeze_weights(&mut self, format: WeightFormat) {
-        if is_fused(&self.device()) || format != WeightFormat::F32 {
-            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
-        }
-    }
-
-    /// Has the backward pass run the blocks again instead of keeping what they computed.
-    fn set_recompute(&mut self, recompute: bool);
-
-    /// Whether numbers are dropped as the configuration says, in passes that have masks.
-    fn set_dropout(&mut self, dropout: bool);
-
-    /// Refuses to train all weights of a quantised model; `dir` is where it was read from.
-    ///
-    /// # Errors
-    /// When a linear layer is quantised.
-    fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
-}
-
-macro_rules! layers {
-    ($below:ty) => {
-        impl Layers for $below {
-            fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
-                self.linears_mut()
-            }
-            fn device(&self) -> Device {
-                self.device()
-            }
-            fn set_recompute(&mut self, recompute: bool) {
-                self.set_recompute(recompute);
-            }
-            fn set_dropout(&mut self, dropout: bool) {
-                self.set_dropout(dropout);
-            }
-            fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
-                self.check_trainable(dir)
-            }
-        }
-    };
-}
-
-layers!(Trunk);
-layers!(Encoder);
 
 /// A model that may carry an adapter below its head.
 pub trait Adaptable: Module {
@@ -279,7 +244,7 @@ pub trait Adaptable: Module {
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
         let config = self.fitted(config);
         let (trunk, head, attached) = self.adapted_parts();
-        attach_fresh(trunk, head, base_prefix(dir)?, &config, stream)?;
+        attach_fresh(trunk, head, dir.base_prefix()?, &config, stream)?;
         *attached = Some(Arc::new(config));
         Ok(self)
     }

@@ -5,13 +5,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::base_prefix;
 use super::lora_config::LoraConfig;
 use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::model::directory::ModelDir;
-use crate::model::shape::{LinearShape, ModelShape};
 
 /// What the adapted model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +70,12 @@ pub struct PeftConfig {
     /// The model it goes with: a directory or a hub name.
     pub base: Option<String>,
 }
+
+/// The file that makes a directory an adapter's.
+pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
+
+/// peft's name for the head of a language model.
+pub(crate) const HEAD: &str = "lm_head";
 
 /// Keys that say nothing about the numbers, or only about how they began.
 const WITHOUT_EFFECT: [&str; 12] = [
@@ -229,39 +232,6 @@ impl PeftConfig {
         Ok(config)
     }
 
-    /// How many numbers an adapter on the model in `dir`, of `shape`, has, and whether some are on feed-forward layers.
-    ///
-    /// # Errors
-    /// When the family is unknown, or a pattern is no regular expression.
-    pub(crate) fn size(&self, dir: &ModelDir, shape: &ModelShape) -> Result<(usize, bool)> {
-        let (prefix, matcher) = (base_prefix(dir)?, self.matcher()?);
-        let (mut numbers, mut feed_forward) = (0, false);
-        if dir.is_encoder() {
-            // As if all layers of a block had one: their names are each family's own.
-            let [attention, fed] = [4 * 2 * shape.width, 2 * (shape.width + shape.inner)];
-            let all = self.target_modules == Targets::All;
-            let inputs_and_outputs = attention + if all { fed } else { 0 };
-            numbers += shape.layers * self.rank * inputs_and_outputs + shape.width * shape.width;
-            feed_forward = all;
-        }
-        for LinearShape { name, inputs, outputs, is_fed } in shape.linear_layers() {
-            let name = format!("{prefix}{name}");
-            if matcher.matches(&name) {
-                let (rank, _) = matcher.rank_and_scale(&name);
-                numbers += rank * (inputs + outputs) + if self.use_dora { outputs } else { 0 };
-                feed_forward |= is_fed;
-            }
-        }
-        if self.task_type == TaskType::SequenceClassification {
-            numbers += shape.width;
-        }
-        if self.task_type == TaskType::CausalLm && matcher.matches_head(super::HEAD) {
-            let (rank, _) = matcher.rank_and_scale(super::HEAD);
-            numbers += rank * (shape.width + shape.vocabulary);
-        }
-        Ok((numbers, feed_forward))
-    }
-
     /// Whether the part `name` of a head (`classifier`, `pooler`) is trained and saved with it.
     pub(crate) fn trains_head(&self, name: &str) -> bool {
         self.heads.iter().any(|head| head == name)
@@ -288,7 +258,7 @@ impl PeftConfig {
     }
 
     /// Which layers get an adapter.
-    pub(super) fn matcher(&self) -> Result<Matcher> {
+    pub(in crate::model) fn matcher(&self) -> Result<Matcher> {
         Matcher::new(Rules {
             targets: &self.target_modules,
             excluded: self.exclude_modules.as_ref(),

@@ -4,14 +4,20 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
-use super::{CONFIG_FILE, HEAD, Layers, PEFT_PREFIX, PeftConfig, TENSORS_FILE, base_prefix};
+use super::peft::{CONFIG_FILE, HEAD, PeftConfig};
 use crate::error::{Error, Result};
 use crate::model::build::{Builder, Init, Source};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
-use crate::model::parameters::SharedTensor;
-use crate::model::save::write_safetensors;
+use crate::model::layers::Layers;
+use crate::model::parameters::{SharedTensor, write_safetensors};
 use crate::model::scalar_head::ScalarHead;
+
+/// The file of an adapter's tensors.
+pub(crate) const TENSORS_FILE: &str = "adapter_model.safetensors";
+
+/// peft's prefix of the names of a model's modules.
+pub(super) const PEFT_PREFIX: &str = "base_model.model.";
 
 /// The tensors of an adapter, asked for one by one.
 pub(crate) struct AdapterTensors {
@@ -89,7 +95,7 @@ pub(crate) struct HeadTensors<'a> {
 }
 
 impl Source for HeadTensors<'_> {
-    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
         // What neither holds is missing in the adapter.
         if self.adapter.holds_head(name) || !self.base.holds(name) {
             return self.adapter.file.values(&format!("{PEFT_PREFIX}{name}"), shape, init);
@@ -114,7 +120,7 @@ pub(crate) fn save<B: Layers + Clone>(
     source: &ModelDir,
     to: &Path,
 ) -> Result<()> {
-    let prefix = base_prefix(source)?;
+    let prefix = source.base_prefix()?;
     let mut tensors = Vec::new();
     // Layers are only lent for changing; a copy shares all weights.
     for (name, linear) in below.clone().linears_mut() {

@@ -138,7 +138,7 @@ impl Matcher {
     }
 
     /// Whether the layer called `name`, such as `transformer.h.0.attn.c_attn`, gets an adapter.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub(in crate::model) fn matches(&self, name: &str) -> bool {
         if self.excluded.as_ref().is_some_and(|excluded| excluded.hold(name)) || !self.wanted.hold(name) {
             return false;
         }
@@ -151,12 +151,12 @@ impl Matcher {
     }
 
     /// Whether the head gets an adapter: only where it is named, for `all-linear` leaves it out.
-    pub(super) fn matches_head(&self, name: &str) -> bool {
+    pub(in crate::model) fn matches_head(&self, name: &str) -> bool {
         !matches!(self.wanted, Names::All) && self.layers.is_none() && self.matches(name)
     }
 
     /// r, and s.
-    pub(super) fn rank_and_scale(&self, name: &str) -> (usize, f32) {
+    pub(in crate::model) fn rank_and_scale(&self, name: &str) -> (usize, f32) {
         let rank = self.ranks.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.rank, |(_, rank)| *rank);
         let alpha = self.alphas.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.alpha, |(_, alpha)| *alpha);
         let divisor = if self.rank_stabilised { (rank as f64).sqrt() } else { rank as f64 };

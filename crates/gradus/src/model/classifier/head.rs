@@ -6,13 +6,14 @@ use serde::Deserialize;
 
 use super::task::{Scope, Task};
 use crate::error::{Error, Result};
+use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
-use crate::model::encoder::{Activation, EncoderFamily, TextBatch};
+use crate::model::dropout::{Dropping, Place, check_probability};
+use crate::model::encoder::TextBatch;
+use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
-use crate::model::trunk::{check_probability, read_config};
 
 /// A head. Sequence heads read the first token, unless they say otherwise.
 #[derive(Module, Debug)]
@@ -128,31 +129,9 @@ struct HeadConfig {
     norm_bias: Option<bool>,
 }
 
-/// Beginnings of the names of other heads: of pre-training, and of what stood on an encoder before.
-const FOREIGN: [&str; 8] = [
-    "cls.",
-    "lm_head.",
-    "vocab_",
-    "predictions.",
-    "sop_classifier.",
-    "lm_predictions.",
-    "mask_predictions.",
-    "decoder.",
-];
-
-/// Whether a tensor belongs to a head that no classifier has, or is a pooler that this one does not read.
-pub(super) fn is_foreign(name: &str) -> bool {
-    FOREIGN.iter().any(|begin| name.starts_with(begin)) || name.contains("pooler.")
-}
-
 impl Head {
-    /// Whether a tensor belongs to a head, or to a pooler, and not to an encoder of this family.
-    pub fn is_of_any(name: &str, family: EncoderFamily) -> bool {
-        is_foreign(name) || Self::is_part(family, name)
-    }
-
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir, task: &Task, d: usize, deviation: f32) -> Result<Self> {
-        let (family, config): (_, HeadConfig) = (EncoderFamily::of(dir)?, read_config(dir)?);
+        let (family, config): (_, HeadConfig) = (dir.encoder_family()?, dir.read_config()?);
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         let probability = |key: &'static str, value: f32| check_probability(key, value).map(|()| value).map_err(refuse);
         let activation = |key: &str, name: &Option<String>, usual: &str| {
@@ -238,18 +217,11 @@ impl Head {
         })
     }
 
-    /// Whether the tensor `name` is part of some head of the family.
-    pub(super) fn is_part(family: EncoderFamily, name: &str) -> bool {
-        let begins = ["classifier.", "pre_classifier.", "pooler.", "head."];
-        begins.iter().any(|begin| name.starts_with(begin))
-            || name.strip_prefix(family.base_prefix()).is_some_and(|rest| rest.starts_with("pooler."))
-    }
-
     /// The part of the head that the tensor `name` belongs to, as peft's `modules_to_save` calls it: `classifier`,
     /// `pre_classifier`, `pooler` or `head`.
     pub(in crate::model) fn part(family: EncoderFamily, name: &str) -> Option<&str> {
         let inside = name.strip_prefix(family.base_prefix()).unwrap_or(name);
-        Self::is_part(family, name).then(|| inside.split('.').next().unwrap_or(inside))
+        family.is_of_own_head(name).then(|| inside.split('.').next().unwrap_or(inside))
     }
 
     /// Lets gradients reach the parts that `is_trained` names.

@@ -18,13 +18,15 @@ pub(super) use head::Head;
 use head::Reads;
 pub use task::{Reading, Scope, Task};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, PeftConfig};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, PeftConfig};
 use super::build::{Builder, Fresh, Init, Source, normal};
-use super::causal::select_rows;
 use super::checkpoint::Checkpoint;
 use super::directory::ModelDir;
 use super::dropout::Dropping;
-use super::encoder::{Encoder, EncoderFamily, Text, TextBatch};
+use super::encoder::{Encoder, Text, TextBatch};
+use super::family::{EncoderFamily, is_of_another_head};
+use super::layers::{Layers, select_rows};
+use super::weights::open_weights;
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
@@ -65,8 +67,8 @@ impl Classifier {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
-        let (family, task) = (EncoderFamily::of(dir)?, Task::of(dir)?);
-        let mut checkpoint = Checkpoint::of_model(dir)?;
+        let (family, task) = (dir.encoder_family()?, Task::of(dir)?);
+        let mut checkpoint = open_weights(dir)?;
         let Some(found) = &dir.adapter else {
             let model = Self::build(&mut checkpoint, dir, task, weights, device)?;
             model.leave(&mut checkpoint);
@@ -74,7 +76,7 @@ impl Classifier {
             return Ok(model);
         };
         let mut tensors = AdapterTensors::open(&found.path)?;
-        checkpoint.forget_where(|name| Head::is_part(family, name) && tensors.holds_head(name));
+        checkpoint.forget_where(|name| family.is_of_own_head(name) && tensors.holds_head(name));
         let mut encoder = Self::below(&mut checkpoint, dir, weights, device)?;
         adapter::attach_saved(&mut encoder, None, family.base_prefix(), &found.config, &mut tensors)?;
         let head = Self::top(&mut tensors.over(&mut checkpoint), dir, &task, &encoder, device)?;
@@ -98,15 +100,15 @@ impl Classifier {
         stream: &mut Stream,
         device: &Device,
     ) -> Result<Self> {
-        let family = EncoderFamily::of(dir)?;
+        let family = dir.encoder_family()?;
         let mut own = stream.clone();
-        let mut checkpoint = Checkpoint::of_model(dir)?;
+        let mut checkpoint = open_weights(dir)?;
         Head::forget(&mut checkpoint);
         let drawn = Rc::new(RefCell::new(Vec::new()));
         let found = Rc::clone(&drawn);
         let mut checkpoint = checkpoint.with_fresh(move |name, shape, init| {
             let size = shape.iter().product();
-            Head::is_part(family, name).then(|| {
+            family.is_of_own_head(name).then(|| {
                 found.borrow_mut().push(name.to_owned());
                 match init {
                     Init::Constant(value) => vec![value; size],
@@ -138,7 +140,7 @@ impl Classifier {
     ) -> Result<Self> {
         let encoder = Self::below(source, dir, weights, device)?;
         let head = Self::top(source, dir, &task, &encoder, device)?;
-        Ok(Self::of_parts(encoder, head, task, EncoderFamily::of(dir)?))
+        Ok(Self::of_parts(encoder, head, task, dir.encoder_family()?))
     }
 
     fn below(
@@ -162,7 +164,7 @@ impl Classifier {
 
     /// Lets what other heads left in the files be.
     fn leave(&self, checkpoint: &mut Checkpoint) {
-        checkpoint.ignore_where(head::is_foreign);
+        checkpoint.ignore_where(is_of_another_head);
     }
 
     /// What is said, and of what.
@@ -235,7 +237,7 @@ impl Classifier {
     /// # Errors
     /// When the family is unknown.
     pub fn name_on_disk(name: &str, dir: &ModelDir) -> Result<String> {
-        Ok(Self::on_disk(name, EncoderFamily::of(dir)?))
+        Ok(Self::on_disk(name, dir.encoder_family()?))
     }
 
     /// The name on disk of the parameter that is called so in memory.
@@ -245,6 +247,25 @@ impl Classifier {
             (_, Some(rest)) => Head::on_disk(rest, family),
             _ => name.to_owned(),
         }
+    }
+}
+
+impl Task {
+    /// The task of the classifier in `dir`.
+    ///
+    /// # Errors
+    /// When it is none, its labels are not numbered from 0, or its `problem_type` is not known.
+    pub fn of(dir: &ModelDir) -> Result<Self> {
+        let scope = dir.check_classifier()?;
+        let refuse = |message| Error::model(dir.path.join("config.json"), message);
+        let described = dir.adapter.as_ref().and_then(|adapter| adapter.head.as_ref());
+        // peft's adapters name no labels; the base may have others.
+        let unnamed = dir.adapter.as_ref().filter(|adapter| adapter.head.is_none());
+        let outputs = match unnamed {
+            Some(adapter) => AdapterTensors::open(&adapter.path)?.outputs(),
+            None => None,
+        };
+        Self::read(described.unwrap_or(&dir.config), scope, outputs).map_err(refuse)
     }
 }
 
@@ -268,32 +289,5 @@ impl Adaptable for Classifier {
     fn fitted(&self, config: PeftConfig) -> PeftConfig {
         let drawn: Vec<&str> = self.drawn.iter().filter_map(|name| Head::part(self.family, name)).collect();
         config.with_heads(self.task.scope.task_type(), &drawn)
-    }
-}
-
-impl ModelDir {
-    /// The same model with this head on it, where it is not the one that it has.
-    #[must_use]
-    pub fn with_head(self, head: Option<Task>) -> Self {
-        Self { head, ..self }
-    }
-
-    /// Whether this is a classifier: an encoder with a head that it knows.
-    pub fn is_classifier(&self) -> bool {
-        self.is_encoder() && Scope::of(self).is_some()
-    }
-
-    /// Checks that this is a classifier.
-    ///
-    /// # Errors
-    /// When it is another kind of model.
-    pub(crate) fn check_classifier(&self) -> Result<()> {
-        EncoderFamily::of(self)?;
-        if Scope::of(self).is_some() {
-            return Ok(());
-        }
-        let found = self.architecture();
-        let message = format!("`{found}` is no classifier (…ForSequenceClassification, …ForTokenClassification)");
-        Err(Error::model(&self.path, message).with_hint("put a head on it with `gradus classify`"))
     }
 }

@@ -1,12 +1,8 @@
 //! What a head says, and of what: from `architectures`, the label maps and `problem_type` of `config.json`.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Result};
-use crate::model::adapter::{AdapterTensors, TaskType};
-use crate::model::directory::{ModelDir, write_head};
+use crate::model::adapter::TaskType;
 
 /// What a classifier says, and of what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,18 +36,6 @@ pub enum Reading {
 }
 
 impl Scope {
-    /// The scope that the class in `architectures` names.
-    pub(super) fn of(dir: &ModelDir) -> Option<Self> {
-        match dir.adapter.as_ref().map(|adapter| adapter.config.task_type) {
-            Some(TaskType::SequenceClassification) => Some(Self::Sequence),
-            Some(TaskType::TokenClassification) => Some(Self::Token),
-            Some(TaskType::CausalLm | TaskType::Seq2SeqLm) => None,
-            None => {
-                [Self::Sequence, Self::Token].into_iter().find(|scope| dir.architecture().ends_with(scope.class_end()))
-            }
-        }
-    }
-
     /// What peft calls it.
     pub(super) fn task_type(self) -> TaskType {
         match self {
@@ -70,21 +54,14 @@ impl Scope {
 }
 
 impl Task {
-    /// The task of the classifier in `dir`.
+    /// The task that `config` describes (`id2label`, `num_labels`, `problem_type`), of a head with this scope; `outputs` are the
+    /// logits of a head whose labels `config` may not name.
     ///
     /// # Errors
-    /// When it is none, its labels are not numbered from 0, or its `problem_type` is not known.
-    pub fn of(dir: &ModelDir) -> Result<Self> {
-        dir.check_classifier()?;
-        let scope = Scope::of(dir).expect("just checked");
-        let refuse = |message| Error::model(dir.path.join("config.json"), message);
-        let config = dir.adapter.as_ref().and_then(|adapter| adapter.head.as_ref()).unwrap_or(&dir.config);
-        let mut labels = labels(config).map_err(refuse)?;
-        // peft's adapters name no labels; the base may have others.
-        if let Some(adapter) = dir.adapter.as_ref().filter(|adapter| adapter.head.is_none())
-            && let Some(outputs) = AdapterTensors::open(&adapter.path)?.outputs()
-            && outputs != labels.len()
-        {
+    /// When labels are not numbered from 0, or the `problem_type` is not known.
+    pub(super) fn read(config: &Map<String, Value>, scope: Scope, outputs: Option<usize>) -> Result<Self, String> {
+        let mut labels = labels(config)?;
+        if let Some(outputs) = outputs.filter(|&outputs| outputs != labels.len()) {
             labels = (0..outputs).map(|k| format!("LABEL_{k}")).collect();
         }
         let reading = match config.get("problem_type").and_then(Value::as_str) {
@@ -92,7 +69,7 @@ impl Task {
             None | Some("single_label_classification") => Reading::OneOf,
             Some("multi_label_classification") => Reading::AnyOf,
             Some("regression") => Reading::Values,
-            Some(other) => return Err(refuse(format!("`problem_type` `{other}` is not known"))),
+            Some(other) => return Err(format!("`problem_type` `{other}` is not known")),
         };
         Ok(Self { scope, reading, labels })
     }
@@ -101,7 +78,7 @@ impl Task {
     ///
     /// # Errors
     /// When there is none: the labels there are.
-    pub fn label(&self, name: &str) -> std::result::Result<usize, String> {
+    pub fn label(&self, name: &str) -> Result<usize, String> {
         let numbered = || name.parse().ok().filter(|&number: &usize| number < self.labels.len());
         self.labels.iter().position(|label| label == name).or_else(numbered).ok_or_else(|| {
             let known: Vec<String> = self.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -145,16 +122,6 @@ impl Task {
         }
     }
 
-    /// Writes labels and reading beside an adapter.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub(in crate::model) fn write_beside(&self, to: &Path) -> Result<()> {
-        let mut head = Map::new();
-        self.describe(&mut head);
-        write_head(head, to)
-    }
-
     /// Writes labels and reading into a configuration.
     pub(crate) fn describe(&self, config: &mut Map<String, Value>) {
         let numbered = || self.labels.iter().enumerate();
@@ -174,7 +141,7 @@ impl Task {
 }
 
 /// The labels by their numbers: `id2label`, or `LABEL_0` and so on as `num_labels` (2 where nothing is said) has it.
-fn labels(config: &Map<String, Value>) -> std::result::Result<Vec<String>, String> {
+fn labels(config: &Map<String, Value>) -> Result<Vec<String>, String> {
     let Some(map) = config.get("id2label").filter(|map| !map.is_null()) else {
         let count = config.get("num_labels").or_else(|| config.get("_num_labels")).and_then(Value::as_u64).unwrap_or(2);
         return match count {
@@ -198,8 +165,9 @@ const MOST_LABELS: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelDir;
 
-    fn task(config: Value) -> Result<Task> {
+    fn task(config: Value) -> crate::error::Result<Task> {
         let Value::Object(mut config) = config else { panic!("an object") };
         config.insert("model_type".into(), json!("bert"));
         config.entry("architectures").or_insert(json!(["BertForSequenceClassification"]));

@@ -1,14 +1,13 @@
 //! What the decoders of different families do differently, said once: by the family and its configuration.
 
-use gradus_kernels::{Activated, Gelu, Mask};
+use gradus_kernels::Mask;
 use serde_json::{Map, Value};
-
-use burn::tensor::Tensor;
 
 use super::config::{DecoderConfig, with_defaults};
 use super::windows::Windows;
+use crate::model::activation::Gate;
+use crate::model::family::Family;
 use crate::model::rope::Rope;
-use crate::model::trunk::Family;
 
 /// How a decoder is made.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,35 +65,6 @@ pub(crate) enum QkNorm {
     Heads,
     /// All heads together (OLMo 2).
     Whole,
-}
-
-/// What lies between the linear layers of a feed-forward layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
-    Silu,
-    Gelu(Gelu),
-}
-
-impl Gate {
-    /// By its name in `transformers`.
-    fn named(name: &str) -> Result<Self, String> {
-        match name {
-            "silu" | "swish" => Ok(Self::Silu),
-            "gelu_pytorch_tanh" | "gelu_new" => Ok(Self::Gelu(Gelu::Tanh)),
-            "gelu" => Ok(Self::Gelu(Gelu::Exact)),
-            other => Err(format!(
-                "the activation `{other}` is not supported (known: silu, gelu, gelu_new, gelu_pytorch_tanh)"
-            )),
-        }
-    }
-
-    /// The activation of `gate_nd` and `up_nd`.
-    pub(crate) fn of(self, gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Activated {
-        match self {
-            Self::Silu => Activated::Swiglu(gate_nd, up_nd),
-            Self::Gelu(form) => Activated::Geglu(form, gate_nd, up_nd),
-        }
-    }
 }
 
 impl Anatomy {
@@ -169,7 +139,7 @@ impl Anatomy {
                 | Family::BlenderbotSmall => [config.attention_bias; 2],
             },
             fused: family == Family::Phi3,
-            gate: Gate::named(&config.hidden_act)?,
+            gate: Gate::named("hidden_act", &config.hidden_act)?,
             embedding_scale: if is_gemma { (config.hidden_size as f32).sqrt() } else { 1.0 },
             score_scale: divisor.powf(-0.5) as f32,
             score_cap: config.attn_logit_softcapping.filter(|_| is_gemma),
@@ -193,25 +163,6 @@ impl Anatomy {
     /// The longest sequence that the model is made for.
     pub(crate) fn made_for(&self) -> usize {
         self.ropes.iter().map(Rope::made_for).min().expect("every model has rotary angles")
-    }
-
-    /// Numbers of all norms of one block.
-    pub(crate) fn norm_numbers(&self, config: &DecoderConfig) -> usize {
-        let d = config.hidden_size;
-        let of_streams = if self.norms == Norms::Around { 4 * d } else { 2 * d };
-        of_streams
-            + match self.qk_norm {
-                None => 0,
-                Some(QkNorm::Heads) => 2 * config.head_dim(),
-                Some(QkNorm::Whole) => config.widths().iter().sum(),
-            }
-    }
-
-    /// Numbers of all biases of one block.
-    pub(crate) fn bias_numbers(&self, config: &DecoderConfig) -> usize {
-        let ([q, kv], [own, output]) = (config.widths(), self.attention_biases.map(usize::from));
-        let feed_forward = if config.mlp_bias { 2 * config.intermediate_size + config.hidden_size } else { 0 };
-        own * (q + 2 * kv) + output * config.hidden_size + feed_forward
     }
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::model::trunk::Family;
+use crate::model::family::Family;
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -14,11 +14,13 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{AttentionExtras, AttentionShape, attention_with, recompute, rope};
 
+use anatomy::QkNorm;
 pub(crate) use anatomy::{Anatomy, Norms};
-use anatomy::{Gate, QkNorm};
 pub use config::DecoderConfig;
 pub(crate) use config::with_defaults;
 
+use super::activation::Gate;
+use super::body::{Body, Facts, Running};
 use super::build::Builder;
 use super::context::Context;
 use super::dropout::{Dropping, Place};
@@ -34,12 +36,9 @@ pub struct Decoder {
     config: DecoderConfig,
     #[module(skip)]
     anatomy: Anatomy,
-    /// Whether the backward pass runs the layers again instead of keeping what they computed.
+    /// How it is run.
     #[module(skip)]
-    pub(super) recompute: bool,
-    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
-    #[module(skip)]
-    pub(super) dropout: bool,
+    running: Running,
 }
 
 #[derive(Module, Debug)]
@@ -162,7 +161,7 @@ impl Decoder {
         let layers = layers.collect();
         let embed_tokens = Embedding::build(b.enter("embed_tokens"), config.vocab_size, d, std);
         let norm = norm(b.enter("norm"), d);
-        Self { embed_tokens, layers, norm, config, anatomy, recompute: false, dropout: false }
+        Self { embed_tokens, layers, norm, config, anatomy, running: Running::default() }
     }
 
     /// The configuration.
@@ -170,13 +169,62 @@ impl Decoder {
         &self.config
     }
 
-    /// The embedding table, `[V, D]`.
-    pub fn embedding(&self) -> Tensor<2> {
+    /// The attention of every layer.
+    fn layer_shapes(&self) -> Vec<AttentionShape> {
+        let (config, anatomy) = (&self.config, &self.anatomy);
+        let shape = |layer: &anatomy::LayerAnatomy| AttentionShape {
+            heads: config.num_attention_heads,
+            kv_heads: config.kv_heads(),
+            head_dim: config.head_dim(),
+            scale: anatomy.score_scale,
+            cap: anatomy.score_cap,
+            mask: layer.mask,
+        };
+        anatomy.layers.iter().map(shape).collect()
+    }
+}
+
+impl Body for Decoder {
+    fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let (positions, lengths) = (context.positions(), context.lengths());
+        let tables = self.anatomy.ropes.iter().map(|rope| {
+            let (cos, sin) = rope.tables(&positions, &lengths);
+            Angles { cos, sin }
+        });
+        let tables: Vec<Angles> = tables.collect();
+        let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
+        let mut x = self.embed_tokens.forward(context.ids());
+        if self.anatomy.embedding_scale != 1.0 {
+            x = x * self.anatomy.embedding_scale;
+        }
+        let again = context.trained_segments(self.running.recompute, &x);
+        let layers = self.layers.iter().zip(&self.anatomy.layers).zip(self.layer_shapes());
+        for (i, ((layer, anatomy), shape)) in layers.enumerate() {
+            let dropout = dropping.attention(self.config.attention_dropout, i);
+            let extras = AttentionExtras { bias: None, dropout };
+            let pass = Pass {
+                layer: i,
+                dropping,
+                probability: self.config.resid_pdrop,
+                gate: self.anatomy.gate,
+                angles: anatomy.rope.map(|of| tables[of].clone()),
+                shape,
+            };
+            x = match again.clone() {
+                Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
+                    layer.forward(x, &pass, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
+                }),
+                None => layer.forward(x, &pass, |qkv| context.attend(i, shape, extras, qkv)),
+            };
+        }
+        self.norm.forward(x)
+    }
+
+    fn embedding(&self) -> Tensor<2> {
         self.embed_tokens.weight.val()
     }
 
-    /// All linear layers with their names.
-    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         let mut all = Vec::new();
         for (i, layer) in self.layers.iter_mut().enumerate() {
             let mut add = |name: &str, linear| all.push((format!("layers.{i}.{name}"), linear));
@@ -207,70 +255,31 @@ impl Decoder {
         all
     }
 
-    /// The longest sequence whose angles do not depend on how long it is, where there is such a limit.
-    pub(crate) fn limit(&self) -> Option<usize> {
-        self.anatomy.limit()
+    fn attention(&self) -> [Vec<AttentionShape>; 2] {
+        [self.layer_shapes(), Vec::new()]
     }
 
-    /// The longest sequence that can be sampled: what the model is made for, or where longer ones would change the angles of
-    /// earlier tokens.
-    pub(crate) fn max_positions(&self) -> usize {
-        self.anatomy.max_positions()
-    }
-
-    /// Where logits are softly capped.
-    pub(crate) fn logit_cap(&self) -> Option<f32> {
-        self.anatomy.logit_cap
-    }
-
-    /// The attention of every layer.
-    pub(crate) fn layer_shapes(&self) -> Vec<AttentionShape> {
-        let (config, anatomy) = (&self.config, &self.anatomy);
-        let shape = |layer: &anatomy::LayerAnatomy| AttentionShape {
-            heads: config.num_attention_heads,
-            kv_heads: config.kv_heads(),
-            head_dim: config.head_dim(),
-            scale: anatomy.score_scale,
-            cap: anatomy.score_cap,
-            mask: layer.mask,
-        };
-        anatomy.layers.iter().map(shape).collect()
-    }
-
-    /// Final hidden states, `[N, D]`.
-    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let (positions, lengths) = (context.positions(), context.lengths());
-        let tables = self.anatomy.ropes.iter().map(|rope| {
-            let (cos, sin) = rope.tables(&positions, &lengths);
-            Angles { cos, sin }
-        });
-        let tables: Vec<Angles> = tables.collect();
-        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
-        let mut x = self.embed_tokens.forward(context.ids());
-        if self.anatomy.embedding_scale != 1.0 {
-            x = x * self.anatomy.embedding_scale;
+    fn facts(&self) -> Facts {
+        let config = &self.config;
+        Facts {
+            vocabulary: config.vocab_size,
+            width: config.hidden_size,
+            max_positions: Some(self.anatomy.max_positions()),
+            angles_vary: self.anatomy.limit().is_some(),
+            initializer_range: config.initializer_range as f32,
+            ties_head: config.tie_word_embeddings,
+            head_scale: 1.0,
+            logit_cap: self.anatomy.logit_cap,
+            decoder_start: None,
         }
-        let again = context.trained_segments(self.recompute, &x);
-        let layers = self.layers.iter().zip(&self.anatomy.layers).zip(self.layer_shapes());
-        for (i, ((layer, anatomy), shape)) in layers.enumerate() {
-            let dropout = dropping.attention(self.config.attention_dropout, i);
-            let extras = AttentionExtras { bias: None, dropout };
-            let pass = Pass {
-                layer: i,
-                dropping,
-                probability: self.config.resid_pdrop,
-                gate: self.anatomy.gate,
-                angles: anatomy.rope.map(|of| tables[of].clone()),
-                shape,
-            };
-            x = match again.clone() {
-                Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
-                    layer.forward(x, &pass, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
-                }),
-                None => layer.forward(x, &pass, |qkv| context.attend(i, shape, extras, qkv)),
-            };
-        }
-        self.norm.forward(x)
+    }
+
+    fn running(&self) -> Running {
+        self.running
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
     }
 }
 

@@ -3,7 +3,7 @@
 use gradus_kernels::Mask;
 
 use super::config::DecoderConfig;
-use crate::model::trunk::Family;
+use crate::model::family::Family;
 
 /// Which layers of a family have windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

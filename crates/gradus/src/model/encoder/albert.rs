@@ -10,13 +10,13 @@ use gradus_kernels::{Mask, attention_with};
 use serde::Deserialize;
 
 use super::bert::BertConfig;
-use super::block::{Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, shape, stack};
+use super::block::{EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, shape, stack};
 use super::{Body, Facts, Running, TextBatch};
+use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
 use crate::model::layers::{LayerNorm, Linear};
-use crate::model::trunk::read_config;
 
 /// The keys of `config.json` that are not BERT's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -34,22 +34,18 @@ fn one() -> usize {
 
 /// Its sizes.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
-    let (config, own): (BertConfig, AlbertConfig) = (read_config(dir)?, read_config(dir)?);
+    let (config, own): (BertConfig, AlbertConfig) = (dir.read_config()?, dir.read_config()?);
     config.check()?;
-    let AlbertConfig { embedding_size: e, num_hidden_groups, inner_group_num } = own;
-    let (d, inner, blocks) = (config.hidden_size, config.intermediate_size, num_hidden_groups * inner_group_num);
-    let tables = config.vocab_size + config.max_position_embeddings + config.type_vocab_size;
+    let (d, inner) = (config.hidden_size, config.intermediate_size);
     Ok(Sizes {
         vocabulary: config.vocab_size,
         width: d,
-        layers: config.num_hidden_layers * inner_group_num,
+        layers: config.num_hidden_layers * own.inner_group_num,
         heads: config.num_attention_heads,
         head_dim: d / config.num_attention_heads,
         inner,
         max_positions: Some(config.max_position_embeddings),
         gated: false,
-        matrices: e * d + blocks * (4 * d * d + 2 * d * inner),
-        others: tables * e + 2 * e + d + blocks * (4 * d + inner + d + 4 * d),
     })
 }
 
@@ -101,7 +97,7 @@ struct Attention {
 
 impl AlbertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
-        let (config, own): (BertConfig, AlbertConfig) = (read_config(dir)?, read_config(dir)?);
+        let (config, own): (BertConfig, AlbertConfig) = (dir.read_config()?, dir.read_config()?);
         config.check()?;
         let AlbertConfig { embedding_size, num_hidden_groups: groups, inner_group_num } = own;
         if groups == 0 || inner_group_num == 0 || groups > config.num_hidden_layers {

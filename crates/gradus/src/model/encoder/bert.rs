@@ -12,16 +12,16 @@ use gradus_kernels::{Mask, attention_across_with, embedding};
 use serde::Deserialize;
 
 use super::block::{
-    Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes,
-    shape, stack,
+    EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
 };
 use super::texts::{Readers, Seen};
-use super::{Body, EncoderFamily, Facts, Running, TextBatch};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
+use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
-use crate::model::trunk::read_config;
 
 /// The keys of `config.json` that BERT and its kin depend on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -117,13 +117,10 @@ impl LongformerConfig {
 
 /// What is said of the sizes of BERT and its kin, whose blocks are as wide as those of ALBERT.
 pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
-    let config: BertConfig = read_config(dir)?;
+    let config: BertConfig = dir.read_config()?;
     config.check()?;
     let (d, layers, inner) = (config.hidden_size, config.num_hidden_layers, config.intermediate_size);
     let before = if family == EncoderFamily::Bert { 0 } else { config.pad_token_id.unwrap_or(1) as usize + 1 };
-    // Longformer projects for global tokens once more.
-    let projections = if family == EncoderFamily::Longformer { 7 } else { 4 };
-    let tables = config.vocab_size + config.max_position_embeddings + config.type_vocab_size;
     Ok(Sizes {
         vocabulary: config.vocab_size,
         width: d,
@@ -133,9 +130,6 @@ pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Prob
         inner,
         max_positions: Some(config.max_position_embeddings.saturating_sub(before)),
         gated: false,
-        matrices: layers * (projections * d * d + 2 * d * inner),
-        // A norm of the embeddings; of each block the biases and two norms.
-        others: tables * d + 2 * d + layers * (projections * d + inner + d + 4 * d),
     })
 }
 
@@ -225,12 +219,12 @@ impl Output {
 
 impl BertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
-        let config: BertConfig = read_config(dir)?;
+        let config: BertConfig = dir.read_config()?;
         config.check()?;
         let activation = Activation::named("hidden_act", &config.hidden_act)?;
         let distances = match family {
             EncoderFamily::Longformer => {
-                Some(read_config::<LongformerConfig>(dir)?.distances(config.num_hidden_layers)?)
+                Some(dir.read_config::<LongformerConfig>()?.distances(config.num_hidden_layers)?)
             }
             _ => None,
         };

@@ -3,20 +3,19 @@
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
 use burn::module::Module;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::Tensor;
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Gelu, Mask, attention_across_with, attention_with, embedding,
-    recompute_of,
+    Activated, AttentionExtras, AttentionShape, Mask, attention_across_with, attention_with, embedding, recompute_of,
 };
 
 use super::TextBatch;
 use super::texts::Seen;
 use crate::error::Error;
+use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
-use crate::model::dropout::{Dropping, Place};
+use crate::model::dropout::{Dropping, Place, check_probability};
 use crate::model::layers::{Embedding, LayerNorm, Linear};
-use crate::model::trunk::check_probability;
 
 /// Why an encoder could not be built.
 pub(super) enum Problem {
@@ -49,10 +48,6 @@ pub(in crate::model) struct Sizes {
     pub max_positions: Option<usize>,
     /// Whether the feed-forward layer has a gate.
     pub gated: bool,
-    /// Weights of the linear layers.
-    pub matrices: usize,
-    /// All other weights: tables, norms, biases.
-    pub others: usize,
 }
 
 impl From<String> for Problem {
@@ -64,41 +59,6 @@ impl From<String> for Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         Self::Other(error)
-    }
-}
-
-/// An activation by its name in `config.json`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::model) enum Activation {
-    Gelu(Gelu),
-    Relu,
-    Tanh,
-}
-
-impl Activation {
-    /// The activation that `key` names.
-    ///
-    /// # Errors
-    /// When it is not known.
-    pub(in crate::model) fn named(key: &str, name: &str) -> Result<Self, String> {
-        match name {
-            "gelu" | "gelu_python" => Ok(Self::Gelu(Gelu::Exact)),
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Self::Gelu(Gelu::Tanh)),
-            "relu" => Ok(Self::Relu),
-            "tanh" => Ok(Self::Tanh),
-            other => Err(format!(
-                "`{key}` `{other}` is not supported (known: gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, tanh)"
-            )),
-        }
-    }
-
-    /// Of `x_nd`.
-    pub(in crate::model) fn of(self, x_nd: Tensor<2>) -> Tensor<2> {
-        match self {
-            Self::Tanh => activation::tanh(x_nd),
-            Self::Relu => Activated::Relu(x_nd).tensor(),
-            Self::Gelu(form) => Activated::Gelu(form, x_nd).tensor(),
-        }
     }
 }
 

@@ -18,13 +18,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bert::{BertConfig, Inner, Output};
-use super::block::{Activation, EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
-use super::{Body, EncoderFamily, Facts, Running, TextBatch};
+use super::block::{EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::activation::Activation;
 use crate::model::build::{Builder, Init};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
+use crate::model::family::EncoderFamily;
 use crate::model::layers::{Embedding, LayerNorm, Linear};
-use crate::model::trunk::read_config;
 
 /// The keys of `config.json` that are not BERT's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -78,7 +79,7 @@ fn tanh() -> String {
 impl DebertaConfig {
     /// The configuration of the model in `dir`. What v1 has no keys for is nothing there, whatever its file says.
     fn read(dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
-        let config: Self = read_config(dir)?;
+        let config: Self = dir.read_config()?;
         if family != EncoderFamily::DebertaV1 {
             return Ok(config);
         }
@@ -142,41 +143,19 @@ fn farthest(buckets: usize, reach: usize) -> f64 {
 
 /// Its sizes.
 pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
-    let (config, own): (BertConfig, _) = (read_config(dir)?, DebertaConfig::read(dir, family)?);
+    let (config, own): (BertConfig, _) = (dir.read_config()?, DebertaConfig::read(dir, family)?);
     config.check()?;
     let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
-    let (e, layers) = (own.embedding_size.unwrap_or(d), config.num_hidden_layers);
     let head_dim = own.attention_head_size.unwrap_or(d / heads);
-    let all = heads * head_dim;
-    let buckets = own.buckets(config.max_position_embeddings)?;
-    let scored @ [_, p2c] = own.scored()?;
-    let scored = scored.into_iter().filter(|scored| *scored).count();
-    let tables = if buckets.is_some() && !own.share_att_key { scored } else { 0 };
-    let positions = if own.position_biased_input { config.max_position_embeddings } else { 0 };
-    let is_normed = own.norm_rel_ebd.as_deref().is_some_and(|names| names.to_lowercase().contains("layer_norm"));
-    // Of queries, keys, values and distances; v1 has none of keys, and of distances only of their queries.
-    let biases = match family {
-        EncoderFamily::DebertaV1 => 2 + usize::from(p2c && buckets.is_some()),
-        _ => 3 + tables,
-    };
-    let convolution = own.conv_kernel_size * d * d + if own.conv_kernel_size > 0 { 3 * d } else { 0 };
     Ok(Sizes {
         vocabulary: config.vocab_size,
         width: d,
-        layers,
+        layers: config.num_hidden_layers,
         heads,
         head_dim,
         inner,
         max_positions: own.position_biased_input.then_some(config.max_position_embeddings),
         gated: false,
-        matrices: layers * ((4 + tables) * d * all + 2 * d * inner),
-        others: (config.vocab_size + positions + own.type_vocab_size) * e
-            + if e == d { 0 } else { e * d }
-            + 2 * d
-            + layers * (biases * all + d + inner + d + 4 * d)
-            + buckets.map_or(0, |buckets| buckets.buckets() * d)
-            + if is_normed { 2 * d } else { 0 }
-            + convolution,
     })
 }
 
@@ -272,7 +251,7 @@ struct Kernel {
 
 impl DebertaModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
-        let (config, own): (BertConfig, _) = (read_config(dir)?, DebertaConfig::read(dir, family)?);
+        let (config, own): (BertConfig, _) = (dir.read_config()?, DebertaConfig::read(dir, family)?);
         config.check()?;
         let activation = Activation::named("hidden_act", &config.hidden_act)?;
         let after = Activation::named("conv_act", &own.conv_act)?;

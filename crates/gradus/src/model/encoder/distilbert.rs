@@ -8,15 +8,14 @@ use gradus_kernels::Mask;
 use serde::Deserialize;
 
 use super::block::{
-    Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes,
-    shape, stack,
+    EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape, stack,
 };
 use super::{Body, Facts, Running, TextBatch};
+use crate::model::activation::Activation;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
 use crate::model::layers::{LayerNorm, Linear};
-use crate::model::trunk::read_config;
 
 /// ε of the norms, which no configuration changes.
 const EPSILON: f64 = 1e-12;
@@ -52,7 +51,7 @@ fn deviation() -> f32 {
 
 /// Its sizes.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
-    let config: DistilBertConfig = read_config(dir)?;
+    let config: DistilBertConfig = dir.read_config()?;
     check_sizes([("dim", config.dim), ("n_heads", config.n_heads)], config.n_layers, config.vocab_size)?;
     let (d, layers, inner) = (config.dim, config.n_layers, config.hidden_dim);
     Ok(Sizes {
@@ -64,8 +63,6 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
         inner,
         max_positions: Some(config.max_position_embeddings),
         gated: false,
-        matrices: layers * (4 * d * d + 2 * d * inner),
-        others: (config.vocab_size + config.max_position_embeddings) * d + 2 * d + layers * (4 * d + inner + d + 4 * d),
     })
 }
 
@@ -113,7 +110,7 @@ struct FeedForward {
 
 impl DistilBertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
-        let config: DistilBertConfig = read_config(dir)?;
+        let config: DistilBertConfig = dir.read_config()?;
         check_sizes([("dim", config.dim), ("n_heads", config.n_heads)], config.n_layers, config.vocab_size)?;
         check_probabilities(&[("dropout", config.dropout), ("attention_dropout", config.attention_dropout)])?;
         let activation = Activation::named("activation", &config.activation)?;

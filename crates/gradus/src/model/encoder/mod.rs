@@ -9,7 +9,6 @@ mod bert;
 mod block;
 mod deberta;
 mod distilbert;
-mod family;
 mod modernbert;
 mod texts;
 
@@ -19,21 +18,18 @@ use gradus_kernels::WeightFormat;
 
 pub use albert::AlbertModel;
 pub use bert::BertModel;
-pub(super) use block::{Activation, Sizes};
+pub(super) use block::Sizes;
 pub use deberta::DebertaModel;
 pub use distilbert::DistilBertModel;
-pub(crate) use family::EncoderFamily;
 pub use modernbert::ModernBertModel;
 pub use texts::{Text, TextBatch};
 
-use super::adapter::Layers as _;
+use super::body::Running;
 use super::build::Builder;
-use super::causal::select_rows;
 use super::checkpoint::Checkpoint;
-use super::classifier::Head;
 use super::directory::ModelDir;
-use super::layers::Linear;
-use super::quant;
+use super::family::EncoderFamily;
+use super::layers::{Layers, Linear, impl_layers, select_rows};
 use crate::error::{Error, Result};
 
 /// Texts in, hidden states out.
@@ -97,20 +93,11 @@ pub(super) struct Facts {
     pub initializer_range: f32,
 }
 
-/// How an encoder is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Running {
-    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
-    pub recompute: bool,
-    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
-    pub dropout: bool,
-}
-
 impl Encoder {
     /// The encoder that `dir` describes, with tensors from the builder.
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
-        let family = EncoderFamily::of(dir)?;
-        quant::check_method(dir)?;
+        let family = dir.encoder_family()?;
+        dir.check_quantisation()?;
         let b = b.enter(family.base_prefix().trim_end_matches('.'));
         let built = match family {
             EncoderFamily::Bert
@@ -132,10 +119,10 @@ impl Encoder {
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
     pub fn load_packed(dir: &ModelDir, weights: WeightFormat, device: &Device) -> Result<Self> {
-        let mut checkpoint = Checkpoint::open(&dir.path, EncoderFamily::of(dir)?.base_prefix())?;
+        let mut checkpoint = Checkpoint::open(&dir.path, dir.encoder_family()?.base_prefix())?;
         let mut model = Self::build(&mut Builder::new(&mut checkpoint, device).packing(Some(weights)), dir)?.valid();
-        let family = EncoderFamily::of(dir)?;
-        checkpoint.ignore_where(|name| Head::is_of_any(name, family));
+        let family = dir.encoder_family()?;
+        checkpoint.ignore_where(|name| family.is_of_a_head(name));
         checkpoint.finish()?;
         model.freeze_weights(weights);
         Ok(model)
@@ -157,7 +144,7 @@ impl Encoder {
 
     /// The sizes that `dir`'s configuration describes.
     pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes> {
-        let family = EncoderFamily::of(dir)?;
+        let family = dir.encoder_family()?;
         let found = match family {
             EncoderFamily::Bert
             | EncoderFamily::Roberta
@@ -302,3 +289,5 @@ impl Encoder {
         self.body().words().device()
     }
 }
+
+impl_layers!(Encoder);

@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_with, rope};
+use gradus_kernels::{AttentionShape, Mask, attention_with, rope};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stack};
 use super::{Body, Facts, Running, TextBatch};
+use crate::model::activation::Gate;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 use crate::model::rope::Rope;
-use crate::model::trunk::read_config;
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -114,11 +114,10 @@ impl ModernBertConfig {
 
 /// Its sizes.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
-    let config: ModernBertConfig = read_config(dir)?;
+    let config: ModernBertConfig = dir.read_config()?;
     let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
     let layers = config.num_hidden_layers;
     check_sizes([("hidden_size", d), ("num_attention_heads", heads)], layers, config.vocab_size)?;
-    let [attention, fed, norm] = [config.attention_bias, config.mlp_bias, config.norm_bias].map(usize::from);
     Ok(Sizes {
         vocabulary: config.vocab_size,
         width: d,
@@ -128,11 +127,6 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
         inner,
         max_positions: Some(config.max_position_embeddings),
         gated: true,
-        matrices: layers * (4 * d * d + 3 * d * inner),
-        // Two norms a block but the first, of the embeddings, and the last.
-        others: config.vocab_size * d
-            + (2 * layers + 1) * d * (1 + norm)
-            + layers * (attention * 4 * d + fed * (2 * inner + d)),
     })
 }
 
@@ -156,13 +150,6 @@ pub struct ModernBertModel {
     facts: Facts,
     #[module(skip)]
     running: Running,
-}
-
-/// What the gated half of a feed-forward layer goes through.
-#[derive(Debug, Clone, Copy)]
-enum Gate {
-    Gelu(Gelu),
-    Silu,
 }
 
 #[derive(Module, Debug)]
@@ -197,7 +184,7 @@ type Angles = (Arc<[f32]>, Arc<[f32]>);
 
 impl ModernBertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
-        let config: ModernBertConfig = read_config(dir)?;
+        let config: ModernBertConfig = dir.read_config()?;
         let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
         check_sizes([("hidden_size", d), ("num_attention_heads", heads)], config.num_hidden_layers, config.vocab_size)?;
         check_probabilities(&[
@@ -205,12 +192,7 @@ impl ModernBertModel {
             ("attention_dropout", config.attention_dropout),
             ("mlp_dropout", config.mlp_dropout),
         ])?;
-        let gate = match config.hidden_activation.as_str() {
-            "gelu" => Gate::Gelu(Gelu::Exact),
-            "gelu_new" | "gelu_pytorch_tanh" => Gate::Gelu(Gelu::Tanh),
-            "silu" => Gate::Silu,
-            other => return Err(format!("`hidden_activation` `{other}` is not supported").into()),
-        };
+        let gate = Gate::named("hidden_activation", &config.hidden_activation)?;
         let views = config.layer_types()?.into_iter().map(|kind| match kind {
             LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional), 0),
             LayerType::SlidingAttention => (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2)), 1),
@@ -291,10 +273,7 @@ impl Body for ModernBertModel {
                 let both = mlp.Wi.forward(mlp_norm.forward(x.clone()), masks);
                 let inner = both.dims()[1] / 2;
                 let half = |i: usize| both.clone().narrow(1, i * inner, inner);
-                let activated = match gate {
-                    Gate::Gelu(form) => Activated::Geglu(form, half(0), half(1)),
-                    Gate::Silu => Activated::Swiglu(half(0), half(1)),
-                };
+                let activated = gate.of(half(0), half(1));
                 x + match dropping.drops(mlp_dropout) {
                     false => mlp.Wo.forward_activated(activated, masks),
                     true => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::reward::config::{ClassifierValue, LabelName};
+use crate::reward::label::{ClassifierValue, LabelName};
 use crate::text::{Level, Pattern};
 
 /// Parts of a reward, by the names under which they are logged. The reward of a token is the weighted sum of its parts there.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::{Classifier, ModelDir, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat};
 use crate::reward::classifier::{number, wanted};
-use crate::reward::config::ClassifierValue;
+use crate::reward::label::ClassifierValue;
 use crate::reward::{RewardError, config_error};
 use crate::text::{Cut, Joined, Level, Pattern, Tokenizer};
 

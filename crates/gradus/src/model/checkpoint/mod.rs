@@ -1,6 +1,8 @@
 //! Reading weights: safetensors or PyTorch's files, one file or shards with an index, one tensor at a time, every problem
 //! reported at once.
 
+mod quantised;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,16 +12,12 @@ use gradus_kernels::Quantised;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
-use super::build::{Init, Source};
-use super::directory::ModelDir;
-use super::encoder::EncoderFamily;
-use super::quant;
-use super::shape::ModelShape;
-use super::torch_file;
-use super::trunk::Family;
 use crate::error::{Error, Result, excerpt};
 use crate::files;
 use crate::machine::Machine;
+use crate::model::build::{Init, Source};
+use crate::model::directory::WEIGHT_FILES;
+use crate::model::torch_file;
 
 /// The tensors of a model directory.
 pub(crate) struct Checkpoint {
@@ -62,51 +60,13 @@ fn is_ignored(name: &str) -> bool {
     ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// Files that hold the weights of a model, and the indices of shards, the first that is there counts.
-pub(super) const WEIGHT_FILES: [(&str, &str); 2] =
-    [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
-
 /// The most bytes that the header of a file may have, as in the `safetensors` library.
 const HEADER_BYTES: u64 = 100_000_000;
 
 /// What to do about weights of another model.
-const MISFIT: &str = "check that `FILE` and the weights belong together";
-
-/// Layers that a model lacks are told by their tensors, up to so many.
-const LAYERS_LACKING: u64 = 16;
-
-/// Tensors that a model lacks are told one by one, as long as they are not larger than this altogether.
-const LACKING: u64 = 1 << 24;
+pub(super) const MISFIT: &str = "check that `FILE` and the weights belong together";
 
 impl Checkpoint {
-    /// Opens the weights of the model in `dir`.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open); and when the sizes that its configuration describes are far from those of its weights, or
-    /// these are larger than this machine's memory: before any of it is allocated.
-    pub(crate) fn of_model(dir: &ModelDir) -> Result<Self> {
-        let prefix = match EncoderFamily::named(dir.model_type()) {
-            Some(family) => family.base_prefix(),
-            None => Family::of(dir)?.base_prefix(),
-        };
-        let checkpoint = Self::open(&dir.path, prefix)?;
-        let (shape, path) = (ModelShape::of(dir)?, dir.path.join("config.json"));
-        let bytes: u64 = checkpoint.tensors.values().map(|(_, info)| size(info)).sum();
-        // In the smallest format a byte holds two numbers; none that is read holds more.
-        let (described, most) = (shape.trunk_parameters() as u64, 2 * bytes);
-        if described > most + LACKING {
-            let message = format!("it describes a model of {described} numbers, but its weights are {bytes} bytes");
-            return Err(Error::model(path, message).with_hint(MISFIT.replace("FILE", "config.json")));
-        }
-        let layers = (shape.layers + shape.encoder_layers) as u64;
-        if layers > checkpoint.tensors.len() as u64 + LAYERS_LACKING {
-            let held = checkpoint.tensors.len();
-            let message = format!("it describes a model of {layers} layers, but there are {held} tensors");
-            return Err(Error::model(path, message).with_hint(MISFIT.replace("FILE", "config.json")));
-        }
-        Ok(checkpoint)
-    }
-
     /// Opens the weights in `directory`. `base_prefix` (`transformer.`, `model.`) may be absent from the names.
     ///
     /// # Errors
@@ -125,6 +85,16 @@ impl Checkpoint {
         Err(Error::model(directory, "no weights").with_hint(
             "a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index",
         ))
+    }
+
+    /// Bytes of all tensors.
+    pub(super) fn size(&self) -> u64 {
+        self.tensors.values().map(|(_, info)| size(info)).sum()
+    }
+
+    /// How many tensors there are.
+    pub(super) fn count(&self) -> usize {
+        self.tensors.len()
     }
 
     /// Opens the tensors of `files`, which lie in `directory`.
@@ -310,8 +280,8 @@ impl Checkpoint {
 }
 
 impl Source for Checkpoint {
-    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
-        self.fitting(name, shape, init).unwrap_or_else(|| vec![0.0; shape.iter().product()])
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
+        Some(self.fitting(name, shape, init).unwrap_or_else(|| vec![0.0; shape.iter().product()]))
     }
 
     fn holds(&self, name: &str) -> bool {
@@ -335,7 +305,7 @@ impl Source for Checkpoint {
             let stripped = layer.strip_prefix(self.base_prefix).unwrap_or(layer);
             let own = self.tensors.keys().filter(|name| name.starts_with(layer) || name.starts_with(stripped));
             self.asked.extend(own.cloned().collect::<Vec<_>>());
-            Some(quant::zeros(shape))
+            Some(quantised::zeros(shape))
         })
     }
 }

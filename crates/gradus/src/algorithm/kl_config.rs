@@ -1,0 +1,95 @@
+//! Keys of the KL penalty.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::method::Problems;
+
+/// The KL penalty in the reward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KlConfig {
+    /// The (initial) coefficient β. Default 0.05 (TRL).
+    pub coefficient: f64,
+    /// The estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
+    pub estimator: KlEstimator,
+    /// Adapt the coefficient towards this KL. Default: fixed.
+    pub target: Option<f64>,
+    /// Sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
+    pub horizon: f64,
+    /// The share of its error by which the adaptive coefficient moves each iteration, however many sequences there are, instead of `horizon`. Default: none (RL4LMs 0.1).
+    pub rate: Option<f64>,
+    /// The unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
+    pub unit: KlUnit,
+    /// Stop the run when the KL of an iteration, the mean over its sequences in nats, has been above this `stop_after` times. Default: never (FineGrainedRLHF's `kl_threshold`).
+    pub stop_above: Option<f64>,
+    /// How often, not necessarily in a row. Default 5 (FineGrainedRLHF).
+    pub stop_after: usize,
+}
+
+/// Where a run ends because the policy has moved away from its reference too far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KlLimit {
+    /// In nats, the mean over the sequences of an iteration.
+    pub above: f64,
+    /// How many iterations may reach beyond it, the last of which ends the run.
+    pub after: usize,
+}
+
+impl Default for KlConfig {
+    fn default() -> Self {
+        Self {
+            coefficient: 0.05,
+            estimator: KlEstimator::K1,
+            target: None,
+            horizon: 10_000.0,
+            rate: None,
+            unit: KlUnit::Sequence,
+            stop_above: None,
+            stop_after: 5,
+        }
+    }
+}
+
+/// Estimators of KL(policy ‖ reference) from a sampled token; <http://joschu.net/blog/kl-approx.html>.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KlEstimator {
+    /// d
+    K1,
+    /// d²/2
+    K2,
+    /// e^(−d) − 1 + d
+    K3,
+}
+
+/// The unit of an adaptive KL target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KlUnit {
+    /// The sum over a sequence's tokens, averaged over sequences.
+    Sequence,
+    /// The mean over tokens.
+    Token,
+}
+
+impl KlConfig {
+    /// Notes what is wrong with the keys under `method`.`kl`.
+    pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
+        let key = |name: &str| format!("method.{method}.kl.{name}");
+        problems.at_least(&key("coefficient"), self.coefficient, 0.0);
+        problems.above_zero(&key("horizon"), self.horizon);
+        problems.above_zero(&key("rate"), self.rate.unwrap_or(1.0));
+        problems.above_zero(&key("stop_above"), self.stop_above.unwrap_or(1.0));
+        problems.at_least(&key("stop_after"), self.stop_after, 1);
+        let Some(target) = self.target else { return };
+        let (target_key, coefficient) = (key("target"), key("coefficient"));
+        problems.above_zero(&target_key, target);
+        problems.unless(self.coefficient != 0.0, &[&target_key, &coefficient], || {
+            let message = format!(
+                "`{target_key}` is {target}, but `{coefficient}` is 0: the controller multiplies the coefficient, so it would stay 0"
+            );
+            (message, Some("start from a small coefficient such as 0.05".into()))
+        });
+    }
+}

@@ -1,0 +1,69 @@
+//! The labels of words over all rows: what is wrong with them, and how often each stands there.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::feedback::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR};
+use super::row::{Row, RowData};
+use super::words::{LabelledWords, shown};
+
+/// How often each label stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LabelTally {
+    /// What has a label: `words`, or `segments`.
+    pub unit: &'static str,
+    /// How many there are.
+    pub units: usize,
+    /// The labels in alphabetical order.
+    pub labels: Vec<(String, usize)>,
+}
+
+/// The words of a row that has labels for them.
+fn words_of(row: &Row) -> Option<&LabelledWords> {
+    if let RowData::Words(words) = &row.data { Some(words) } else { None }
+}
+
+/// What is wrong with the labels of each row, and with segments beside those of other rows: a model learns of one category of
+/// errors, and of what one splitter cut.
+pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
+    let of_segments = |row: &&Row| words_of(row).is_some_and(LabelledWords::of_segments);
+    let first = rows.iter().find(of_segments);
+    let decided = rows.iter().find_map(|row| Some((row, words_of(row)?.category()?)));
+    let splitter = |row: &Row| row.columns.get(SENTENCES).map_or("nothing".into(), |name| format!("`{}`", shown(name)));
+    let beside = |row: &Row, words: &LabelledWords| {
+        let first = first.filter(|_| words.of_segments())?;
+        let (own, others) = (splitter(row), splitter(first));
+        if own != others {
+            let place = &first.place;
+            return Some(format!(
+                "`{SENTENCES}` says {own}, but {others} at {place}: a model of both cannot tell what cuts its texts"
+            ));
+        }
+        let (of, category) = decided?;
+        let foreign = |label: &&Value| match label.as_str() {
+            Some(IGNORE) => category == Category::Relevance,
+            label => label != Some(NO_ERROR) && label != Some(category.label()),
+        };
+        let label = words.at_separators().find(foreign)?;
+        let (label, wanted, place) = (shown(label), category.label(), &of.place);
+        Some(format!("a segment has the label `{label}` in a file of `{wanted}` ({place})"))
+    };
+    let misfit = |row: &Row| words_of(row).and_then(|words| words.misfit().or_else(|| beside(row, words)));
+    rows.iter().map(misfit).collect()
+}
+
+impl LabelTally {
+    /// Counts `rows`; nothing where none has words with labels.
+    pub fn of(rows: &[Row]) -> Option<Self> {
+        let all: Vec<&LabelledWords> = rows.iter().filter_map(words_of).collect();
+        let of_segments = all.first()?.of_segments();
+        let mut labels: BTreeMap<String, usize> = BTreeMap::new();
+        let counted = all.iter().flat_map(|words| words.words.iter().zip(&words.labels));
+        let counted = counted.filter(|(word, _)| !of_segments || *word == SEPARATOR);
+        counted.for_each(|(_, label)| *labels.entry(shown(label)).or_default() += 1);
+        let unit = if of_segments { "segments" } else { "words" };
+        Some(Self { unit, units: labels.values().sum(), labels: labels.into_iter().collect() })
+    }
+}

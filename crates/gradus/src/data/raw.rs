@@ -1,0 +1,81 @@
+//! Rows as files hold them, before anything is read from their columns, and the limits of every reader.
+
+use std::io::{self, BufRead};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::json;
+use super::message::kind_name;
+use super::place::Place;
+use crate::{Error, Result};
+
+/// A row as read: its columns as JSON, in the order of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawRow {
+    /// File and line.
+    pub place: Place,
+    /// All columns.
+    pub columns: Map<String, Value>,
+}
+
+/// Which file is read and how, for messages.
+pub(super) struct Origin {
+    pub file: Arc<Path>,
+    pub gzip: bool,
+}
+
+impl Origin {
+    /// A read that failed after `line` good lines.
+    pub fn failed(&self, line: usize, error: &io::Error) -> Error {
+        let after = if line == 0 { "before the first row".to_owned() } else { format!("after line {line}") };
+        match (self.gzip, error.kind()) {
+            (true, io::ErrorKind::UnexpectedEof) => {
+                Error::data(&*self.file, None, format!("the gzip data is cut off {after}"))
+                    .with_hint("the file is not complete; copy or download it again")
+            }
+            (true, _) => Error::data(&*self.file, None, format!("the gzip data is corrupt {after} ({error})"))
+                .with_hint("copy or download the file again"),
+            (false, kind) => Error::io(&*self.file, io::Error::new(kind, error.to_string())),
+        }
+    }
+}
+
+/// The most bytes of one row: a text of a million words is a tenth of it.
+pub(super) const ROW_BYTES: usize = 64 << 20;
+
+/// The error of a row that is larger. It is no error of one row: nothing of the file is read after it.
+pub(super) fn too_large(file: &Path, line: usize) -> Error {
+    let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
+    Error::data(file, None, message)
+}
+
+/// The error of a row whose `column` holds a NaN or an infinity.
+pub(super) fn not_finite(place: &Place, column: &str) -> Error {
+    place
+        .error(format!("column `{column}` holds a number that is not finite"))
+        .with_hint("rows have no such number: write null in its place, or leave the column out")
+}
+
+/// A row from its JSON text.
+pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
+    if let Err(e) = std::str::from_utf8(bytes) {
+        return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
+    }
+    match json::parse(bytes) {
+        Ok(Value::Object(columns)) => Ok(RawRow { place, columns }),
+        Ok(other) => Err(place.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
+        Err(json::Fault { message, line, column }) => {
+            place.line += line.saturating_sub(1);
+            Err(place.error(format!("{message}, at column {column}")))
+        }
+    }
+}
+
+/// Everything of a stream that must be read at once.
+pub(super) fn read_all(origin: &Origin, input: &mut dyn BufRead) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes).map_err(|e| origin.failed(0, &e))?;
+    Ok(bytes)
+}
