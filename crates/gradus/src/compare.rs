@@ -110,7 +110,7 @@ impl<'a> Judge<'a> {
             None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
-        let room = reference.room().within(plan.train().max_length).too_long(new);
+        let room = reference.position_budget().within(plan.train().max_length).too_long(new);
         // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let found = data::prompts(

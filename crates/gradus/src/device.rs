@@ -48,7 +48,7 @@ impl DeviceChoice {
         let all = Self::all();
         let names: Vec<_> = all.iter().map(|device| format!("`{device}`")).collect();
         let missing = || Error::input(format!("there is no `{name}`: this build finds {}", names.join(", ")));
-        all.into_iter().find(|device| device.name == wanted).ok_or_else(|| missing().with_hint(way_out()))
+        all.into_iter().find(|device| device.name == wanted).ok_or_else(|| missing().with_hint(suggestion()))
     }
 
     /// Every device that this build can use here, the processor first.
@@ -132,7 +132,7 @@ fn gpu_name(number: usize) -> String {
 }
 
 /// What to do about a device that is not there.
-pub(crate) fn way_out() -> &'static str {
+pub(crate) fn suggestion() -> &'static str {
     match cfg!(feature = "wgpu") {
         true => "`gradus doctor` lists the devices; a GPU needs its driver for Vulkan, Metal or DirectX 12",
         false => "GPUs need a build with the cargo feature `wgpu`: docs/devices.md",

@@ -439,7 +439,7 @@ impl Trainer {
         if let Some(id) = prompt.iter().chain(completion).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("datum {number} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        model.room().check(&format!("datum {number}"), prompt.len(), completion.len())
+        model.position_budget().check(&format!("datum {number}"), prompt.len(), completion.len())
     }
 
     /// Moves the weights by the gradients that have been added up, and forgets those. Their norm is clipped to `max_grad_norm`; 0 does
@@ -517,7 +517,7 @@ impl Trainer {
         if let Some(id) = ids.iter().chain(targets).find(|id| **id as usize >= vocabulary) {
             return refuse(format!("{name} holds the id {id}, but the vocabulary has {vocabulary}"));
         }
-        self.learner.module().room().check(name, ids.len(), 0)
+        self.learner.module().position_budget().check(name, ids.len(), 0)
     }
 
     /// [`forward_backward`](Self::forward_backward) of texts with targets at every id. The log-probabilities found are those of the

@@ -333,7 +333,7 @@ impl Sampling {
         if !request.is_endless {
             params.stop_ids.extend(&self.stop_ids);
         }
-        if let Some(room) = self.model.room().after(prompt.len()) {
+        if let Some(room) = self.model.position_budget().after(prompt.len()) {
             if request.is_longest {
                 params.max_new_tokens = room.max(1);
             } else if room > 0 {
@@ -385,7 +385,7 @@ impl Sampling {
             let message = format!("the token id {id} is unknown: the model's vocabulary has {vocabulary} ids");
             return Err(Error::input(message));
         }
-        self.model.room().check("the prompt", prompt.len(), 0)?;
+        self.model.position_budget().check("the prompt", prompt.len(), 0)?;
         let asked: Vec<(usize, usize, u32)> =
             targets.cells.iter().enumerate().filter_map(|(at, (row, id))| Some((at, *row, (*id)?))).collect();
         if asked.is_empty() {

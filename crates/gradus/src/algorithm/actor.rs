@@ -101,7 +101,7 @@ pub(crate) fn logprobs_dropping(
 /// [`logprobs`] among all ids, whatever the tokens were drawn among.
 pub fn raw_logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
     per_rollout(&model.trunk, rollouts, passes, |_, batch| {
-        read(&model.logprobs(&batch.clone().among(Vec::new()), temperature).logprobs_m)
+        read(&model.logprobs(&batch.clone().with_supports(Vec::new()), temperature).logprobs_m)
     })
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
             false => rollout.counted_supports().cloned().collect(),
         }
     };
-    batch.among(if are_limited { chosen.iter().flat_map(supports).collect() } else { Vec::new() })
+    batch.with_supports(if are_limited { chosen.iter().flat_map(supports).collect() } else { Vec::new() })
 }
 
 /// Tokens of prompt and completion of each chosen rollout.

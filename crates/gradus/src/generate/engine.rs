@@ -394,7 +394,7 @@ pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, 
         let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");
         return Err(Error::input(message).with_hint("the tokenizer and the model do not belong together"));
     }
-    model.room().check(name, prompt.len(), new)
+    model.position_budget().check(name, prompt.len(), new)
 }
 
 #[cfg(test)]

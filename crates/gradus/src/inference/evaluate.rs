@@ -265,7 +265,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
     let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenise(options, files)?)?;
-    let apart = model.room().is_apart();
+    let apart = model.position_budget().reads_separately();
     let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(apart)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
     let lengths: Vec<usize> = made.examples.iter().map(|pair| DpoConfig::rows(pair).tokens()).collect();
@@ -362,7 +362,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
     let (rows, said) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
-    let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
+    let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenise = TokeniseOptions {
         max_length: Some(room),
         prompt_cut: options.prompt_cut,
@@ -372,7 +372,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    let reference = reference(options, files, model.room().needed(longest, options.params.max_new_tokens))?;
+    let reference = reference(options, files, model.position_budget().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let sampler = Sampler {

@@ -10,7 +10,7 @@ use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, Tokenis
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
-use crate::model::{CausalLm, Precision, Room, WeightFormat};
+use crate::model::{CausalLm, PositionBudget, Precision, WeightFormat};
 use crate::pretrained::TextFiles;
 use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
@@ -118,7 +118,7 @@ pub fn sample<E: From<Error>>(
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
-    check_room(&prompts, params.max_new_tokens, model.room())?;
+    check_room(&prompts, params.max_new_tokens, model.position_budget())?;
     let sampler = Sampler {
         tokenizer: &files.tokenizer,
         group_size: options.group_size,
@@ -157,7 +157,7 @@ pub fn sample<E: From<Error>>(
     Ok(())
 }
 
-fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: Room) -> Result<(), Error> {
+fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: PositionBudget) -> Result<(), Error> {
     prompts.iter().try_for_each(|prompt| {
         let checked = room.check(&format!("prompt {}", prompt.row + 1), prompt.ids.len(), max_new_tokens);
         checked.map_err(|error| error.with_hint("shorten the prompt or lower `--max-new-tokens`"))

@@ -7,7 +7,7 @@ use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{CausalLm, Counted, Ranker, Room, Rows, Sequence};
+use crate::model::{CausalLm, Counted, PositionBudget, Ranker, Rows, Sequence};
 use crate::objective::sft;
 use crate::pretrained::{Pretrained, TextFiles};
 
@@ -80,7 +80,7 @@ pub fn logprobs<E: From<Error>>(
     }
     let (examples, mut pairs) = examples(options, &files, false)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    check_length(&examples, &pairs.rows, model.room())?;
+    check_length(&examples, &pairs.rows, model.position_budget())?;
     in_passes(&examples, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
@@ -112,7 +112,7 @@ pub fn rewards<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let (examples, mut pairs) = examples(options, &files, true)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
-    check_length(&examples, &pairs.rows, model.room())?;
+    check_length(&examples, &pairs.rows, model.position_budget())?;
     in_passes(&examples, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
         read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {
@@ -188,7 +188,7 @@ pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
         .with_hint("the training that wrote it may have diverged: take an earlier checkpoint"))
 }
 
-fn check_length(examples: &[SftExample], rows: &[usize], room: Room) -> Result<(), Error> {
+fn check_length(examples: &[SftExample], rows: &[usize], room: PositionBudget) -> Result<(), Error> {
     let fits = |example: &&SftExample| room.holds(example.source_len, example.ids.len() - example.source_len);
     let Some(long) = examples.iter().find(|example| !fits(example)) else { return Ok(()) };
     let (row, limit) = (rows[long.row] + 1, room.after(0).unwrap_or_default());

@@ -4,8 +4,8 @@
 //! those that the run will make: its order of rows depends on the seed alone. Only completions are not known before they
 //! are sampled; they count as long as they may become.
 
+mod suggestion;
 pub mod terms;
-mod way_out;
 
 use rand::seq::SliceRandom;
 use serde::Serialize;

@@ -55,8 +55,8 @@ impl<'a> Sequence<'a> {
 
     /// How many positions a model needs for it: for all ids; or where an encoder reads the source apart from what its
     /// decoder reads, for the longer of the two.
-    pub fn positions(&self, apart: bool) -> usize {
-        if apart { self.source.len().max(self.read_after_start()) } else { self.tokens() }
+    pub fn positions(&self, separate: bool) -> usize {
+        if separate { self.source.len().max(self.read_after_start()) } else { self.tokens() }
     }
 
     /// How many ids a decoder reads that writes the target, the id that it begins with included: the last id predicts
@@ -148,8 +148,8 @@ impl<'a> Rows<'a> {
     }
 
     /// The most positions that a sequence needs; see [`Sequence::positions`].
-    pub fn positions(&self, apart: bool) -> usize {
-        self.numbered().0.iter().map(|sequence| sequence.positions(apart)).max().unwrap_or(0)
+    pub fn positions(&self, separate: bool) -> usize {
+        self.numbered().0.iter().map(|sequence| sequence.positions(separate)).max().unwrap_or(0)
     }
 
     /// Whether any is scored as a whole: a decoder then reads all of its target, behind the id that it begins with.
@@ -191,7 +191,7 @@ pub(super) enum Beginnings {
     /// It does: they are stored once.
     Shared,
     /// They depend on what follows.
-    Apart,
+    Separate,
 }
 
 /// Tokens as a model reads them.
@@ -260,7 +260,7 @@ impl Batch {
         let (sequences, groups) = rows.numbered();
         let joined: Vec<Vec<u32>> = sequences.iter().map(Sequence::joined).collect();
         let packed = match (rows, beginnings) {
-            (Rows::Alone(_), _) | (_, Beginnings::Apart) => Packed::new(&joined),
+            (Rows::Alone(_), _) | (_, Beginnings::Separate) => Packed::new(&joined),
             _ => Packed::sharing(&joined, &groups),
         };
         let targets = Targets::new(&packed, &sequences, |sequence, t| sequence.source.len() + t);
@@ -311,7 +311,7 @@ impl Batch {
     ///
     /// # Panics
     /// When there are more or fewer.
-    pub fn among(mut self, supports_m: Vec<Support>) -> Self {
+    pub fn with_supports(mut self, supports_m: Vec<Support>) -> Self {
         assert!(supports_m.is_empty() || supports_m.len() == self.targets.len(), "one support per token that counts");
         self.targets.supports_m = supports_m;
         self
@@ -408,9 +408,9 @@ mod tests {
         assert_eq!((&positions[..], &ids[..], &counts_b[..]), (&[1, 1, 3, 6][..], &[3, 4, 5, 6][..], &[1, 2, 1][..]));
         assert_eq!(batch.last_indices(), [2, 4, 7]);
         assert_eq!((rows.tokens(), rows.targets(), rows.computed()), (10, 4, 8));
-        let apart = Batch::joined(&rows, Beginnings::Apart);
-        assert_eq!(apart.packed().ids(), [1, 2, 3, 1, 2, 4, 5, 1, 2, 6]);
-        assert_eq!(apart.targets().ids, *ids);
+        let separate = Batch::joined(&rows, Beginnings::Separate);
+        assert_eq!(separate.packed().ids(), [1, 2, 3, 1, 2, 4, 5, 1, 2, 6]);
+        assert_eq!(separate.targets().ids, *ids);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::directory::ModelDir;
 use super::layers::{Head, Layers, select_rows};
 use super::lora::Lora;
 use super::parameters::SharedTensor;
-use super::room::Room;
+use super::position_budget::PositionBudget;
 use super::support;
 use super::trunk::Trunk;
 use super::weights::open_weights;
@@ -226,8 +226,8 @@ impl CausalLm {
     }
 
     /// How long prompts and completions may be.
-    pub fn room(&self) -> Room {
-        self.trunk.room()
+    pub fn position_budget(&self) -> PositionBudget {
+        self.trunk.position_budget()
     }
 
     /// What is computed of `rows`; see [`Trunk::batch`].

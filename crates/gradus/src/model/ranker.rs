@@ -11,8 +11,8 @@ use super::directory::ModelDir;
 use super::dropout::DropoutStream;
 use super::encoder::Text;
 use super::layers::Layers;
+use super::position_budget::PositionBudget;
 use super::reward_model::RewardModel;
-use super::room::Room;
 use crate::error::Result;
 use crate::rng::Stream;
 
@@ -89,10 +89,10 @@ impl Ranker {
     }
 
     /// How long texts may be.
-    pub fn room(&self) -> Room {
+    pub fn position_budget(&self) -> PositionBudget {
         match self {
-            Self::Decoder(model) => model.trunk.room().read_whole(),
-            Self::Encoder(model) => Room::new(model.encoder.max_positions(), false),
+            Self::Decoder(model) => model.trunk.position_budget().read_whole(),
+            Self::Encoder(model) => PositionBudget::new(model.encoder.max_positions(), false),
         }
     }
 

@@ -12,7 +12,7 @@ use super::encoder::{Encoder, Sizes};
 use super::family::{EncoderFamily, Family};
 use super::gpt2::Gpt2Config;
 use super::layers::Linear;
-use super::room::Room;
+use super::position_budget::PositionBudget;
 use super::t5::T5Config;
 use super::trunk::Trunk;
 use crate::device::DeviceChoice;
@@ -257,8 +257,8 @@ impl ModelShape {
     }
 
     /// How long prompts and completions may be.
-    pub fn room(&self) -> Room {
-        Room::new(self.max_positions, self.has_encoder())
+    pub fn position_budget(&self) -> PositionBudget {
+        PositionBudget::new(self.max_positions, self.has_encoder())
     }
 
     /// Whether there is an encoder.

@@ -15,7 +15,7 @@ use super::family::Family;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::{Linear, impl_layers};
 use super::lora::Lora;
-use super::room::Room;
+use super::position_budget::PositionBudget;
 use super::t5::{T5Config, T5Facts, T5Model};
 use crate::error::{Error, Result};
 
@@ -182,7 +182,7 @@ impl Trunk {
         let facts = self.body().facts();
         match facts.decoder_start {
             Some(start) => Batch::across(rows, start),
-            None if facts.angles_vary => Batch::joined(rows, Beginnings::Apart),
+            None if facts.angles_vary => Batch::joined(rows, Beginnings::Separate),
             None => Batch::joined(rows, Beginnings::Shared),
         }
     }
@@ -197,8 +197,8 @@ impl Trunk {
     }
 
     /// How long prompts and completions may be.
-    pub fn room(&self) -> Room {
-        Room::new(self.max_positions(), self.decoder_start().is_some())
+    pub fn position_budget(&self) -> PositionBudget {
+        PositionBudget::new(self.max_positions(), self.decoder_start().is_some())
     }
 
     /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.

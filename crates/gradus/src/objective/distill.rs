@@ -144,7 +144,7 @@ impl OfflineMethod for DistillConfig {
         let options = TokeniseOptions { completion_only_loss: None, assistant_only_loss: false, ..options };
         let made = data::sft_examples(&rows, &from.tokenizer, from.template.as_ref(), &options)?;
         let mut counts = made.counts;
-        let room = ModelShape::of(&from.dir)?.room().within(options.max_length.unwrap_or(usize::MAX));
+        let room = ModelShape::of(&from.dir)?.position_budget().within(options.max_length.unwrap_or(usize::MAX));
         let params = SamplingParams {
             temperature: self.temperature as f32,
             max_new_tokens: self.max_new_tokens,

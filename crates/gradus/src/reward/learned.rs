@@ -61,7 +61,7 @@ impl ModelReward {
 
     /// The ids of every text, or why it cannot be scored.
     fn texts(&self, rollouts: &Rollouts) -> Vec<Result<[Vec<u32>; 2], RewardError>> {
-        let room = self.model.room();
+        let room = self.model.position_budget();
         let text = |i: usize| {
             let [source, target] =
                 self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;

@@ -26,18 +26,18 @@ pub struct Parts<E> {
     /// Examples of the test rows.
     pub test: Vec<E>,
     /// Which rows they are not.
-    pub apart: Apart,
+    pub not_trained: NotTrained,
 }
 
 /// The rows that are not trained on.
-pub struct Apart {
+pub struct NotTrained {
     /// Those held out: the number in its data, and the place.
     pub held_out: Vec<(usize, Place)>,
     /// Those that are bad and left out.
     pub skipped: Vec<SkippedRow>,
 }
 
-impl Apart {
+impl NotTrained {
     /// Writes `held_out_rows.jsonl` and `skipped_rows.jsonl`; what is empty is not there.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ pub fn max_new_tokens(plan: &Plan) -> usize {
 fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
     let shape = ModelShape::of(&start.model.dir)?;
     let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
-    let room = shape.room().within(longest).too_long(max_new_tokens);
+    let room = shape.position_budget().within(longest).too_long(max_new_tokens);
     if room < 2 {
         return Err(Error::input(format!(
             "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
@@ -181,7 +181,7 @@ pub fn prompts(
     let parts = parts(&split, make, observer)?;
     let prompts = || parts.train.iter().chain(&parts.held_out).chain(&parts.test);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    fit::check_positions(cast, (cast.policy.shape.room().needed(longest, max_new_tokens), 0))?;
+    fit::check_positions(cast, (cast.policy.shape.position_budget().needed(longest, max_new_tokens), 0))?;
     Ok(parts)
 }
 
@@ -236,5 +236,5 @@ fn parts<E>(
         )));
     }
     let rows = split.held_out.iter().map(|row| (row.index, row.place.clone())).collect();
-    Ok(Parts { train: train.examples, held_out, test, apart: Apart { held_out: rows, skipped } })
+    Ok(Parts { train: train.examples, held_out, test, not_trained: NotTrained { held_out: rows, skipped } })
 }

@@ -23,7 +23,7 @@ fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)>
 pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result<()> {
     for (part, player) in readers(cast).filter(|(_, player)| player.is_named()) {
         let checked = reader(part, player).check(&start.model, &cast.policy.name, samples);
-        checked.map_err(|error| error.with_hint(way_out(part)))?;
+        checked.map_err(|error| error.with_hint(suggestion(part)))?;
     }
     Ok(())
 }
@@ -45,7 +45,7 @@ fn reader<'a>(part: &'a str, player: &'a Player) -> Reader<'a> {
     Reader { part, name: &player.name, dir: &player.dir, shape: &player.shape }
 }
 
-fn way_out(part: &str) -> &'static str {
+fn suggestion(part: &str) -> &'static str {
     match part {
         "the critic" => {
             "name one with the policy's tokenizer as `critic.model` (the policy itself would do), or use \

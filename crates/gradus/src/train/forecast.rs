@@ -290,7 +290,7 @@ pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     );
     let hint = format!(
         "{}; `gradus plan` shows every phase, and `--no-memory-check` starts the run all the same",
-        workload.way_out(memory)
+        workload.suggestion(memory)
     );
     Err(Error::input(message).with_hint(hint))
 }

@@ -48,7 +48,7 @@ pub(super) fn online(
     tell(recorder);
     let (group, new) = (iteration.group_size, iteration.max_new_tokens);
     // Prompts that cannot be sampled from are refused by the sampler, with its own words.
-    let room = actor.module().policy.room();
+    let room = actor.module().policy.position_budget();
     let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && room.holds(prompt.ids.len(), new);
     let candidates: Vec<&Prompt> = prompts.iter().filter(fits).flat_map(|prompt| vec![prompt; group]).collect();
     let lengths: Vec<usize> = candidates.iter().map(|prompt| prompt.ids.len() + new).collect();
@@ -61,7 +61,7 @@ pub(super) fn online(
     let mut batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
     if iteration.among_supports {
         let targets = batch.targets().len();
-        batch = batch.among(vec![Support::All; targets]);
+        batch = batch.with_supports(vec![Support::All; targets]);
     }
     let forward = actor.module().forward(&batch, iteration.trained_temperature());
     // As in an update: a critic on the policy's trunk goes back together with it; another has its pass afterwards, beside the

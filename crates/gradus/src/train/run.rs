@@ -313,7 +313,7 @@ impl Job<'_> {
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let Fixed { parts, prompts, test_prompts } =
             examples::fixed(method, self.plan, self.start, self.cast, observer)?;
-        let examples::Parts { train, held_out, test, apart } = parts;
+        let examples::Parts { train, held_out, test, not_trained } = parts;
         let measuring = self.measuring(observer)?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
@@ -364,7 +364,7 @@ impl Job<'_> {
             trained(model, &[]).write(path)
         };
         let mut recorder = self.recorder(observer)?;
-        apart.write(self.directory)?;
+        not_trained.write(self.directory)?;
         about.filter(|_| is_new).map_or(Ok(()), |about| logprobs.write(self.directory, &about))?;
         // Evaluations that complete prompts keep what they sampled, as those of online methods do.
         let log = match prompts.is_empty() && test_prompts.is_empty() {
@@ -430,7 +430,7 @@ impl Job<'_> {
         let episodes = environment::open(self.plan, self.start, recorded)?;
         let tools = episodes.as_ref().map_or(&[][..], |episodes| &episodes.dialogue.tools);
         let parts = examples::prompts(self.plan, self.start, self.cast, (new, tools), observer)?;
-        let examples::Parts { train, held_out, test, apart } = parts;
+        let examples::Parts { train, held_out, test, not_trained } = parts;
         let evaluated = [forecast::of_prompts(&held_out, new), forecast::of_prompts(&test, new)].concat();
         self.check_memory(forecast::of_prompts(&train, new), &evaluated, observer)?;
         let policy: CausalLm = self.models().policy()?;
@@ -459,7 +459,7 @@ impl Job<'_> {
         };
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
-        apart.write(self.directory)?;
+        not_trained.write(self.directory)?;
         let task = Online {
             prompts: &train,
             held_out: &held_out,

@@ -80,7 +80,7 @@ impl Talker {
     pub(super) fn params(&self, prompt: usize, params: SamplingParams) -> Result<SamplingParams> {
         let mut params = params.forcing(self.files.dir.forced_ids());
         params.stop_ids.extend(self.files.stop_ids());
-        let Some(room) = self.model.room().after(prompt) else { return Ok(params) };
+        let Some(room) = self.model.position_budget().after(prompt) else { return Ok(params) };
         if room == 0 {
             let limit = self.model.max_positions().unwrap_or_default();
             return Err(Error::input(format!(

@@ -88,7 +88,7 @@ fn prompts(
     };
     let max_rows = Some(options.max_rows.unwrap_or(PROMPTS));
     let rows = data::load(data, &LoadOptions { max_rows, ..LoadOptions::needing(Need::Prompt) })?.rows;
-    let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
+    let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenise = TokeniseOptions { max_length: Some(room), ..super::super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let prompts: Vec<Vec<u32>> = made.examples.into_iter().map(|prompt| prompt.ids).collect();

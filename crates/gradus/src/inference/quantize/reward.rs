@@ -49,7 +49,7 @@ pub(super) fn compare(
     };
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Preference) };
     let rows = data::load(data, &load)?.rows;
-    let room = before.trunk.room().read_whole();
+    let room = before.trunk.position_budget().read_whole();
     let limit = room.after(0).unwrap_or(usize::MAX).min(options.max_length);
     let tokenise = TokeniseOptions { max_length: Some(limit), ..super::super::tokenise(files)? };
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;

@@ -56,13 +56,13 @@ struct Layer {
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "handles of tensors; a layer has one")]
 enum Attention {
-    Apart(Apart),
+    Separate(Separate),
     Fused(Fused),
 }
 
 /// Queries, keys and values are linear layers of their own.
 #[derive(Module, Debug)]
-struct Apart {
+struct Separate {
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
@@ -81,12 +81,12 @@ struct Fused {
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "handles of tensors; a layer has one")]
 enum Mlp {
-    Apart(ApartMlp),
+    Separate(SeparateMlp),
     Fused(FusedMlp),
 }
 
 #[derive(Module, Debug)]
-struct ApartMlp {
+struct SeparateMlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
@@ -126,7 +126,7 @@ impl Decoder {
                         Some(QkNorm::Whole) => Some(norm(a.enter(name), width)),
                     };
                     let (q_norm, k_norm) = (qk_norm("q_norm", width), qk_norm("k_norm", kv_width));
-                    Attention::Apart(Apart {
+                    Attention::Separate(Separate {
                         q_proj: Linear::build(a.enter("q_proj"), d, width, bias, std),
                         k_proj: Linear::build(a.enter("k_proj"), d, kv_width, bias, std),
                         v_proj: Linear::build(a.enter("v_proj"), d, kv_width, bias, std),
@@ -143,7 +143,7 @@ impl Decoder {
                     gate_up_proj: Linear::build(m.enter("gate_up_proj"), d, 2 * inner, bias, std),
                     down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
                 }),
-                false => Mlp::Apart(ApartMlp {
+                false => Mlp::Separate(SeparateMlp {
                     gate_proj: Linear::build(m.enter("gate_proj"), d, inner, bias, std),
                     up_proj: Linear::build(m.enter("up_proj"), d, inner, bias, std),
                     down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
@@ -229,7 +229,7 @@ impl Body for Decoder {
         for (i, layer) in self.layers.iter_mut().enumerate() {
             let mut add = |name: &str, linear| all.push((format!("layers.{i}.{name}"), linear));
             match &mut layer.self_attn {
-                Attention::Apart(a) => {
+                Attention::Separate(a) => {
                     add("self_attn.q_proj", &mut a.q_proj);
                     add("self_attn.k_proj", &mut a.k_proj);
                     add("self_attn.v_proj", &mut a.v_proj);
@@ -241,7 +241,7 @@ impl Body for Decoder {
                 }
             }
             match &mut layer.mlp {
-                Mlp::Apart(m) => {
+                Mlp::Separate(m) => {
                     add("mlp.gate_proj", &mut m.gate_proj);
                     add("mlp.up_proj", &mut m.up_proj);
                     add("mlp.down_proj", &mut m.down_proj);
@@ -310,7 +310,7 @@ impl Layer {
         let Pass { layer, dropping, probability, .. } = *pass;
         let qkv = self.self_attn.read(normed(before_attention, x_nd.clone()), pass);
         let output = match &self.self_attn {
-            Attention::Apart(a) => &a.o_proj,
+            Attention::Separate(a) => &a.o_proj,
             Attention::Fused(a) => &a.o_proj,
         };
         let attended = normed(after_attention, output.forward(attend(qkv), dropping.stream));
@@ -339,7 +339,7 @@ impl Attention {
             None => x,
         };
         match self {
-            Self::Apart(a) => {
+            Self::Separate(a) => {
                 let norm = |x: Tensor<2>, norm: &Option<RmsNorm>| match norm {
                     Some(norm) => norm.forward_parts(x),
                     None => x,
@@ -361,7 +361,7 @@ impl Mlp {
     fn forward(&self, x_nd: Tensor<2>, pass: &Pass) -> Tensor<2> {
         let masks = pass.dropping.stream;
         let (gate, up, down) = match self {
-            Self::Apart(m) => {
+            Self::Separate(m) => {
                 let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
                 (gate, up, &m.down_proj)
             }

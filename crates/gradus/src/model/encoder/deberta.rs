@@ -210,7 +210,7 @@ struct Attention {
 #[expect(clippy::large_enum_variant, reason = "handles of tensors; a block has one")]
 enum SelfAttention {
     Fused(Fused),
-    Apart(Apart),
+    Separate(Separate),
 }
 
 /// Of v1.
@@ -226,7 +226,7 @@ struct Fused {
 
 /// Of v2 and v3.
 #[derive(Module, Debug)]
-struct Apart {
+struct Separate {
     query_proj: Linear,
     key_proj: Linear,
     value_proj: Linear,
@@ -297,7 +297,7 @@ impl DebertaModel {
                         q_bias: b.param("q_bias", [all], Init::Constant(0.0)),
                         v_bias: b.param("v_bias", [all], Init::Constant(0.0)),
                     }),
-                    _ => SelfAttention::Apart(Apart {
+                    _ => SelfAttention::Separate(Separate {
                         query_proj: linear("query_proj", all, true),
                         key_proj: linear("key_proj", all, true),
                         value_proj: linear("value_proj", all, true),
@@ -440,7 +440,7 @@ impl SelfAttention {
     /// Queries, keys and values of `x_nd`.
     fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, pass: Pass) -> [Tensor<2>; 3] {
         match self {
-            Self::Apart(of) => pass.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
+            Self::Separate(of) => pass.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
             Self::Fused(of) => {
                 let (n, heads, size) = (x_nd.dims()[0], shape.heads, shape.head_dim);
                 let all = of.in_proj.forward(x_nd.clone(), pass.dropping.stream).reshape([n, heads, 3, size]);
@@ -455,7 +455,7 @@ impl SelfAttention {
         let [c2p, p2c] = scored;
         let through = |layer: &Linear| layer.forward(distances.clone(), pass.dropping.stream);
         let [key, query] = match self {
-            Self::Apart(of) => [
+            Self::Separate(of) => [
                 Some(of.pos_key_proj.as_ref().unwrap_or(&of.key_proj)),
                 Some(of.pos_query_proj.as_ref().unwrap_or(&of.query_proj)),
             ],
@@ -467,7 +467,7 @@ impl SelfAttention {
     /// All linear layers with their names.
     fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
         let (always, distances) = match self {
-            Self::Apart(of) => (
+            Self::Separate(of) => (
                 vec![
                     ("query_proj", &mut of.query_proj),
                     ("key_proj", &mut of.key_proj),

@@ -54,7 +54,7 @@ impl Judge {
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let positions = match &model {
             Model::Tokens(model) | Model::Texts(model) => model.encoder.max_positions(),
-            Model::Scalar(model) => model.trunk.room().after(0),
+            Model::Scalar(model) => model.trunk.position_budget().after(0),
         };
         let limit = config.max_length.or(dir.trained().max_length).into_iter().chain(positions).min();
         let (written, usual) = match model {

@@ -9,7 +9,7 @@ const SHORTEST: usize = 32;
 
 impl Workload {
     /// What to change so that the run fits into `memory` bytes: the first change that suffices.
-    pub fn way_out(&self, memory: u64) -> String {
+    pub fn suggestion(&self, memory: u64) -> String {
         let fits = |workload: &Self| workload.forecast().peak_bytes <= memory;
         // A limit above what a step holds says nothing: begin with what a pass holds now.
         let now = self.passes.tokens.min(self.forecast().longest_pass_tokens);

@@ -4,24 +4,24 @@ use crate::error::{Error, Result};
 
 /// How much a model can read and write at once: prompt and completion together, or with an encoder each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct PositionBudget {
     /// Positions; without a limit any number.
     positions: Option<usize>,
     /// Whether an encoder reads the prompt, and a decoder writes from its own first position on.
-    apart: bool,
+    separate: bool,
     /// Positions of a decoder that its first id takes: it predicts, or is read whole behind that id.
     taken: usize,
 }
 
-impl Room {
-    pub(super) fn new(positions: Option<usize>, apart: bool) -> Self {
-        Self { positions, apart, taken: 0 }
+impl PositionBudget {
+    pub(super) fn new(positions: Option<usize>, separate: bool) -> Self {
+        Self { positions, separate, taken: 0 }
     }
 
     /// The same where completions are read to their last id, as reward models do: a decoder's first id then takes a position
     /// of its own.
     pub(crate) fn read_whole(self) -> Self {
-        Self { taken: usize::from(self.apart), ..self }
+        Self { taken: usize::from(self.separate), ..self }
     }
 
     /// The same with at most `length` positions.
@@ -31,13 +31,13 @@ impl Room {
     }
 
     /// Whether an encoder reads the prompt, and a decoder counts from its own first position on.
-    pub fn is_apart(self) -> bool {
-        self.apart
+    pub fn reads_separately(self) -> bool {
+        self.separate
     }
 
     /// How many positions a prompt and a completion of these lengths need: as many as both, or as the longer one.
     pub fn needed(self, prompt: usize, new: usize) -> usize {
-        match self.apart {
+        match self.separate {
             true => prompt.max(new.saturating_add(self.taken)),
             false => prompt.saturating_add(new),
         }
@@ -51,7 +51,7 @@ impl Room {
     /// A length that is too long by one for a prompt which is to be followed by `new` ids; 0 where there is no room at all.
     pub fn too_long(self, new: usize) -> usize {
         let limit = self.positions.unwrap_or(usize::MAX);
-        match self.apart {
+        match self.separate {
             true if new > limit => 0,
             true => limit.saturating_add(1),
             false => limit.saturating_add(1).saturating_sub(new),
@@ -61,7 +61,7 @@ impl Room {
     /// How many ids can follow a prompt; none: any number.
     pub fn after(self, prompt: usize) -> Option<usize> {
         let limit = self.positions?;
-        match self.apart {
+        match self.separate {
             true if prompt > limit => Some(0),
             true => Some(limit.saturating_sub(self.taken)),
             false => Some(limit.saturating_sub(prompt)),
@@ -74,7 +74,7 @@ impl Room {
     /// With the numbers, and what to do.
     pub fn check(self, name: &str, prompt: usize, new: usize) -> Result<()> {
         let Some(limit) = self.positions.filter(|_| !self.holds(prompt, new)) else { return Ok(()) };
-        if !self.apart {
+        if !self.separate {
             let message = format!(
                 "{name} has {prompt} tokens; with `max_new_tokens` {new} it exceeds the model's {limit} positions"
             );
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn together_a_prompt_takes_room_from_its_completion() {
-        let room = Room::new(Some(10), false);
+        let room = PositionBudget::new(Some(10), false);
         assert!(room.holds(6, 4) && !room.holds(7, 4) && room.within(8).holds(4, 4) && !room.within(8).holds(5, 4));
         assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(12)), (7, 0, Some(3), Some(0)));
         assert_eq!((room.needed(3, 7), room.read_whole().needed(3, 7)), (10, 10));
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn apart_each_has_the_room_alone() {
-        let room = Room::new(Some(10), true);
+        let room = PositionBudget::new(Some(10), true);
         assert!(room.holds(10, 10) && !room.holds(11, 1) && !room.holds(1, 11));
         assert_eq!((room.needed(3, 7), room.needed(7, 3), room.read_whole().needed(3, 7)), (7, 7, 8));
         assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(11)), (11, 0, Some(10), Some(0)));
@@ -116,15 +116,18 @@ mod tests {
 
     #[test]
     fn read_whole_a_completion_stands_behind_the_first_id() {
-        let room = Room::new(Some(10), true).read_whole();
+        let room = PositionBudget::new(Some(10), true).read_whole();
         assert!(room.holds(10, 9) && !room.holds(10, 10) && !room.holds(11, 1));
         assert_eq!(room.after(3), Some(9));
-        assert!(Room::new(Some(10), false).read_whole().holds(6, 4), "without an encoder nothing stands before");
+        assert!(
+            PositionBudget::new(Some(10), false).read_whole().holds(6, 4),
+            "without an encoder nothing stands before"
+        );
     }
 
     #[test]
     fn without_a_limit_everything_fits() {
-        let room = Room::new(None, true);
+        let room = PositionBudget::new(None, true);
         assert!(room.holds(usize::MAX, usize::MAX) && room.check("it", 1 << 40, 1 << 40).is_ok());
         assert_eq!((room.after(5), room.too_long(3)), (None, usize::MAX));
     }
