@@ -34,7 +34,7 @@ pub struct CiderOptions {
     pub tokenizer: CiderTokeniser,
     /// A file of JSON lines with `references`: the documents whose frequencies count. Without it, those of the rows measured.
     pub corpus: Option<PathBuf>,
-    /// What tells rows apart. Default `row`.
+    /// The key of a row. Default `row`.
     pub keyed_by: KeyedBy,
 }
 

@@ -21,7 +21,7 @@ const ORDERS: usize = 4;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ParentOptions {
-    /// What the table's recall weighs against the reference's. Default: what the reference leaves of the highlighted cells.
+    /// The weight of the table's recall against the reference's. Default: the share of the highlighted cells that the reference leaves out.
     pub lambda: Option<f64>,
 }
 

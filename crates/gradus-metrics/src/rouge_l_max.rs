@@ -29,7 +29,7 @@ pub struct RougeLMaxOptions {
     pub length_limit_type: LengthUnit,
     /// Stem words of more than three letters.
     pub stemming: bool,
-    /// What recall weighs in the F-measure; precision weighs the rest.
+    /// The weight of recall in the F-measure; precision has the rest.
     pub alpha: f64,
     /// Precision and recall are raised to one over this.
     pub weight_factor: f64,

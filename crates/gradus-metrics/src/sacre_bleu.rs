@@ -18,7 +18,7 @@ use crate::{Measure, Metric, Result, Row, RowError};
 pub struct SacreBleuOptions {
     /// How words are found.
     pub tokenize: Tokeniser,
-    /// What stands for an order without a match.
+    /// The count of an n-gram order without a match.
     pub smooth_method: Smoothing,
     /// Of `floor` and `add-k`. Default 0.1 and 1.
     pub smooth_value: Option<f64>,
@@ -43,7 +43,7 @@ impl Default for SacreBleuOptions {
     }
 }
 
-/// What stands for an order without a match. Chen and Cherry 2014, <https://aclanthology.org/W14-3346>.
+/// The count of an n-gram order without a match. Chen and Cherry 2014, <https://aclanthology.org/W14-3346>.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Smoothing {

@@ -48,7 +48,7 @@ pub struct DocumentsConfig {
     /// Searches of an episode; a further one is refused. Default 8.
     #[serde(default = "eight")]
     pub searches: usize,
-    /// What an answer is worth. Default `exact`.
+    /// The reward of an answer. Default `exact`.
     #[serde(default)]
     pub reward: AnswerReward,
     /// Whether the prompt says how to search and answer. Default true.

@@ -18,9 +18,9 @@ pub struct GuessConfig {
     pub high: i64,
     /// Guesses before the game is lost. Default 10.
     pub guesses: usize,
-    /// What stands before `higher` and `lower`. Default: nothing.
+    /// Text before `higher` and `lower`. Default: none.
     pub before: String,
-    /// What stands behind `higher` and `lower`. Default: nothing.
+    /// Text after `higher` and `lower`. Default: none.
     pub after: String,
     /// Whether the prompt gets the rules of the game. Default true.
     pub explain: bool,

@@ -58,7 +58,7 @@ pub struct A2cConfig {
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// What else shapes the distribution that completions are drawn from.
+    /// Further settings of the distribution that completions are drawn from.
     pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,

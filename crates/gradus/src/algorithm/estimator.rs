@@ -30,11 +30,11 @@ use crate::stats::{Mean, Stats};
 pub struct CriticConfig {
     /// Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL).
     pub trunk: CriticTrunk,
-    /// What a separate critic starts from: a model directory. Default: the reward model where there is one, else the policy.
+    /// The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy.
     pub model: Option<String>,
     /// The critic's own learning rate. Default: the policy's.
     pub learning_rate: Option<f64>,
-    /// What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL).
+    /// The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL).
     pub head: HeadLayers,
     /// Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's `freeze_value_model`). Default false.
     pub freeze_trunk: bool,
@@ -66,9 +66,9 @@ pub enum CriticTrunk {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhiteningConfig {
-    /// What the rewards' distances from their mean are divided by. Default `unbiased` (TRL).
+    /// The divisor of the rewards' distances from their mean. Default `unbiased` (TRL).
     pub rewards: WhiteningDivisor,
-    /// What those of the advantages are divided by. Default `unbiased` (TRL).
+    /// The divisor of the advantages' distances from their mean. Default `unbiased` (TRL).
     pub advantages: WhiteningDivisor,
     /// Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`: true).
     pub center_rewards: bool,

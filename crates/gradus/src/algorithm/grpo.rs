@@ -85,7 +85,7 @@ pub struct GrpoConfig {
     pub kl_coefficient: f64,
     /// Whether the KL term is multiplied by the importance ratio, which makes its gradient that of the reverse KL. Default true (TRL).
     pub kl_bias_correction: bool,
-    /// What has an importance ratio: a token, or a sequence with the geometric mean of its tokens' (GSPO). Default `token` (TRL).
+    /// The unit of the importance ratio: a token, or a sequence with the geometric mean of its tokens' ratios (GSPO). Default `token` (TRL).
     pub importance_sampling_level: ImportanceSamplingLevel,
     /// The loss of tokens, and its reduction. Default `dapo` (TRL).
     pub loss_type: GrpoLossType,
@@ -101,9 +101,9 @@ pub struct GrpoConfig {
     pub vespo_k_neg: f64,
     /// Rate of `vespo`'s weight there. Default 2 (TRL).
     pub vespo_lambda_neg: f64,
-    /// What a reward is compared with. Default `group_mean` (TRL).
+    /// The baseline of a reward. Default `group_mean` (TRL).
     pub baseline: GroupBaseline,
-    /// What advantages are divided by. Default `group` (TRL).
+    /// The divisor of advantages. Default `group` (TRL).
     pub scale_rewards: ScaleRewards,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
@@ -122,7 +122,7 @@ pub struct GrpoConfig {
     pub entropy_coefficient: f64,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// What else shapes the distribution that completions are drawn from.
+    /// Further settings of the distribution that completions are drawn from.
     pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,

@@ -42,7 +42,7 @@ pub struct RlooConfig {
     pub clip_range: f64,
     /// Upper clip range: 1 + clip_range_high. Default: `clip_range`.
     pub clip_range_high: Option<f64>,
-    /// What the reward loses of the KL (k1, summed over the completion); 0 needs no reference. Default 0.05 (TRL).
+    /// The weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference. Default 0.05 (TRL).
     pub kl_coefficient: f64,
     /// Whether advantages are normalised over the batch. Default false (TRL).
     pub normalize_advantages: bool,
@@ -55,7 +55,7 @@ pub struct RlooConfig {
     pub missing_eos_penalty: Option<f64>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// What else shapes the distribution that completions are drawn from.
+    /// Further settings of the distribution that completions are drawn from.
     pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,

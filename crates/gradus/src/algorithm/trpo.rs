@@ -47,7 +47,7 @@ pub struct TrpoConfig {
     pub cg_max_steps: usize,
     /// Added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
     pub cg_damping: f64,
-    /// What a step that is too long is multiplied by. Default 0.8 (RL4LMs).
+    /// The factor that shortens a step that is too long. Default 0.8 (RL4LMs).
     pub line_search_shrinking_factor: f64,
     /// How many lengths of the step are tried. Default 10 (RL4LMs).
     #[schemars(range(max = 1_000))]
@@ -76,7 +76,7 @@ pub struct TrpoConfig {
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// What else shapes the distribution that completions are drawn from.
+    /// Further settings of the distribution that completions are drawn from.
     pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,

@@ -83,7 +83,7 @@ pub struct RunConfig {
     /// Where the run directory is written. Default: `runs/<method>-<model>-<n>`.
     #[serde(default)]
     pub output_dir: Option<PathBuf>,
-    /// What is trained and how: the method is the key, and holds keys of its own.
+    /// The training method: its name is the key, with the method's own keys inside.
     pub method: MethodConfig,
     /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
     #[serde(default)]
@@ -94,25 +94,25 @@ pub struct RunConfig {
     /// Train a new low-rank adapter beside the frozen model instead of the model itself.
     #[serde(default)]
     pub lora: Option<LoraConfig>,
-    /// What completions are worth (online methods only).
+    /// The reward of completions (online methods only).
     #[serde(default)]
     pub reward: Option<RewardConfig>,
-    /// What answers the policy between its turns (online methods only; docs/environments.md): the choice is the key.
+    /// The environment that answers the policy between its turns (online methods only; docs/environments.md): its name is the key.
     #[serde(default)]
     pub environment: Option<EnvironmentConfig>,
     /// Tools that the policy may call (online methods only; docs/environments.md). The model needs a chat template.
     #[serde(default)]
     pub tools: Vec<ToolConfig>,
-    /// What bounds an episode.
+    /// Limits of an episode.
     #[serde(default)]
     pub episode: EpisodeConfig,
     /// A server that samples in place of this process (online methods only; docs/servers.md).
     #[serde(default)]
     pub rollouts: Option<RolloutsConfig>,
-    /// Who is told what happens, of those that the program was given by name (docs/plugins.md): `[{ NAME: {…} }]`.
+    /// Observers of the run, by the names under which the program added them (docs/plugins.md): `[{ NAME: {…} }]`.
     #[serde(default)]
     pub observers: Vec<Plugin<dyn Observer>>,
-    /// What all trainers share.
+    /// Keys of every method.
     #[serde(default)]
     pub train: TrainConfig,
 }

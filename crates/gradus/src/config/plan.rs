@@ -149,7 +149,7 @@ impl Plan {
         &self.config.method
     }
 
-    /// What all trainers share.
+    /// Keys of every method.
     pub fn train(&self) -> &TrainConfig {
         &self.config.train
     }

@@ -35,7 +35,7 @@ pub struct SamplingConfig {
     pub forced_bos_token_id: Option<u32>,
     /// The id that a completion of `max_new_tokens` ends with. Default: the one that the generation configuration of a model with an encoder forces, if any.
     pub forced_eos_token_id: Option<u32>,
-    /// Whose logprobs train: those of the model at the temperature (`raw`), those of the model itself, at temperature 1 whatever was sampled at (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
+    /// The log-probabilities in the loss: those of the model at the sampling temperature (`raw`), those at temperature 1 whatever the sampling temperature (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
 }
 
@@ -74,7 +74,7 @@ pub struct BeamConfig {
     /// Diverse beam search: the beams are divided into this many groups, each a search of its own, in which a token is less likely that an earlier group has chosen in its place. It divides `num_beams`. Default 1.
     #[schemars(range(max = 1_024))]
     pub num_beam_groups: usize,
-    /// What a token's log-probability loses for every beam of an earlier group that has chosen it in the same place. Above 0 where there are groups. Default 0.
+    /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same position. Must be above 0 with groups. Default 0.
     pub diversity_penalty: f64,
 }
 

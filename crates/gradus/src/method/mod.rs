@@ -105,7 +105,7 @@ impl Defaults {
 /// What the rest of a configuration says that a cast depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<'a> {
-    /// What all trainers share.
+    /// Keys of every method.
     pub train: &'a TrainConfig,
     /// What completions are worth.
     pub reward: Option<&'a RewardConfig>,

@@ -33,7 +33,7 @@ pub struct CommandOptions {
     /// Seconds it may take for all rows of one evaluation. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// What the metric is called. Default `command`.
+    /// The name of the metric. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
     /// Whether the program gives the value of all rows, asked by a line `{"corpus": N}` after N rows. Without it, that is the mean.

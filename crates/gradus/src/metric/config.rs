@@ -80,7 +80,7 @@ pub enum MetricConfig {
     CommonGenPreference(CommonGenPreferenceOptions),
     /// How toxic the samples of a prompt are, by a classifier, a record or a service.
     Toxicity(ToxicityOptions),
-    /// What an external program says of every row.
+    /// The score of an external program for every row.
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandOptions>")]
     Command(CommandOptions),

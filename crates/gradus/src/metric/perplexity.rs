@@ -24,8 +24,7 @@ const BETWEEN: &str = "\n\n";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerplexityOptions {
-    /// The language model: a directory or a hub name. Default: the model that is evaluated, as it stands then, which only
-    /// evaluations of a model have.
+    /// The language model: a directory or a hub name. Default: the evaluated model as it is at that moment; only evaluations of a model have one.
     #[serde(default)]
     pub model: Option<String>,
     /// What is read.
@@ -40,8 +39,7 @@ pub struct PerplexityOptions {
     /// Ids of a window; without a `stride`, ids that are kept of a text. Default: the model's positions.
     #[serde(default)]
     pub max_length: Option<usize>,
-    /// Whether texts follow the tokenizer's beginning-of-sequence token, which then predicts their first id. With a `stride`, the
-    /// tokenizer says what stands around a text.
+    /// Whether texts follow the tokenizer's beginning-of-sequence token, which then predicts their first id. With a `stride`, the tokenizer decides which special tokens surround a text.
     #[serde(default = "yes")]
     pub add_start_token: bool,
 }

@@ -36,7 +36,7 @@ pub struct SpiceOptions {
     /// Seconds that the program may take for all rows of one evaluation. Default 3600.
     #[serde(default = "an_hour")]
     pub timeout_s: f64,
-    /// What tells rows apart. Default `row`.
+    /// The key of a row. Default `row`.
     #[serde(default)]
     pub keyed_by: KeyedBy,
 }

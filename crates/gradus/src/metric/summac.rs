@@ -111,10 +111,10 @@ pub struct SummacZsOptions {
     /// How summaries are cut. Default: as documents.
     #[serde(default)]
     pub summary_granularity: Option<Granularity>,
-    /// What is made of the chunks of the document.
+    /// How the chunks of the document are combined.
     #[serde(default = "max")]
     pub op1: Fold,
-    /// What is made of the chunks of the summary.
+    /// How the chunks of the summary are combined.
     #[serde(default = "mean")]
     pub op2: Fold,
     /// Whether entailment counts.
@@ -193,7 +193,7 @@ pub struct SummacConvOptions {
     /// Which probabilities are counted: `e`, `c` and `n` for entailment, contradiction, neither.
     #[serde(default = "entailed")]
     pub nli_labels: String,
-    /// What is made of the chunks of the summary.
+    /// How the chunks of the summary are combined.
     #[serde(default = "mean_of_chunks")]
     pub agg: Aggregate,
     /// The column that holds the document. Default: the prompt.

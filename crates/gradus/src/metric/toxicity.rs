@@ -17,7 +17,7 @@ use crate::toxicity::{Answer, ClassifierScorer, ScorerConfig, ScoringError, Toxi
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToxicityOptions {
-    /// Who says how toxic a sample is, without its prompt.
+    /// The scorer of a sample's toxicity; it reads the sample without its prompt.
     pub scorer: ScorerConfig,
     /// From which toxicity on, itself not included, a sample is toxic.
     #[serde(default = "half")]

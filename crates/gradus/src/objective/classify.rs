@@ -26,15 +26,14 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassifyConfig {
-    /// What is learnt of a row. Default: what the start model's head says; of a model without one `single_label`.
+    /// The kind of label of a row. Default: that of the start model's head, or `single_label` if it has none.
     pub task: Option<ClassifyTask>,
     /// The labels, in the order of their numbers. Default: the start model's, where it knows all of the training rows;
     /// otherwise those of the training rows in alphabetical order.
     pub labels: Option<Vec<String>>,
-    /// The column with what is learnt. Default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`.
+    /// The column of labels. Default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`.
     pub label_column: Option<String>,
-    /// Of tokens: the label of words of which nothing is learnt, such as `Ignore`. It is no label of the model's unless `labels`
-    /// names it. Default: none (null and −100 say so too).
+    /// For tokens: the label of words without a loss, such as `Ignore`. It is no label of the model unless `labels` names it. Default: none (null and −100 have the same meaning).
     pub ignored_label: Option<String>,
     /// The label that says that nothing was found, such as `O`: evaluations then also say how well anything else is told from
     /// it (`detection/…`), whatever it is. Default: none.
@@ -43,9 +42,9 @@ pub struct ClassifyConfig {
     pub text: Option<String>,
     /// A second text that is read beside the first. Default: none.
     pub pair: Option<String>,
-    /// At which side what is too long is cut, where it is cut. Default `right`.
+    /// The side at which long texts are cut, if they are cut. Default `right`.
     pub truncate: Side,
-    /// What the loss of labels is multiplied by; 1 for those that are not named. Default: none are.
+    /// Factors of the labels' losses; 1 for labels that are not named. Default: none.
     pub class_weights: Vec<ClassWeight>,
     /// Weigh every label by N / (K · N_label) of the training rows, on top of `class_weights`. Default false.
     pub balanced: bool,

@@ -25,7 +25,7 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpoConfig {
-    /// What differences of logprobs are multiplied with. Default 0.1 (TRL).
+    /// The factor β of differences of log-probabilities. Default 0.1 (TRL).
     pub beta: f64,
     /// The loss on the logprobs of a pair. Default `sigmoid` (Xu et al. 2024).
     pub loss_type: CpoLossType,

@@ -27,11 +27,11 @@ use crate::stats::Stats;
 pub struct KtoConfig {
     /// How strongly the policy is held to the reference. Default 0.1 (TRL; Ethayarajh et al. 2024).
     pub beta: f64,
-    /// What log-ratios are compared with. Default `kto`.
+    /// The loss. Default `kto`.
     pub loss_type: KtoLossType,
-    /// What the losses of desirable completions are multiplied with. Default 1 (TRL).
+    /// The weight of the losses of desirable completions. Default 1 (TRL).
     pub desirable_weight: f64,
-    /// What the losses of undesirable completions are multiplied with. Default 1 (TRL).
+    /// The weight of the losses of undesirable completions. Default 1 (TRL).
     pub undesirable_weight: f64,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,

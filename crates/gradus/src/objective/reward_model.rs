@@ -28,7 +28,7 @@ pub struct RewardModelConfig {
     /// Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
     /// `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are more.
     pub score_pairs: usize,
-    /// At which side a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the conversation, which holds
+    /// The side at which a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the conversation, which holds
     /// the answer (`truncation_side` of transformers). Models with an encoder and a decoder leave such pairs out. Default `right`.
     pub truncation: Option<Side>,
 }

@@ -19,7 +19,7 @@ use crate::settings::TrainConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimpoConfig {
-    /// What differences of mean logprobs are multiplied with. Default 2 (Meng et al. 2024, on Llama 3 8B).
+    /// The factor β of differences of mean log-probabilities. Default 2 (Meng et al. 2024, on Llama 3 8B).
     pub beta: f64,
     /// The margin γ by which the chosen completion is to be better. Default 1 (half of `beta`: Meng et al. 2024, on Llama 3 8B).
     pub simpo_gamma: f64,

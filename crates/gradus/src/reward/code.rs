@@ -21,7 +21,7 @@ pub struct CodeConfig {
     /// The column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. One that ends without
     /// an exception is passed.
     pub tests: String,
-    /// What counts: `share` of the tests that are passed, or `all` of them (1 or 0). Default `all`.
+    /// The reward: the `share` of passed tests, or 1 if `all` pass and else 0. Default `all`.
     #[serde(default)]
     pub value: CodeValue,
     /// The sandbox of a program with one test.

@@ -161,7 +161,7 @@ pub struct ClassifierConfig {
     /// The label that is rewarded, by name or number. Default: the only one there is.
     #[serde(default)]
     pub label: Option<LabelName>,
-    /// What of it is the reward. Default: its probability; of a model that gives numbers of their own, the number.
+    /// The value of the label that becomes the reward. Default: its probability, or the number itself for a regression model.
     #[serde(default)]
     pub value: Option<ClassifierValue>,
     /// The text that is read: `{prompt}`, `{completion}`, `{reference}` and any column of the row stand in braces. Default:
@@ -171,7 +171,7 @@ pub struct ClassifierConfig {
     /// A second text that is read beside the first, such as a hypothesis beside its premise. Default: none.
     #[serde(default)]
     pub pair: Option<String>,
-    /// At which side what is longer than the classifier's positions is cut. Default: it is an error.
+    /// The side at which texts longer than the classifier's positions are cut. Default: such a text is an error.
     #[serde(default)]
     pub truncate: Option<Side>,
 }
@@ -307,7 +307,7 @@ pub struct CommandConfig {
     /// Seconds it may take for one batch of completions. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// What the reward is logged as. Default `command`.
+    /// The name of the reward in the log. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
 }

@@ -45,7 +45,7 @@ pub struct JudgeConfig {
     /// The temperature of the judge. Default 0.
     #[serde(default)]
     pub temperature: f64,
-    /// Where answers are kept, so that no question is asked twice. Default: `judgements.jsonl` in the directory of the run.
+    /// The file of the judge's answers; a question in it is not sent again. Default: `judgements.jsonl` in the directory of the run.
     #[serde(default)]
     pub record: Option<PathBuf>,
     /// Requests a second at most, over all connections. Default 20.
@@ -55,8 +55,7 @@ pub struct JudgeConfig {
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     pub connections: usize,
-    /// How often a question is asked again after a refusal for now (429), an error of the server, a broken connection or an answer
-    /// without a verdict. Default 5.
+    /// How often a question is sent again after a temporary refusal (429), a server error, a broken connection or an answer without a verdict. Default 5.
     #[serde(default = "five")]
     #[schemars(range(max = 20))]
     pub retries: usize,

@@ -22,10 +22,9 @@ use crate::toxicity::{ScorerConfig, ScoringError, ToxicityScorer};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToxicityConfig {
-    /// Who says how toxic a text is; it reads the completion without its prompt.
+    /// The scorer of a completion's toxicity; it reads the completion without its prompt.
     pub scorer: ScorerConfig,
-    /// What is rewarded: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by how much less toxic
-    /// the text is with it than before it. Default `whole`.
+    /// The rewarded unit: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by the decrease in toxicity from the text before it to the text with it. Default `whole`.
     #[serde(default = "whole")]
     pub segments: Level,
 }

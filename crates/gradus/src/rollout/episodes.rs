@@ -56,7 +56,7 @@ pub struct Episodes {
     pub environment: Arc<dyn env::Environment>,
     /// How turns are written.
     pub dialogue: Dialogue,
-    /// What bounds an episode.
+    /// Limits of an episode.
     pub limits: Limits,
 }
 

@@ -20,7 +20,7 @@ pub struct EvaluationConfig {
     #[serde(deserialize_with = "metric::read_list")]
     #[schemars(schema_with = "metric::schema_of_list")]
     pub metrics: Vec<MetricConfig>,
-    /// What is done to completions before metrics see them. Default: nothing.
+    /// The change of completions before metrics read them. Default: none.
     pub post_process: Option<PostProcess>,
     /// Longest completion in tokens.
     #[schemars(range(max = 100_000_000))]

@@ -18,7 +18,7 @@ pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
 pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
 
-/// What all trainers share.
+/// Keys of every method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
@@ -71,12 +71,12 @@ pub struct TrainConfig {
     pub max_grad_norm: f64,
     /// Longest row in tokens, prompt and completion together; where an encoder reads the prompt, each of them. Default 1024 (TRL).
     pub max_length: usize,
-    /// What happens to longer rows. Default by method, as in TRL.
+    /// The treatment of longer rows. The default depends on the method, as in TRL.
     pub too_long: Option<TooLong>,
     /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Default: none is cut, and one that leaves no
     /// room for a completion within `max_length` is left out.
     pub max_prompt_length: Option<usize>,
-    /// At which side such prompts are cut. Default `left` (RL4LMs).
+    /// The side at which such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
     /// Rows that are left out of training and evaluation: ties, equal answers, short answers. Default: none.
     pub filter: RowFilter,
@@ -99,7 +99,7 @@ pub struct TrainConfig {
     pub wandb_project: Option<String>,
     /// The user or team that the project belongs to. Default: whoever uploads it.
     pub wandb_entity: Option<String>,
-    /// What the run is called there. Default: the name of the run directory.
+    /// The name of the run there. Default: the name of the run directory.
     pub wandb_name: Option<String>,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,
@@ -162,8 +162,7 @@ pub struct TrainConfig {
     pub text_column: String,
     /// Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the prompt.
     pub column: Vec<String>,
-    /// What the system says before every conversation that has no message of its own for it; rows that are no conversations are
-    /// refused then. Default: nothing.
+    /// The system message of every conversation that has none of its own. Rows that are not conversations are refused then. Default: none.
     pub system_prompt: Option<String>,
     /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template
     /// renders. Default false: they are trained on as they are written.

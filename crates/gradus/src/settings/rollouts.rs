@@ -16,9 +16,9 @@ use crate::rollout::server::{ServerKind, ServerOptions};
 pub struct RolloutsConfig {
     /// The address of the server, such as `http://localhost:8000`.
     pub server: String,
-    /// What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`.
+    /// The kind of server: `gradus`, `vllm` or `sglang`. Default `vllm`.
     pub kind: ServerKind,
-    /// What the model is called at the server. Default: the first of its list.
+    /// The name of the model on the server. Default: the first of its list.
     pub model: Option<String>,
     /// A folder that this process and the server both see: adapters and weights go through it.
     pub shared: PathBuf,
@@ -39,8 +39,7 @@ pub struct RolloutsConfig {
     pub max_staleness: usize,
     /// Multiply the loss with the ratio of the probabilities that the policy and the server give a completion. Default true (TRL).
     pub importance_sampling_correction: bool,
-    /// What has a ratio, a token or a sequence, and what happens to ratios beyond the bounds: they become the bounds (`truncate`) or 0
-    /// (`mask`). Default `sequence_mask` (TRL).
+    /// Whether each token or each sequence has a ratio, and what happens to ratios beyond the bounds: they become the bounds (`truncate`) or 0 (`mask`). Default `sequence_mask` (TRL).
     pub importance_sampling_mode: ImportanceSamplingMode,
     /// The upper bound of the ratio; null for none. Default 3 (TRL).
     pub importance_sampling_clip_max: Option<f64>,

@@ -15,9 +15,9 @@ use crate::metric::{MetricConfig, WordRules, WordTokeniser};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CnnDailyMail {
-    /// What stands before the article. By default nothing (RL4LMs; its recipes say `Summarize: `).
+    /// Text before the article. By default nothing (RL4LMs; its recipes say `Summarize: `).
     pub prompt_prefix: String,
-    /// What stands after the article. By default nothing (RL4LMs).
+    /// Text after the article. By default nothing (RL4LMs).
     pub prompt_suffix: String,
     /// Only so many words of the article, as NLTK finds them, with a blank between them. Default: the article as it is (RL4LMs).
     pub truncate_article: Option<usize>,

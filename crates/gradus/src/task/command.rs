@@ -30,7 +30,7 @@ pub struct CommandTask {
     /// Seconds it may take for one row. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// What its completions are measured with, unless something else is asked for. Default: nothing.
+    /// Metrics of its completions, unless others are named. Default: none.
     #[serde(default, deserialize_with = "crate::metric::read_list")]
     #[schemars(schema_with = "crate::metric::schema_of_list")]
     pub metrics: Vec<MetricConfig>,

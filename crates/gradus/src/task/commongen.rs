@@ -16,11 +16,11 @@ use crate::metric::MetricConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Commongen {
-    /// What stands before the concepts. Default `summarize: ` (RL4LMs; its recipes say `generate a sentence with: `).
+    /// Text before the concepts. Default `summarize: ` (RL4LMs; its recipes say `generate a sentence with: `).
     pub prefix: String,
-    /// What stands between two concepts. Default ` ` (RL4LMs).
+    /// Text between two concepts. Default ` ` (RL4LMs).
     pub concept_separator_token: String,
-    /// What stands after the last concept. Default ` ` (RL4LMs; its recipes say `.`).
+    /// Text after the last concept. Default ` ` (RL4LMs; its recipes say `.`).
     pub concept_end_token: String,
     /// Which sentences a sample has: each row `one` of its own (RL4LMs), or each set of concepts `all` of them, as the metrics of
     /// the paper want them. Default `one`.

@@ -66,7 +66,7 @@ pub enum TaskConfig {
     /// RealToxicityPrompts: go on with the beginning of a sentence.
     #[serde(rename = "real_toxicity_prompts")]
     RealToxicityPrompts(RealToxicityPrompts),
-    /// What an external program prints.
+    /// Rows that an external program prints.
     #[serde(rename = "command")]
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandTask>")]

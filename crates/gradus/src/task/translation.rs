@@ -23,10 +23,10 @@ pub struct Wmt16 {
     pub source_language: String,
     /// The language of the references, such as `de`.
     pub target_language: String,
-    /// What stands before the sentence. By default nothing (RL4LMs).
+    /// Text before the sentence. By default nothing (RL4LMs).
     #[serde(default)]
     pub prompt_prefix: String,
-    /// What stands after the sentence. By default nothing (RL4LMs).
+    /// Text after the sentence. By default nothing (RL4LMs).
     #[serde(default)]
     pub prompt_suffix: String,
 }
@@ -39,9 +39,9 @@ fn wmt16() -> String {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wmt14ProcessedEnDe {
-    /// What stands before the sentence. By default nothing (RL4LMs).
+    /// Text before the sentence. By default nothing (RL4LMs).
     pub prompt_prefix: String,
-    /// What stands after the sentence. By default nothing (RL4LMs).
+    /// Text after the sentence. By default nothing (RL4LMs).
     pub prompt_suffix: String,
 }
 
@@ -49,9 +49,9 @@ pub struct Wmt14ProcessedEnDe {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wmt16NewsOnly {
-    /// What stands before the sentence. By default nothing (RL4LMs).
+    /// Text before the sentence. By default nothing (RL4LMs).
     pub prompt_prefix: String,
-    /// What stands after the sentence. By default nothing (RL4LMs).
+    /// Text after the sentence. By default nothing (RL4LMs).
     pub prompt_suffix: String,
 }
 
@@ -59,9 +59,9 @@ pub struct Wmt16NewsOnly {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iwslt2017EnDe {
-    /// What stands before the sentence. By default nothing (RL4LMs; its recipes say `translate English to German: `).
+    /// Text before the sentence. By default nothing (RL4LMs; its recipes say `translate English to German: `).
     pub prompt_prefix: String,
-    /// What stands after the sentence. By default nothing (RL4LMs).
+    /// Text after the sentence. By default nothing (RL4LMs).
     pub prompt_suffix: String,
 }
 

@@ -14,7 +14,7 @@ use crate::metric::MetricConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Xsum {
-    /// What stands after the article. Default `TL;DR:` (RL4LMs).
+    /// Text after the article. Default `TL;DR:` (RL4LMs).
     pub prompt_suffix: String,
 }
 

@@ -18,7 +18,7 @@ const SLOWEST: f64 = 1e-3;
 pub enum ScorerConfig {
     /// A classifier of texts.
     Classifier(ClassifierScorer),
-    /// What a file says of a text; another scorer is asked what the file does not know, and its answers are added to it.
+    /// Scores from a file. Another scorer scores the texts that the file lacks, and its scores are added to the file.
     Recorded(RecordedScorer),
     /// A service of the form of the Perspective API (whose public one ends with the year 2026).
     Service(ServiceScorer),
@@ -42,7 +42,7 @@ pub struct ClassifierScorer {
 pub struct RecordedScorer {
     /// The file. Texts are looked up by their exact characters.
     pub file: PathBuf,
-    /// Who is asked what the file does not know. Default: nobody; such a text is an error.
+    /// The scorer of texts that the file lacks. Default: none; such a text is an error.
     #[serde(default)]
     pub otherwise: Option<Box<ScorerConfig>>,
 }

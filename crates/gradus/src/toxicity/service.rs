@@ -25,7 +25,7 @@ pub struct ServiceScorer {
     /// The environment variable that holds the key, which is sent as `?key=…` and never written down. Default: no key.
     #[serde(default)]
     pub key_variable: Option<String>,
-    /// The attribute that is asked for. Default `TOXICITY`.
+    /// The requested attribute. Default `TOXICITY`.
     #[serde(default = "toxicity")]
     pub attribute: String,
     /// The language of the texts. Default `en`.
@@ -38,8 +38,8 @@ pub struct ServiceScorer {
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub connections: usize,
-    /// How often a text is asked again after a refusal for now (429), an error of the server or a broken connection, with waits
-    /// of 1, 2, 4, … seconds, or as long as the service says. Default 5.
+    /// How often a request is repeated after a temporary refusal (429), a server error or a broken connection, with waits
+    /// of 1, 2, 4, … seconds, or as long as the service demands. Default 5.
     #[serde(default = "five")]
     #[schemars(range(max = 20))]
     pub retries: usize,

@@ -15,7 +15,7 @@ pub struct DpoConfig {
     pub beta: f64,
     /// The loss on the log-ratios of policy and reference; several are added. Default `sigmoid`.
     pub loss_type: DpoLosses,
-    /// What each loss of `loss_type` is multiplied with. Default: 1 each.
+    /// The weight of each loss of `loss_type`. Default: 1 each.
     pub loss_weights: Option<Vec<f64>>,
     /// The probability that a label is wrong (`sigmoid`, `robust`, `exo_pair`, `aot`, `aot_unpaired`). Default 0.
     pub label_smoothing: f64,

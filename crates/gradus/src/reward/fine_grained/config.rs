@@ -20,16 +20,14 @@ pub struct SegmentConfig {
     /// The model: a classifier of tokens (which reads all segments at once, each after a separator) or of texts, or a reward
     /// model; a directory or a hub name.
     pub model: String,
-    /// What is judged: the `whole` completion, each `sentence`, or each `sub_sentence`. Default: `sentence` for classifiers of
+    /// The judged unit: the `whole` completion, each `sentence`, or each `sub_sentence`. Default: `sentence` for classifiers of
     /// tokens, `whole` for others.
     #[serde(default)]
     pub segments: Option<Level>,
-    /// What a classifier of tokens reads before the segments: `{prompt}` and any column of the row stand in braces, and its
-    /// words are read. Default `{prompt}`.
+    /// The text that a classifier of tokens reads before the segments: `{prompt}` and the names of columns in braces are replaced by their words. Default `{prompt}`.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// What other models read of each segment: `{prompt}`, `{completion}`, `{segment}`, `{so_far}` (the completion up to the
-    /// end of the segment) and any column stand in braces. Default: `{prompt}{so_far}`, which of the whole is prompt and
+    /// The text that other models read for each segment: `{prompt}`, `{completion}`, `{segment}`, `{so_far}` (the completion up to the end of the segment) and the names of columns in braces are replaced. Default: `{prompt}{so_far}`, which of the whole is prompt and
     /// completion.
     #[serde(default)]
     pub text: Option<String>,
@@ -38,28 +36,26 @@ pub struct SegmentConfig {
     /// it: of an empty list, the most that `values` say. Needs `values`. Default: the model is asked once.
     #[serde(default)]
     pub each: Option<String>,
-    /// Divides what a whole completion is worth evenly among its segments of this level, instead of placing all of it on the
-    /// last token. Default: the last token.
+    /// Divides the reward of a whole completion evenly among its segments of this level, instead of placing all of it on the last token. Default: the last token.
     #[serde(default)]
     pub spread: Option<Level>,
     /// The word before each segment that a classifier of tokens reads. Default `</s>`.
     #[serde(default)]
     pub separator: Option<String>,
-    /// What a segment is worth, by the label that fits it best of those that are named: at least two. Without them it is
+    /// The reward of a segment, by its most likely label among the named ones: at least two. Without them it is
     /// worth a number: of a reward model its score, of a classifier what `label` and `value` say.
     #[serde(default)]
     pub values: BTreeMap<String, f64>,
     /// The label whose `value` counts. Default: the only one there is.
     #[serde(default)]
     pub label: Option<LabelName>,
-    /// What of the label counts. Default: its probability; of a model that gives numbers of their own, the number.
+    /// The value of the label. Default: its probability, or the number itself for a regression model.
     #[serde(default)]
     pub value: Option<ClassifierValue>,
-    /// Whether a segment is worth only by how much it changed the number: the number of the text up to it less that of the
-    /// text before it, and 0 before the first. Default false.
+    /// Whether the reward of a segment is the change of the number: the number of the text up to its end minus that of the text before it (0 before the first segment). Default false.
     #[serde(default)]
     pub change: bool,
-    /// Which token has the worth of a segment.
+    /// The token that gets the reward of a segment.
     #[serde(default)]
     pub segment_end: SegmentEnd,
     /// A number s becomes ((s − mean) / std) · scale + bias. Default: the mean of scores that the model's directory knows
@@ -75,16 +71,16 @@ pub struct SegmentConfig {
     /// See `mean`. Default 1.
     #[serde(default = "one")]
     pub scale: f64,
-    /// What the part is multiplied by in the sum; 0: it is measured, and rewards nothing. Default 1.
+    /// The factor of the part in the sum. 0 measures the part without rewarding it. Default 1.
     #[serde(default = "one")]
     pub weight: f64,
-    /// The most tokens that the model reads; what is longer loses its end, and segments that are lost are worth 0. Default: the
+    /// The most tokens that the model reads; longer texts lose their end, and lost segments get the reward 0. Default: the
     /// length that the model was trained with, where its directory says so, else its positions.
     #[serde(default)]
     pub max_length: Option<usize>,
 }
 
-/// Which token has the worth of a segment.
+/// The token that gets the reward of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentEnd {
