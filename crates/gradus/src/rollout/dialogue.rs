@@ -38,7 +38,7 @@ impl Dialogue {
     pub fn call_format(&self) -> Result<CallFormat> {
         let template = self.template()?;
         let mentioned = || CallFormat::of_template(template.source());
-        let hint = "say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)";
+        let hint = "say it with `episode: { tool_calls: hermes }` (or `qwen3_coder`, `llama3`, `mistral`)";
         let silent =
             || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
