@@ -14,20 +14,11 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let hint = Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online)));
         return problems.unless(false, &["rollouts"], || (message, hint));
     };
-    let url = &rollouts.server;
-    problems.unless(url.starts_with("http://") || url.starts_with("https://"), &["rollouts.server"], || {
-        let message = format!("`rollouts.server` is `{url}`, but must begin with `http://` or `https://`");
-        (message, Some("give the address of the server, such as http://localhost:8000".into()))
-    });
+    problems.server("rollouts", &rollouts.server, rollouts.connections, (rollouts.timeout_s, rollouts.wait_s));
     problems.unless(!rollouts.shared.as_os_str().is_empty(), &["rollouts.shared"], || {
         let message = "`rollouts.shared` is missing: it names a folder that this process and the server both see";
         (message.into(), None)
     });
-    problems.at_least("rollouts.connections", rollouts.connections, 1);
-    for (key, seconds) in [("rollouts.timeout_s", rollouts.timeout_s), ("rollouts.wait_s", rollouts.wait_s)] {
-        problems.above_zero(key, seconds);
-        problems.unless(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
-    }
     let (low, high) = (rollouts.importance_sampling_clip_min, rollouts.importance_sampling_clip_max);
     let bounds = ["rollouts.importance_sampling_clip_min", "rollouts.importance_sampling_clip_max"];
     for (key, bound) in bounds.into_iter().zip([low, high]) {

@@ -7,6 +7,7 @@
 mod client;
 mod forms;
 mod http;
+mod score;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use tempfile::TempDir;
 
 use client::{Client, Weights};
 use forms::{Completed, Question};
+pub use score::{Passage, Scorer, TokenScore};
 
 use super::{Policy, Prompt, Rollout, RolloutSource, Rollouts, SampledWith, Sampler, StopReason, Turn};
 use crate::error::{Error, Result};
@@ -51,19 +53,15 @@ pub enum ServerKind {
     Sglang,
 }
 
-/// A server to sample from.
+/// A server, and how it is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServerOptions {
+pub struct Endpoint {
     /// Its address, such as `http://localhost:8000`.
     pub url: String,
     /// What it understands.
     pub kind: ServerKind,
     /// What the model is called there; without a name, the first of its list.
     pub model: Option<String>,
-    /// A folder for adapters and weights that both see.
-    pub shared: PathBuf,
-    /// Where the server sees that folder, where that is elsewhere.
-    pub shared_there: Option<PathBuf>,
     /// The key that the server wants.
     pub key: Option<String>,
     /// Requests under way at a time.
@@ -72,6 +70,19 @@ pub struct ServerOptions {
     pub timeout: Duration,
     /// How long a server is waited for that does not answer.
     pub wait: Duration,
+    /// The configuration keys that all this is from, for messages: `rollouts`.
+    pub keys: &'static str,
+}
+
+/// A server to sample from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerOptions {
+    /// The server.
+    pub endpoint: Endpoint,
+    /// A folder for adapters and weights that both see.
+    pub shared: PathBuf,
+    /// Where the server sees that folder, where that is elsewhere.
+    pub shared_there: Option<PathBuf>,
     /// How many iterations ahead it samples.
     pub ahead: usize,
 }
@@ -124,7 +135,7 @@ impl<'a> ServerSource<'a> {
         #[cfg(unix)]
         folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
         let folder = folder.tempdir_in(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
-        let client = Arc::new(Client::new(&options)?);
+        let client = Arc::new(Client::new(&options.endpoint)?);
         let (jobs, inbox) = channel::<Job>();
         let (ended, has_ended) = sync_channel(1);
         let worker = Arc::clone(&client);
@@ -203,23 +214,33 @@ impl<'a> ServerSource<'a> {
 
     /// Waits for an answer of the thread, which reports how far it is.
     fn wait<T>(&self, answer: &Receiver<Result<T>>, total: usize, progress: &dyn Progress) -> Result<T> {
-        loop {
-            match answer.recv_timeout(LOOK) {
-                Ok(found) => return found,
-                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(RecvTimeoutError::Timeout) => {}
+        wait(&self.client, answer, ("sampled", total), progress)
+    }
+}
+
+/// Waits for an answer of the thread that `client` works in, which reports how many of `total` are done.
+fn wait<T>(
+    client: &Client,
+    answer: &Receiver<Result<T>>,
+    (what, total): (&'static str, usize),
+    progress: &dyn Progress,
+) -> Result<T> {
+    loop {
+        match answer.recv_timeout(LOOK) {
+            Ok(found) => return found,
+            Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let told = match client.waited() {
+            Some(waited) => {
+                let limit = client.patience().as_secs() as usize;
+                progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
             }
-            let told = match self.client.waited() {
-                Some(waited) => {
-                    let limit = self.options.wait.as_secs() as usize;
-                    progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
-                }
-                None => progress.advance("sampled", self.client.done().min(total), total),
-            };
-            if let Err(error) = told {
-                self.client.stop();
-                return Err(error);
-            }
+            None => progress.advance(what, client.done().min(total), total),
+        };
+        if let Err(error) = told {
+            client.stop();
+            return Err(error);
         }
     }
 }
