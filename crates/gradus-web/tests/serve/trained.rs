@@ -249,6 +249,44 @@ fn ten_steps_at_a_server_are_those_without_one() {
 }
 
 #[test]
+fn episodes_at_a_server_are_those_without_one() {
+    let mut place = Place::new();
+    let more = json!({
+        "method": { "grpo": { "group_size": 4, "max_new_tokens": 40, "stop": ["e", "a", "1", "t"] } },
+        "environment": { "guess": { "low": 1, "high": 9, "guesses": 4, "explain": false } },
+        "episode": { "max_turns": 4 },
+        "train": { "max_steps": 4, "batch_size": 4, "learning_rate": 1e-3, "eval_steps": -1, "seed": 5 },
+    });
+    for (kind, lora) in [("whole", Value::Null), ("lora", json!({ "rank": 4, "targets": ["q_proj", "v_proj"] }))] {
+        place.serve();
+        let mut here = more.clone();
+        if !lora.is_null() {
+            here["lora"] = lora;
+        }
+        let mut there = here.clone();
+        there["rollouts"] = place.rollouts(&json!({}));
+        let names = [format!("{kind}-here"), format!("{kind}-there")];
+        place.run(&names[0], &here);
+        place.run(&names[1], &there);
+        let (here, there) = (place.records(&names[0]), place.records(&names[1]));
+        assert_eq!(here.len(), 4 * 4 * 4);
+        assert!(sampled(&here) == sampled(&there), "{kind}: other completions");
+        let turns = place.metric(&names[1], "environment/turns");
+        assert!(turns.iter().all(|turns| *turns > 1.2), "{kind}: {turns:?}");
+        assert_eq!(place.metric(&names[0], "environment/turns"), turns);
+        for record in &there {
+            let version = record.weight_version.as_deref().expect("a server sampled it");
+            assert!(version.ends_with(&format!("-v{}", record.step - 1)), "step {}: {version}", record.step);
+        }
+        let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
+        assert!(difference.iter().all(|difference| *difference < f64::from(LOGPROB)), "{kind}: {difference:?}");
+        let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        assert!(apart < WEIGHT, "{kind}: {apart}");
+        assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
+    }
+}
+
+#[test]
 fn a_server_that_is_ahead_samples_the_same_every_time() {
     let place = Place::new();
     let more = json!({

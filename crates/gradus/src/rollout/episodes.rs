@@ -1,6 +1,6 @@
 //! Episodes: the policy and an environment take turns.
 //!
-//! All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
+//! A [`Drawer`] draws the turns of the policy: the engine of this process, or a server. All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
 //! environment answers on another thread; others go on. The answer's ids are appended and the row goes on from its cache, so
 //! nothing is computed twice. Results do not depend on how long answers take: each turn draws from a random stream of its own,
 //! and a row's logits do not depend on its company.
@@ -69,6 +69,70 @@ pub struct Scene<'a> {
     pub when: &'a str,
     /// The rows of prompts whose episodes began at the same time, before these: names are unique.
     pub earlier: &'a [usize],
+}
+
+/// Draws the turns of the policy.
+pub(super) trait Drawer {
+    /// Begins the completions of one prompt. Rows are numbered as they are submitted.
+    ///
+    /// # Errors
+    /// When the prompt or a setting does not fit.
+    fn submit(&mut self, request: Request) -> Result<()>;
+
+    /// Goes on with a row whose turn has ended.
+    ///
+    /// # Errors
+    /// When the ids do not fit.
+    fn extend(&mut self, row: usize, extension: Extension) -> Result<()>;
+
+    /// Forgets a row.
+    fn cancel(&mut self, row: usize);
+
+    /// Whether a turn is being drawn.
+    fn is_busy(&self) -> bool;
+
+    /// Draws some more; gives the turns that have ended.
+    ///
+    /// # Errors
+    /// When turns cannot be drawn any more.
+    fn draw(&mut self) -> Result<Vec<(usize, Completion)>>;
+
+    /// How long it has waited for a server that does not answer, and how long it may.
+    fn waited(&self) -> Option<(Duration, Duration)> {
+        None
+    }
+}
+
+/// The engine of this process.
+struct LocalDrawer<'e, 's> {
+    engine: Engine<'e>,
+    stop: StopStrings<'s>,
+}
+
+impl Drawer for LocalDrawer<'_, '_> {
+    fn submit(&mut self, request: Request) -> Result<()> {
+        self.engine.submit(request).map(drop)
+    }
+
+    fn extend(&mut self, row: usize, extension: Extension) -> Result<()> {
+        self.engine.extend(row, extension)
+    }
+
+    fn cancel(&mut self, row: usize) {
+        self.engine.cancel(row);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.engine.is_busy()
+    }
+
+    fn draw(&mut self) -> Result<Vec<(usize, Completion)>> {
+        let ended = |event| match event {
+            Event::Finished { row, completion } => Some((row, completion)),
+            _ => None,
+        };
+        Ok(self.engine.step(&mut self.stop).into_iter().filter_map(ended).collect())
+    }
 }
 
 /// What a thread does for an episode.
@@ -192,14 +256,40 @@ impl Playing {
 }
 
 impl Episodes {
+    /// [`sample_with`](Self::sample_with) the engine of this process.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn sample(
+        &self,
+        policy: &CausalLm,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        names: (&str, &[usize]),
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        let (count, room) = (prompts.len() * sampler.group_size, sampler.params.max_new_tokens);
+        let places = ROWS_AT_ONCE.min(count);
+        let mut engine = Engine::new(policy, places, room);
+        if let Some(masking) = sampler.masking {
+            engine = engine.with_mask(masking.mask);
+            if let Some(guide) = masking.guide {
+                engine = engine.with_guide(guide, places, room);
+            }
+        }
+        let stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+        self.sample_with(policy, &mut LocalDrawer { engine, stop }, prompts, sampler, names, stream)
+    }
+
     /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` begins the names of
     /// the episodes.
     ///
     /// # Errors
     /// As there; [`Error::Config`] when the environment cannot be used at all.
-    pub(super) fn sample(
+    pub(super) fn sample_with(
         &self,
         policy: &CausalLm,
+        drawer: &mut dyn Drawer,
         prompts: Vec<Prompt>,
         sampler: &Sampler<'_>,
         (when, earlier): (&str, &[usize]),
@@ -218,7 +308,7 @@ impl Episodes {
         let rows = (0..count).map(|_| Playing::default()).collect();
         let mut game = Game { episodes: self, sampler, stream, workers, rows };
         let prompts = game.begin(prompts, (when, earlier))?;
-        game.play(policy, &prompts)?;
+        game.play(drawer, &prompts)?;
         game.rollouts(prompts)
     }
 }
@@ -342,47 +432,42 @@ impl Game<'_> {
     }
 
     /// Samples all turns of all episodes.
-    fn play(&mut self, policy: &CausalLm, prompts: &[Prompt]) -> Result<()> {
+    fn play(&mut self, drawer: &mut dyn Drawer, prompts: &[Prompt]) -> Result<()> {
         let (sampler, group, count) = (self.sampler, self.sampler.group_size, self.rows.len());
-        let (places, room) = (ROWS_AT_ONCE.min(count), sampler.params.max_new_tokens);
-        let mut engine = Engine::new(policy, places, room);
-        if let Some(masking) = sampler.masking {
-            engine = engine.with_mask(masking.mask);
-            if let Some(guide) = masking.guide {
-                engine = engine.with_guide(guide, places, room);
-            }
-        }
-        let params = self.params(room);
+        let params = self.params(sampler.params.max_new_tokens);
         for (p, prompt) in prompts.iter().enumerate() {
             let streams = (p * group..(p + 1) * group).map(self.stream).collect();
-            // Rows are numbered as they are submitted, so a row of the engine is that of its rollout.
-            engine.submit(Request {
+            // Rows are numbered as they are submitted, so a row of the drawer is that of its rollout.
+            drawer.submit(Request {
                 prompt: prompt.ids.clone(),
                 params: Arc::clone(&params),
                 streams,
                 is_kept: true,
             })?;
         }
-        let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
         let mut left: Vec<usize> = (0..count).collect();
         while !left.is_empty() {
-            sampler.progress.advance("sampled", count - left.len(), count)?;
-            let events = if engine.is_busy() { engine.step(&mut stop) } else { Vec::new() };
-            for event in events {
-                if let Event::Finished { row, completion } = event {
-                    self.drawn(row, completion)?;
+            match drawer.waited() {
+                Some((waited, limit)) => {
+                    let [waited, limit] = [waited, limit].map(|time| time.as_secs() as usize);
+                    sampler.progress.advance("seconds waited for the server", waited, limit)?;
                 }
+                None => sampler.progress.advance("sampled", count - left.len(), count)?,
+            }
+            let ended = if drawer.is_busy() { drawer.draw()? } else { Vec::new() };
+            for (row, completion) in ended {
+                self.drawn(row, completion)?;
             }
             // While rows are sampled nobody waits for answers; those that are there are all taken.
-            let mut patience = if engine.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
+            let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
             while let Some((row, said, answer)) = self.next_answer(patience)? {
-                self.answered(row, said, answer, prompts, &mut engine)?;
+                self.answered(row, said, answer, prompts, drawer)?;
                 patience = Duration::ZERO;
             }
             left.retain(|&row| {
                 let is_over = self.rows[row].is_over && !self.rows[row].turns.is_empty();
                 if is_over {
-                    engine.cancel(row);
+                    drawer.cancel(row);
                 }
                 !is_over
             });
@@ -417,7 +502,7 @@ impl Game<'_> {
         said: env::Turn,
         answer: Answer,
         prompts: &[Prompt],
-        engine: &mut Engine<'_>,
+        drawer: &mut dyn Drawer,
     ) -> Result<()> {
         let (session, observation) = match answer {
             Answer::Begun(_) => unreachable!("all episodes have begun"),
@@ -466,7 +551,7 @@ impl Game<'_> {
                     playing.read(&ids);
                     playing.session = Some(session);
                     playing.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
-                    return engine.extend(row, Extension { ids, params, stream });
+                    return drawer.extend(row, Extension { ids, params, stream });
                 }
                 EpisodeEnd::Tokens
             }

@@ -35,11 +35,17 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let message = "`rollouts.importance_sampling_mode` cuts ratios to bounds, but there is none";
         (message.into(), Some("give `importance_sampling_clip_max`, such as 3".into()))
     });
-    let refused = [
-        ("environment", config.environment.is_some(), "episodes are sampled in this process"),
-        ("tools", !config.tools.is_empty(), "episodes are sampled in this process"),
-        ("train.sampling_weights", config.train.sampling_weights.is_some(), "the server holds the weights that sample"),
-    ];
+    for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
+        problems.unless(!is_given || rollouts.max_staleness == 0, &["rollouts.max_staleness", key], || {
+            let message = format!("`rollouts.max_staleness` is above 0, but with `{key}` turns wait for answers");
+            (message, Some("leave it out: iterations with episodes are not sampled ahead".into()))
+        });
+    }
+    let refused = [(
+        "train.sampling_weights",
+        config.train.sampling_weights.is_some(),
+        "the server holds the weights that sample",
+    )];
     for (key, is_given, why) in refused {
         problems.unless(!is_given, &["rollouts", key], || {
             (format!("`{key}` and `rollouts` are both given, but {why}"), Some("leave one of them out".into()))

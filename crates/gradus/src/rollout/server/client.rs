@@ -351,6 +351,30 @@ impl Client {
         answers.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// One completion. Where the server has lost the weights, they are loaded again, once by all who ask: `loads` counts it.
+    ///
+    /// # Errors
+    /// What cannot be mended.
+    pub fn draw(&self, weights: &Weights, question: &Question, loads: &Mutex<usize>) -> Result<Completed> {
+        let before = *lock(loads);
+        let mut found = self.patiently(|| self.complete(weights, question));
+        if let Err(Failure::Lost(message)) = &found {
+            let mut loads = lock(loads);
+            if *loads == before {
+                self.note(format!(
+                    "the server {} lost the weights, which were loaded again: {message}",
+                    self.http.url()
+                ));
+                self.load(weights)?;
+                *loads += 1;
+            }
+            drop(loads);
+            found = self.patiently(|| self.complete(weights, question));
+        }
+        let missing = || self.http.wrong("", "a completion was asked for, but the answer has none");
+        found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
+    }
+
     /// The scores of each passage, several at a time.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Servers written from the forms of vLLM and SGLang, which also misbehave.
 
 mod scores;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
