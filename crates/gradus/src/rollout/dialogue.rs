@@ -415,7 +415,9 @@ fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>
 /// A reply as a message of the conversation.
 pub(crate) fn message(reply: &env::Reply) -> Value {
     match reply {
-        env::Reply::User { content } => json!({ "role": "user", "content": content }),
+        env::Reply::User { content } | env::Reply::Tokens { content, .. } => {
+            json!({ "role": "user", "content": content })
+        }
         env::Reply::Tool { name, id, content } => {
             let mut value = json!({ "role": "tool", "name": name, "content": content });
             if let Some(id) = id {

@@ -138,7 +138,7 @@ impl Drawer for LocalDrawer<'_, '_> {
 /// What a thread does for an episode.
 enum Job {
     Begin(env::Start),
-    Step(Box<dyn env::Episode>, env::Turn),
+    Step(Box<dyn env::Episode>, env::Turn, env::Drawn),
     Finish(Box<dyn env::Episode>),
 }
 
@@ -196,8 +196,8 @@ impl Workers {
 fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
     match job {
         Job::Begin(start) => environment.begin(&start).map(Answer::Begun),
-        Job::Step(mut episode, turn) => {
-            let observation = episode.step(&turn)?;
+        Job::Step(mut episode, turn, drawn) => {
+            let observation = episode.step_drawn(&turn, &drawn)?;
             Ok(Answer::Stepped(episode, observation))
         }
         Job::Finish(mut episode) => episode.finish().map(Answer::Finished),
@@ -408,6 +408,9 @@ impl Game<'_> {
         for (playing, opening) in self.rows.iter_mut().zip(&openings) {
             playing.opening = opening.clone().flatten();
         }
+        for (p, prompt) in prompts.iter_mut().enumerate() {
+            *prompt = self.own_prompt(p, prompt)?;
+        }
         for (prompt, openings) in prompts.iter_mut().zip(openings.chunks(group)) {
             let mut begun = openings.iter().flatten();
             let Some(first) = begun.next() else { continue };
@@ -423,6 +426,24 @@ impl Game<'_> {
             }
         }
         Ok(prompts)
+    }
+
+    /// The prompt that the episodes of prompt `p` write themselves, where they do.
+    fn own_prompt(&self, p: usize, prompt: &Prompt) -> Result<Prompt> {
+        let group = self.sampler.group_size;
+        let sessions = self.rows[p * group..(p + 1) * group].iter().filter_map(|playing| playing.session.as_ref());
+        let mut written = sessions.filter_map(|session| session.prompt_ids());
+        let Some(first) = written.next() else { return Ok(prompt.clone()) };
+        if written.any(|other| other != first) {
+            let message = format!(
+                "the environment wrote different prompts for the episodes of prompt {}, so their rewards cannot be compared",
+                prompt.row + 1
+            );
+            return Err(Error::input(message).with_hint("what an episode begins with must follow from its row alone"));
+        }
+        let text = self.episodes.dialogue.tokenizer.decode(first, false)?;
+        // Nobody renders it again.
+        Ok(Prompt { text, ids: first.to_vec(), messages: None, ..prompt.clone() })
     }
 
     /// How a turn is drawn that may have `room` ids.
@@ -479,20 +500,35 @@ impl Game<'_> {
     fn drawn(&mut self, row: usize, completion: Completion) -> Result<()> {
         let said = self.episodes.dialogue.turn(&completion.ids)?;
         let (playing, stop) = (&mut self.rows[row], completion.stop);
+        let drawn = env::Drawn {
+            ids: completion.ids.clone(),
+            logprobs: completion.sampled_logprobs.clone(),
+            is_cut: stop == StopReason::Length,
+        };
         playing.take(completion);
         // Of an episode that could not begin one turn is drawn: a completion is never empty.
         let Some(session) = playing.session.take() else { return Ok(()) };
         let job = match stop {
-            StopReason::Length => {
+            StopReason::Length if !session.takes_cut_turns() => {
                 playing.end = Some(EpisodeEnd::Tokens);
                 let last = playing.turns.last_mut().expect("just taken in");
                 last.exchange = Some(Exchange { said: said.clone(), observation: Observation::default() });
                 Job::Finish(session)
             }
-            StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone()),
+            StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone(), drawn),
         };
         self.ask(row, said, job);
         Ok(())
+    }
+
+    /// The observation with the texts of replies that are ids.
+    fn with_texts(&self, mut observation: Observation) -> Result<Observation> {
+        for reply in &mut observation.replies {
+            if let env::Reply::Tokens { ids, content } = reply {
+                *content = self.episodes.dialogue.tokenizer.decode(ids, false)?;
+            }
+        }
+        Ok(observation)
     }
 
     /// The environment has answered: the row goes on, or the episode is over.
@@ -516,6 +552,7 @@ impl Game<'_> {
             }
             Answer::Stepped(session, observation) => (session, observation),
         };
+        let observation = self.with_texts(observation)?;
         let numbers = observation.reward.iter().chain(observation.metrics.values());
         if let Some(&number) = numbers.clone().find(|number| !(**number as f32).is_finite()) {
             self.rows[row].fail(&not_finite(number));
@@ -526,12 +563,17 @@ impl Game<'_> {
         let is_late = |limit: f64| self.rows[row].waited > Duration::from_secs_f64(limit);
         let end = match is_done {
             true => EpisodeEnd::Done,
+            false if self.rows[row].stop == Some(StopReason::Length) => EpisodeEnd::Tokens,
             false if turns >= self.episodes.limits.turns => EpisodeEnd::Turns,
             false if self.episodes.limits.episode_s.is_some_and(is_late) => EpisodeEnd::Time,
             false => {
                 let (prompt, stop) = (&prompts[row / self.sampler.group_size], self.rows[row].stop);
                 let stop = stop.expect("a turn was answered");
-                let ids = match self.episodes.dialogue.answer(prompt, &said, stop, &observation.replies) {
+                let answer = match &observation.replies[..] {
+                    [env::Reply::Tokens { ids, .. }] => Ok(ids.clone()),
+                    replies => self.episodes.dialogue.answer(prompt, &said, stop, replies),
+                };
+                let ids = match answer {
                     Ok(ids) => ids,
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
                     Err(error) => {

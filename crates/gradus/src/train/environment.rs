@@ -36,7 +36,9 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         }
     };
     let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
-    let environment = match environment.is_deterministic() || recorded.is_empty() {
+    // A record has no prompts.
+    let is_played = environment.is_deterministic() || recorded.is_empty() || environment.writes_prompts();
+    let environment = match is_played {
         true => environment,
         false => Arc::new(Replay::new(environment, recorded)),
     };

@@ -117,7 +117,7 @@ fn ids_are_scored_by_every_kind_of_server() {
 #[test]
 fn scores_that_cannot_be_are_refused() {
     type Change = fn(&mut Value) -> Option<Reply>;
-    let vllm: Vec<(Change, &str)> = vec![
+    let vllm: &[(Change, &str)] = &[
         (|right| remove(&mut right["choices"][0]["prompt_logprobs"], 1), "`prompt_logprobs` has"),
         (|right| set(&mut right["choices"][0]["prompt_logprobs"], Value::Null), "no `prompt_logprobs`"),
         (|right| set(&mut right["choices"][0]["prompt_logprobs"][1], Value::Null), "has nothing for the id"),
@@ -137,7 +137,7 @@ fn scores_that_cannot_be_are_refused() {
         (|_| Some(Reply::Json(404, json!({ "message": "no such model" }))), "404: no such model"),
         (|right| set(&mut right["padding"], json!("x".repeat(2 << 20))), "the answer has more than"),
     ];
-    let sglang: Vec<(Change, &str)> = vec![
+    let sglang: &[(Change, &str)] = &[
         (
             |right| remove(&mut right["meta_info"]["input_token_logprobs"], 0),
             "`input_token_logprobs` has 1 places, but 2",
@@ -150,7 +150,7 @@ fn scores_that_cannot_be_are_refused() {
         (|right| set(&mut right["meta_info"]["input_top_logprobs"][1][0][1], json!(8)), "name one twice"),
     ];
     for (kind, cases) in [(ServerKind::Vllm, vllm), (ServerKind::Sglang, sglang)] {
-        for (change, message) in cases {
+        for &(change, message) in cases {
             // The passage of two ids alone, so that there is one answer to change.
             let fake = scoring(move |_, right| change(right));
             let scorer = Scorer::connect(&fake.endpoint(kind), 3, &Unwatched).expect("it is there");
@@ -244,9 +244,12 @@ fn a_server_with_another_tokenizer_is_refused() {
         if is_other && ids.len() > 3 {
             ids[3] += 1;
         }
-        let (bos, entries) = (tokenizer.special_ids(), |id: &u32| json!([null, id, null]));
+        let bos = tokenizer.special_ids();
+        let entries = |id: &u32| json!([null, id, null]);
         // A server may put a special id before each text.
-        ids.splice(0..0, bos.first().copied());
+        if let Some(bos) = bos.first() {
+            ids.insert(0, *bos);
+        }
         match kind {
             ServerKind::Sglang => {
                 json!({ "meta_info": { "input_token_logprobs": ids.iter().map(entries).collect::<Vec<_>>() } })
