@@ -24,6 +24,7 @@ from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, RLOOTrainer,
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
+from trl.experimental.server_distillation.server_distillation_trainer import ServerDistillationTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
 
 SEED = 7
@@ -471,6 +472,37 @@ def distill():
     return {"inputs": {"student": student, "teacher": teacher}, "cases": cases}
 
 
+def distill_top_k():
+    """What TRL makes of the likeliest ids that a teacher's server tells: the lists are those of the server."""
+    generator = torch.Generator().manual_seed(SEED + 25)
+    rows, vocabulary = 6, 13
+    student, teacher = (3 * torch.randn(rows, vocabulary, generator=generator) for _ in range(2))
+    own = torch.randint(vocabulary, (rows,), generator=generator)
+    # Of one row, the id that stands there is the teacher's likeliest.
+    own[2] = teacher[2].argmax()
+    told = torch.log_softmax(teacher.to(DOUBLE), dim=-1).float().to(DOUBLE)
+    labels = torch.zeros(1, rows, dtype=torch.long)
+    cases = []
+    for beta, top_k, tail in itertools.product((0.0, 0.3, 1.0), (1, 4, vocabulary), (True, False)):
+        # TRL compares several ids with the forward KL alone; one id without the rest has nothing to learn from.
+        if (beta > 0 and top_k > 1) or (beta in (0.0, 1.0) and top_k == 1 and not tail):
+            continue
+        logits = student.to(DOUBLE).requires_grad_()
+        best = told.topk(top_k, dim=-1)
+        trainer = bare(ServerDistillationTrainer, beta=beta, loss_top_k=top_k, loss_add_tail=tail,
+                       reverse_kl_top_1_mode="sampled")
+        result_of = {"actual_logprobs": told.gather(-1, own[:, None])[None, :, 0], "topk_logprobs": best.values[None],
+                     "topk_token_ids": best.indices[None]}
+        logprobs = torch.log_softmax(logits, dim=-1)[None]
+        if beta > 0:
+            loss = trainer._compute_server_sparse_top_1_divergence_loss(result_of, logprobs, own[None], labels)
+        else:
+            loss = trainer._compute_server_forward_kl_loss(result_of, logprobs, labels)
+        loss.backward()
+        cases.append(result(f"beta_{beta}_top_{top_k}_tail_{tail}", {"beta": beta, "top_k": top_k, "add_tail": tail}, loss, logits.grad))
+    return {"inputs": {"student": student, "told": told, "own": own}, "cases": cases}
+
+
 # ---------------------------------------------------------------------------------------------------------- off-policy
 
 
@@ -883,7 +915,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, grpo, off_policy, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, distill_top_k, grpo, off_policy, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

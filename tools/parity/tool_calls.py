@@ -86,6 +86,32 @@ MISTRAL_NAMES = MISTRAL_HEAD + r"""    {%- elif message.tool_calls %}
     {%- endif %}
 {%- endfor %}
 """
+# Values without types: what is no text is written as JSON.
+CODER = r"""{{- '<|im_start|>system\n' }}
+{%- if tools %}{%- for tool in tools %}{{- tool | tojson }}{{- '\n' }}{%- endfor %}{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- for message in messages %}
+    {%- if message.tool_calls %}
+        {{- '<|im_start|>assistant\n' + message.content }}
+        {%- for call in message.tool_calls %}
+            {%- if message.content or not loop.first %}{{- '\n' }}{%- endif %}
+            {{- '<tool_call>\n<function=' + call.function.name + '>\n' }}
+            {%- for key, value in call.function.arguments | items %}
+                {{- '<parameter=' + key + '>\n' }}{{- value if value is string else value | tojson }}{{- '\n</parameter>\n' }}
+            {%- endfor %}
+            {{- '</function>\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem and loop.previtem.role != 'tool' %}{{- '<|im_start|>user\n' }}{%- endif %}
+        {{- '<tool_response>\n' + message.content + '\n</tool_response>\n' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+"""
 # A family that leaves calls out and reads the tools under another name.
 SMOL = r"""{{- '<|im_start|>system\n' }}
 {%- if xml_tools %}
@@ -98,14 +124,14 @@ SMOL = r"""{{- '<|im_start|>system\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 """
-OURS = {"llama": LLAMA, "mistral_list": MISTRAL_LIST, "mistral_names": MISTRAL_NAMES, "smol": SMOL}
+OURS = {"llama": LLAMA, "mistral_list": MISTRAL_LIST, "mistral_names": MISTRAL_NAMES, "smol": SMOL, "coder": CODER}
 # Templates that are in the repository already.
 ELSEWHERE = {"qwen": "crates/gradus/src/text/templates/qwen.jinja",
              "thinking": "crates/gradus/tests/fixtures/parity/chat_templates/thinking.jinja"}
-QWEN, HEADERS, LIST = ("hermes", "<|im_end|>"), ("llama3", "<|eot_id|>"), ("mistral", "<eos>")
-FORMS = {"qwen": QWEN, "thinking": QWEN, "smol": QWEN, "llama": HEADERS, "mistral_list": LIST, "mistral_names": LIST}
+QWEN, XML, HEADERS, LIST = ("hermes", "<|im_end|>"), ("qwen3_coder", "<|im_end|>"), ("llama3", "<|eot_id|>"), ("mistral", "<eos>")
+FORMS = {"qwen": QWEN, "thinking": QWEN, "smol": QWEN, "llama": HEADERS, "mistral_list": LIST, "mistral_names": LIST, "coder": XML}
 # Where transformers has a reader of calls.
-READERS = {"hermes": templates.qwen3_template, "llama3": templates.llama3_template}
+READERS = {"hermes": templates.qwen3_template, "qwen3_coder": templates.qwen3_5_template, "llama3": templates.llama3_template}
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds <a> & 'b', é", "parameters": {
     "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}},
@@ -168,6 +194,22 @@ TEXTS = {
         'It is 3.',
         '',
     ],
+    "qwen3_coder": [
+        '<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>',
+        'First this.\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=look_up>\n<parameter=query>\nx\n</parameter>\n</function>\n</tool_call>',
+        '<tool_call><function=add><parameter=a>1</parameter><parameter=b>2.0</parameter></function></tool_call>',
+        '<tool_call>\n<function=look_up>\n<parameter=query>\n75001\n</parameter>\n<parameter=options>\n{"a": [1, {"b": null}]}\n</parameter>\n</function>\n</tool_call>',
+        '<tool_call>\n<function=look_up>\n<parameter=query>\nseveral\n\nlines <b> & {"x": 1}\n</parameter>\n</function>\n</tool_call>',
+        '<tool_call>\n<function=look_up>\n<parameter=query>\n\n</parameter>\n<parameter=options>\nnot JSON\n</parameter>\n</function>\n</tool_call>',
+        '<tool_call>\n<function=look_up>\n</function>\n</tool_call>',
+        '<tool_call>\n<function=unknown>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>',
+        '<tool_call>\n<function=add>\n<parameter=a>\nseven\n</parameter>\n<parameter=c>\n3\n</parameter>\n</function>\n</tool_call> and more text',
+        '<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</tool_call>',
+        '<think>\nadd: <tool_call><function=no></function></tool_call>\n</think>\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>',
+        '<function=add>\n<parameter=a>\n1\n</parameter>\n</function>',
+        'It is 3.',
+        '',
+    ],
     "llama3": [
         '{"name": "add", "parameters": {"a": 1, "b": 2}}',
         '{"name":"add","parameters":{"a":1,"b":2}}',
@@ -199,7 +241,8 @@ def reading(form, text, mark):
         return None
     try:
         # Other families close turns with other marks.
-        read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="")
+        typed = {"tools": TOOLS} if form == "qwen3_coder" else {}
+        read = parse_response(text + (mark if mark in ("<|im_end|>", "<|eot_id|>") else ""), READERS[form], prefix="", **typed)
     except Exception as error:
         return {"error": type(error).__name__}
     found = [call["function"] for call in read.get("tool_calls") or []]
@@ -267,7 +310,8 @@ def write(out, sources, more):
 
 
 # Which form real templates have, by the beginning of their names. All others have none that is read here.
-REAL = [("qwen2_5_vl", None), ("qwen3_5", None), ("qwen3_6", None), ("qwen3_8", None), ("Qwen3.5", None), ("Qwen3-Coder", None), ("qwen2_5", QWEN),
+REAL = [("qwen2_5_vl", None), ("qwen3_5", XML), ("qwen3_6", XML), ("qwen3_8", XML), ("Qwen3.5", XML), ("Qwen3-Coder", XML), ("nemotron_3", XML),
+        ("NVIDIA-Nemotron-3", XML), ("StepFun3.5", XML), ("qwen2_5", QWEN),
         ("qwen3", QWEN), ("Qwen-Qw", QWEN), ("NousResearch-Hermes", QWEN), ("Bielik", QWEN), ("MiMo", QWEN), ("llama3_1", HEADERS),
         ("llama3_2", HEADERS), ("meta-llama-Llama-3", HEADERS), ("mistralai-", LIST), ("Mistral-", LIST), ("unsloth-mistral", LIST),
         ("ibm-granite-granite-4.", ("hermes", "<|end_of_text|>")), ("Reka", ("hermes", "<sep>"))]
@@ -303,7 +347,7 @@ def main():
         trained = (ROOT / ELSEWHERE["qwen"]).read_text(encoding="utf-8") if name == "thinking" else None
         sources[name] = (source, form, mark, trained)
     write(given.out, sources, {"elsewhere": ELSEWHERE})
-    texts = {form: [{"text": text, "read": reading(form, text, FORMS["qwen" if form == "hermes" else "llama"][1])} for text in list_]
+    texts = {form: [{"text": text, "read": reading(form, text, "<|eot_id|>" if form == "llama3" else "<|im_end|>")} for text in list_]
              for form, list_ in TEXTS.items()}
     write_json(given.out / "texts.json", {"meta": meta(SEED, "trl"), **texts})
 

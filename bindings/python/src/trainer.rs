@@ -29,16 +29,17 @@ fn locked(trainer: &Mutex<Trainer>) -> MutexGuard<'_, Trainer> {
 /// A row to learn from: prompt, completion, weights, log-probabilities of the policy that sampled it.
 type Row = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
 
-/// The loss with this name, and its bounds.
-fn loss(name: &str, low: f64, high: f64) -> PyResult<Loss> {
+/// The loss with this name, its bounds and the weight of its penalty.
+fn loss(name: &str, low: f64, high: f64, beta: f64) -> PyResult<Loss> {
     Ok(match name {
         "cross_entropy" => Loss::CrossEntropy,
         "importance_sampling" => Loss::ImportanceSampling,
         "ppo" => Loss::Ppo { low, high },
         "cispo" => Loss::Cispo { low: 0.0, high },
+        "dro" => Loss::Dro { beta },
         _ => {
             return Err(PyValueError::new_err(format!(
-                "`loss` is `{name}`, but must be `cross_entropy`, `importance_sampling`, `ppo` or `cispo`"
+                "`loss` is `{name}`, but must be `cross_entropy`, `importance_sampling`, `ppo`, `cispo` or `dro`"
             )));
         }
     })
@@ -113,6 +114,7 @@ impl NativeTrainer {
     }
 
     /// Adds the gradient of a loss: its sum over tokens, the log-probabilities of each completion, and the tokens computed.
+    #[expect(clippy::too_many_arguments, reason = "one for each option of a loss")]
     fn forward_backward<'py>(
         &self,
         py: Python<'py>,
@@ -120,8 +122,9 @@ impl NativeTrainer {
         name: &str,
         low: f64,
         high: f64,
+        beta: f64,
     ) -> PyResult<(f64, Vec<Bound<'py, PyBytes>>, usize)> {
-        let loss = loss(name, low, high)?;
+        let loss = loss(name, low, high, beta)?;
         let datum = |(prompt, completion, weights, old_logprobs)| Datum { prompt, completion, weights, old_logprobs };
         let data: Vec<Datum> = rows.into_iter().map(datum).collect();
         let ForwardBackward { loss, logprobs, tokens } =

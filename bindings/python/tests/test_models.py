@@ -147,8 +147,7 @@ FIXTURE = REPOSITORY / "crates/gradus/tests/fixtures/parity/trainer/fixture.json
 def test_the_primitives_are_those_of_torch(gpt2: Path) -> None:
     fixture = json.loads(FIXTURE.read_text())
     assert len(fixture["cases"]) == 5
-    # `dro` is a loss of the Rust library and of the training server.
-    for case in (case for case in fixture["cases"] if case["loss"] != "dro"):
+    for case in fixture["cases"]:
         trainer = gradus.Trainer(gpt2)
         data = [
             gradus.Datum(
@@ -159,10 +158,10 @@ def test_the_primitives_are_those_of_torch(gpt2: Path) -> None:
             )
             for datum in case["data"]
         ]
-        bounds = {name: value for name, value in case.items() if name in ("low", "high")}
+        constants = {name: value for name, value in case.items() if name in ("low", "high", "beta")}
         for step in case["steps"]:
             # Two calls add up to what one would have found.
-            parts = [trainer.forward_backward(part, case["loss"], **bounds) for part in (data[:1], data[1:])]
+            parts = [trainer.forward_backward(part, case["loss"], **constants) for part in (data[:1], data[1:])]
             assert sum(part.loss for part in parts) == pytest.approx(step["loss"], rel=1e-4, abs=1e-4)
             for logprobs, expected in zip([one for part in parts for one in part.logprobs], step["logprobs"]):
                 numpy.testing.assert_allclose(logprobs, expected, rtol=0, atol=1e-4)
@@ -193,6 +192,18 @@ def test_reinforce_in_thirty_lines(tmp_path: Path, gpt2: Path) -> None:
     assert means[-1] > means[0] + 0.3, means
     trainer.save(tmp_path / "model")
     assert gradus.load(tmp_path / "model").generate("The", max_new_tokens=1)["completion_ids"]
+
+
+def test_dro_is_the_policy_gradient_with_a_penalty(gpt2: Path) -> None:
+    trainer = gradus.Trainer(gpt2)
+    prompt, completion = [3, 4], [5, 6, 7]
+    logprobs = trainer.logprobs([prompt], [completion])[0]
+    shift = numpy.array([0.5, -1.0, 0.25])
+    advantages = numpy.array([1.0, -2.0, 0.0])
+    data = [gradus.Datum(prompt, completion, advantages, logprobs - shift)]
+    for constants, beta in (({}, 0.05), ({"beta": 0.5}, 0.5)):
+        expected = -(advantages * logprobs - beta / 2 * shift**2).sum()
+        assert trainer.forward_backward(data, "dro", **constants).loss == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_bad_datum_is_named(gpt2: Path) -> None:

@@ -24,6 +24,12 @@ impl Combined {
     /// # Errors
     /// [`Error::Config`] when both have a tool of one name.
     pub fn new(environment: Arc<dyn Environment>, toolbox: Toolbox) -> Result<Self> {
+        if environment.writes_prompts() {
+            return Err(Error::config(
+                "the environment shows its tools itself, so there is no place for further `tools`",
+            )
+            .with_hint("leave out `tools`, and give them to the environment server"));
+        }
         if let Some(tool) = environment.tools().iter().find(|tool| toolbox.has(&tool.name)) {
             return Err(Error::config(format!("the environment has a tool `{}` of its own", tool.name))
                 .with_hint("leave that tool out of `tools`; of an `mcp` server with `except: [NAME]`"));

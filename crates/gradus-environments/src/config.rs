@@ -13,6 +13,7 @@ use crate::openenv::{OpenEnv, OpenEnvConfig};
 use crate::program::{ProgramConfig, ProgramEnvironment};
 use crate::sandbox::SandboxConfig;
 use crate::toolbox::{ToolSource, Toolbox};
+use crate::verifiers::{Verifiers, VerifiersConfig};
 
 /// Stands where a program has no environments or tools of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub enum EnvironmentConfig<P> {
     Command(ProgramConfig),
     /// A server of OpenEnv.
     Openenv(OpenEnvConfig),
+    /// An environment server of `verifiers`.
+    Verifiers(VerifiersConfig),
     /// Questions of arithmetic, with a calculator as a tool.
     Arithmetic(ArithmeticConfig),
     /// Questions about documents, with a search over them as a tool.
@@ -53,6 +56,7 @@ impl<P> EnvironmentConfig<P> {
             Self::Plugin(plugin) => return make(plugin),
             Self::Command(config) => ProgramEnvironment::start(config).map(|started| Arc::new(started) as _),
             Self::Openenv(config) => OpenEnv::connect(config).map(|connected| Arc::new(connected) as _),
+            Self::Verifiers(config) => Verifiers::connect(config).map(|connected| Arc::new(connected) as _),
             Self::Arithmetic(config) => Arithmetic::new(config.clone()).map(|game| Arc::new(game) as _),
             Self::Documents(config) => Documents::new(config.clone()).map(|game| Arc::new(game) as _),
             Self::Guess(config) => Guess::new(config.clone()).map(|game| Arc::new(game) as _),

@@ -22,6 +22,11 @@ pub trait Environment: Send + Sync {
     /// Whether the same start and the same turns always give the same answers. Where they do not, recorded answers are used
     /// when a run is resumed.
     fn is_deterministic(&self) -> bool;
+
+    /// Whether its episodes write their prompts themselves ([`Episode::prompt_ids`]), in the place of the row's. Default: no.
+    fn writes_prompts(&self) -> bool {
+        false
+    }
 }
 
 /// One episode. Dropping it frees what it holds.
@@ -32,6 +37,25 @@ pub trait Episode: Send {
     /// [`Error::Episode`](crate::Error::Episode) when this episode cannot go on, [`Error::Interrupted`](crate::Error::Interrupted).
     /// A tool that fails is no error: what went wrong is its reply, which the policy reads.
     fn step(&mut self, turn: &Turn) -> Result<Observation>;
+
+    /// [`step`](Self::step) for episodes that want to know what was drawn. Default: they do not.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    fn step_drawn(&mut self, turn: &Turn, _drawn: &Drawn) -> Result<Observation> {
+        self.step(turn)
+    }
+
+    /// The ids that the policy reads first, where the episode writes them itself. They must be the same in all episodes with one seed
+    /// and row. Default: those of the row's prompt.
+    fn prompt_ids(&self) -> Option<&[u32]> {
+        None
+    }
+
+    /// Whether a turn that the limit of tokens cut off is stepped, too. Default: no.
+    fn takes_cut_turns(&self) -> bool {
+        false
+    }
 
     /// The reward of the whole episode beside the rewards of its turns, once it has ended; none where there is none.
     ///
@@ -59,6 +83,17 @@ pub struct Begun {
     pub episode: Box<dyn Episode>,
     /// A text that is added to the last message of the user (TRL's `reset`).
     pub opening: Option<String>,
+}
+
+/// A turn as it was drawn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Drawn {
+    /// Its ids, in the policy's vocabulary.
+    pub ids: Vec<u32>,
+    /// Their log-probabilities under what was drawn from.
+    pub logprobs: Vec<f32>,
+    /// Whether the limit of tokens cut it off.
+    pub is_cut: bool,
 }
 
 /// What the policy wrote in one turn.
@@ -116,13 +151,20 @@ pub enum Reply {
         /// The result as text, or what went wrong.
         content: String,
     },
+    /// Ids that are appended as they are, and the head of the next turn among them.
+    Tokens {
+        /// The ids.
+        ids: Vec<u32>,
+        /// Their text.
+        content: String,
+    },
 }
 
 impl Reply {
     /// The text.
     pub fn content(&self) -> &str {
         match self {
-            Self::User { content } | Self::Tool { content, .. } => content,
+            Self::User { content } | Self::Tool { content, .. } | Self::Tokens { content, .. } => content,
         }
     }
 }

@@ -26,10 +26,11 @@ mod timeout;
 mod tool;
 mod tool_calls;
 mod toolbox;
+mod verifiers;
 
 pub use combined::Combined;
 pub use config::{EnvironmentConfig, NoPlugin, ToolConfig};
-pub use environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
+pub use environment::{Begun, Drawn, Environment, Episode, Observation, Reply, Start, Turn};
 pub use error::{Error, Result};
 pub use mcp::{McpConfig, McpServer};
 pub use openenv::{OpenEnv, OpenEnvConfig};
@@ -39,3 +40,4 @@ pub use serve::serve;
 pub use tool::{Call, Tool};
 pub use tool_calls::CallFormat;
 pub use toolbox::{CallResult, Function, ToolSource, Toolbox};
+pub use verifiers::{Verifiers, VerifiersConfig};

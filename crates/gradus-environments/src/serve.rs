@@ -130,7 +130,7 @@ fn turn(value: &Value) -> Option<Turn> {
 
 fn shown(observation: Observation) -> Value {
     let reply = |reply: Reply| match reply {
-        Reply::User { content } => json!({ "content": content }),
+        Reply::User { content } | Reply::Tokens { content, .. } => json!({ "content": content }),
         Reply::Tool { name, id, content } => json!({ "name": name, "id": id, "content": content }),
     };
     let Observation { replies, reward, is_done, metrics } = observation;

@@ -41,3 +41,120 @@ pub struct Call {
     /// The arguments; or, where the call could not be read, what is wrong with it, for the policy.
     pub arguments: std::result::Result<Map<String, Value>, String>,
 }
+
+impl Call {
+    /// The call with texts that stand for a value of the type that its tool wants as that value. `tools` are as templates read them.
+    #[must_use]
+    pub fn fitted(self, tools: &[Value]) -> Self {
+        let tools = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
+        let own = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(&self.name)).last();
+        match (own.and_then(|tool| tool.get("parameters")), &self.arguments) {
+            (Some(schema), Ok(arguments)) => Self { arguments: Ok(fitted(schema, arguments)), ..self },
+            _ => self,
+        }
+    }
+}
+
+/// The arguments with texts that stand for a value of the type that the schema wants, as transformers reads them: `"7"` is 7 where an
+/// integer is wanted. Models write many arguments as texts.
+pub(crate) fn fitted(schema: &Value, arguments: &Map<String, Value>) -> Map<String, Value> {
+    let property = |name: &str| schema.get("properties")?.get(name);
+    let fit = |(name, value): (&String, &Value)| {
+        let read = value.as_str().zip(property(name)).and_then(|(text, property)| {
+            types_of(property).into_iter().find_map(|wanted| read_as(text.trim(), wanted))
+        });
+        (name.clone(), read.unwrap_or_else(|| value.clone()))
+    };
+    arguments.iter().map(fit).collect()
+}
+
+/// The types that a schema allows.
+fn types_of(schema: &Value) -> Vec<&str> {
+    let mut types: Vec<&str> = match schema.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    for union in ["anyOf", "oneOf"] {
+        types.extend(schema.get(union).and_then(Value::as_array).into_iter().flatten().flat_map(types_of));
+    }
+    if schema.get("nullable") == Some(&Value::Bool(true)) {
+        types.push("null");
+    }
+    types
+}
+
+/// The value of the type `wanted` that `text` stands for.
+fn read_as(text: &str, wanted: &str) -> Option<Value> {
+    let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
+    let whole = || text.parse::<i64>().ok().map(Value::from);
+    match wanted {
+        "integer" => {
+            whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64)))
+        }
+        "number" => whole().or_else(|| number().map(Value::from)),
+        "boolean" => match text.to_lowercase().as_str() {
+            "true" | "1" => Some(true.into()),
+            "false" | "0" => Some(false.into()),
+            _ => None,
+        },
+        "null" => matches!(text, "null" | "None").then_some(Value::Null),
+        "object" => serde_json::from_str(text).ok().filter(Value::is_object),
+        "array" => serde_json::from_str(text).ok().filter(Value::is_array),
+        _ => None,
+    }
+}
+
+/// Whether a number is an integer that is exact as a float.
+fn is_whole(number: f64) -> bool {
+    number.fract() == 0.0 && number.abs() < 2f64.powi(53)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values are those of transformers 5.23, `utils.chat_parsing.response_parser._coerce`.
+    #[test]
+    fn texts_stand_for_values_of_the_type_that_is_wanted() {
+        for (wanted, text, expected) in [
+            (json!({ "type": "integer" }), "7", json!(7)),
+            (json!({ "type": "integer" }), " -7 ", json!(-7)),
+            (json!({ "type": "integer" }), "3.0", json!(3)),
+            (json!({ "type": "integer" }), "3.5", json!("3.5")),
+            (json!({ "type": "integer" }), "seven", json!("seven")),
+            (json!({ "type": "number" }), "7", json!(7)),
+            (json!({ "type": "number" }), "2.5e1", json!(25.0)),
+            (json!({ "type": "number" }), "inf", json!("inf")),
+            (json!({ "type": "boolean" }), "True", json!(true)),
+            (json!({ "type": "boolean" }), "0", json!(false)),
+            (json!({ "type": "boolean" }), "no", json!("no")),
+            (json!({ "type": "null" }), "None", json!(null)),
+            (json!({ "type": "array" }), "[1, 2]", json!([1, 2])),
+            (json!({ "type": "array" }), "{}", json!("{}")),
+            (json!({ "type": "object" }), "{\"a\": 1}", json!({ "a": 1 })),
+            (json!({ "type": "string" }), "7", json!("7")),
+            (json!({ "type": ["string", "integer"] }), "7", json!(7)),
+            (json!({ "anyOf": [{ "type": "integer" }, { "type": "null" }] }), "None", json!(null)),
+            (json!({ "type": "integer", "nullable": true }), "null", json!(null)),
+            (json!({}), "7", json!("7")),
+        ] {
+            let schema = json!({ "properties": { "x": wanted } });
+            let given = json!({ "x": text, "other": "7" });
+            let found = fitted(&schema, given.as_object().expect("an object"));
+            assert_eq!(Value::Object(found), json!({ "x": expected, "other": "7" }), "{wanted} {text}");
+        }
+    }
+
+    #[test]
+    fn a_call_fits_the_tool_of_its_name() {
+        let tool =
+            |name: &str, kind: &str| json!({ "name": name, "parameters": { "properties": { "x": { "type": kind } } } });
+        let tools = [json!({ "type": "function", "function": tool("add", "integer") }), tool("say", "string")];
+        for (name, expected) in [("add", json!(7)), ("say", json!("7")), ("other", json!("7"))] {
+            let arguments = Ok(Map::from_iter([("x".to_owned(), json!("7"))]));
+            let call = Call { id: None, name: name.into(), arguments }.fitted(&tools);
+            assert_eq!(call.arguments.expect("arguments")["x"], expected, "{name}");
+        }
+    }
+}

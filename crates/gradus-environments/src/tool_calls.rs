@@ -3,6 +3,8 @@
 //! Each family of models writes calls in a form of its own. What cannot be read is a call too: its arguments are the reason, which
 //! the policy reads as the tool's answer.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, Map, Value};
 
@@ -15,6 +17,8 @@ use crate::tool::Call;
 pub enum CallFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Qwen, Hermes, SmolLM3.
     Hermes,
+    /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, Nemotron 3.
+    Qwen3Coder,
     /// `{"name": …, "parameters": {…}}` as the whole turn, also behind `<|python_tag|>`: Llama 3.
     Llama3,
     /// `[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
@@ -23,6 +27,9 @@ pub enum CallFormat {
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+const FUNCTION: &str = "<function=";
+const PARAMETER: &str = "<parameter=";
+const PARAMETER_ENDS: &str = "</parameter>";
 const PYTHON_TAG: &str = "<|python_tag|>";
 const TOOL_CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
@@ -35,12 +42,17 @@ const QUOTED: usize = 80;
 
 impl CallFormat {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Hermes, Self::Llama3, Self::Mistral];
+    pub const ALL: [Self; 4] = [Self::Hermes, Self::Qwen3Coder, Self::Llama3, Self::Mistral];
 
     /// The format that the text of a chat template mentions; none where it mentions none. Several families use the same marks for
     /// other forms, so [`that_reads`](Self::that_reads) what the template writes is the surer way.
     pub fn of_template(source: &str) -> Option<Self> {
-        let marks = [(OPEN, Self::Hermes), (TOOL_CALLS, Self::Mistral), (PYTHON_TAG, Self::Llama3)];
+        let marks = [
+            (FUNCTION, Self::Qwen3Coder),
+            (OPEN, Self::Hermes),
+            (TOOL_CALLS, Self::Mistral),
+            (PYTHON_TAG, Self::Llama3),
+        ];
         let found = marks.into_iter().find(|(mark, _)| source.contains(mark)).map(|(_, format)| format);
         // Llama 3.2 writes calls without the tag, and its template shows the form.
         found.or_else(|| source.contains("\"parameters\":").then_some(Self::Llama3))
@@ -49,9 +61,21 @@ impl CallFormat {
     /// The format in which a turn is exactly this call; none where the turn has another form.
     pub fn that_reads(turn: &str, call: &Call) -> Option<Self> {
         Self::ALL.into_iter().find(|format| match &format.read(turn).1[..] {
+            // Its values have no types.
+            [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
             [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
             _ => false,
         })
+    }
+
+    /// [`read`](Self::read), with values of the types that `tools` want where the form itself has none. `tools` are as templates read
+    /// them.
+    pub fn read_for(self, text: &str, tools: &[Value]) -> (String, Vec<Call>) {
+        let (content, calls) = self.read(text);
+        match self {
+            Self::Qwen3Coder => (content, calls.into_iter().map(|call| call.fitted(tools)).collect()),
+            Self::Hermes | Self::Llama3 | Self::Mistral => (content, calls),
+        }
     }
 
     /// The text outside of the calls, without white space around it, and the calls in order. `text` is decoded with special tokens
@@ -64,7 +88,8 @@ impl CallFormat {
         };
         let (thought, rest) = text.split_at(start);
         let (content, calls) = match self {
-            Self::Hermes => hermes(rest),
+            Self::Hermes => between_marks(rest, |inside| of_json(inside, "arguments")),
+            Self::Qwen3Coder => between_marks(rest, of_function),
             Self::Llama3 => llama3(rest),
             Self::Mistral => mistral(rest),
         };
@@ -72,7 +97,14 @@ impl CallFormat {
     }
 }
 
-fn hermes(text: &str) -> (String, Vec<Call>) {
+/// The arguments as texts, as templates write them where values have no types.
+fn as_texts(call: &Call) -> Option<BTreeMap<&str, String>> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some(call.arguments.as_ref().ok()?.iter().map(|(name, value)| (name.as_str(), text(value))).collect())
+}
+
+/// Calls between `<tool_call>` and `</tool_call>`.
+fn between_marks(text: &str, read: impl Fn(&str) -> Call) -> (String, Vec<Call>) {
     let (mut content, mut calls, mut rest) = (String::new(), Vec::new(), text);
     while let Some((before, behind)) = rest.split_once(OPEN) {
         content.push_str(before);
@@ -80,7 +112,7 @@ fn hermes(text: &str) -> (String, Vec<Call>) {
             Some((inside, behind)) => (inside, behind),
             None => (behind, ""),
         };
-        calls.push(of_json(inside, "arguments"));
+        calls.push(read(inside));
         rest = behind;
     }
     content.push_str(rest);
@@ -152,6 +184,29 @@ fn mistral(text: &str) -> (String, Vec<Call>) {
             None => return (content.to_owned(), calls),
         }
     }
+}
+
+/// The call that `text` holds as `<function=NAME>` and parameters. All values are texts.
+fn of_function(text: &str) -> Call {
+    let head = text.trim().strip_prefix(FUNCTION).and_then(|rest| rest.split_once('>'));
+    let Some((name, mut rest)) = head.filter(|(name, _)| !name.trim().is_empty() && !name.contains('\n')) else {
+        return unreadable(String::new(), "it does not begin with `<function=NAME>`", text);
+    };
+    let mut arguments = Map::new();
+    while let Some((_, behind)) = rest.split_once(PARAMETER) {
+        let Some((key, behind)) = behind.split_once('>').filter(|(key, _)| !key.contains('\n')) else {
+            return unreadable(name.to_owned(), "a parameter does not begin with `<parameter=NAME>`", text);
+        };
+        let Some((value, behind)) = behind.split_once(PARAMETER_ENDS) else {
+            return unreadable(name.to_owned(), &format!("the parameter `{key}` has no `{PARAMETER_ENDS}`"), text);
+        };
+        // One line break on either side belongs to the form.
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        arguments.insert(key.to_owned(), value.into());
+        rest = behind;
+    }
+    Call { id: None, name: name.to_owned(), arguments: Ok(arguments) }
 }
 
 /// The call that `text` holds as JSON.
@@ -237,9 +292,33 @@ mod tests {
         let list = "Well.[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefghi\"}]";
         let (content, calls) = CallFormat::Mistral.read(list);
         assert_eq!((content.as_str(), calls[0].id.as_deref()), ("Well.", Some("abcdefghi")));
+        let coder = "I add.\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\n\n y\n</parameter>\n\
+                     </function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>";
+        let calls = vec![called("add", json!({"a": "1", "b": "x\n\n y"})), called("now", json!({}))];
+        assert_eq!(names(CallFormat::Qwen3Coder, coder), ("I add.".into(), calls));
+        let add =
+            json!({"name": "add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}});
+        let (_, calls) = CallFormat::Qwen3Coder.read_for(coder, &[json!({"type": "function", "function": add})]);
+        assert_eq!(calls[0].arguments.clone().map(Value::Object), Ok(json!({"a": 1, "b": "x\n\n y"})));
         let new = "[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{\"a\": 1}[TOOL_CALLS]now[ARGS]{}";
         let calls = vec![called("add", json!({"a": 1})), called("now", json!({}))];
         assert_eq!(names(CallFormat::Mistral, new), (String::new(), calls));
+    }
+
+    #[test]
+    fn the_form_is_the_one_that_reads_what_a_template_writes() {
+        let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
+        let call = Call { id: None, name: "look".into(), arguments: Ok(arguments) };
+        let of = |count: &str| {
+            format!(
+                "<tool_call>\n<function=look>\n<parameter=text>\nwater\n</parameter>\n<parameter=count>\n{count}\n</parameter>\n</function>\n</tool_call>"
+            )
+        };
+        assert_eq!(CallFormat::that_reads(&of("[7]"), &call), Some(CallFormat::Qwen3Coder));
+        assert_eq!(CallFormat::that_reads(&of("7"), &call), None);
+        let hermes =
+            "<tool_call>{\"name\": \"look\", \"arguments\": {\"text\": \"water\", \"count\": [7]}}</tool_call>";
+        assert_eq!(CallFormat::that_reads(hermes, &call), Some(CallFormat::Hermes));
     }
 
     #[test]
@@ -260,6 +339,16 @@ mod tests {
             (CallFormat::Hermes, "<tool_call>[1]</tool_call>", "it is no object"),
             (CallFormat::Hermes, "<tool_call>{\"arguments\": {}}</tool_call>", "it has no `name`"),
             (CallFormat::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": 3}</tool_call>", "must be an object"),
+            (
+                CallFormat::Qwen3Coder,
+                "<tool_call>{\"name\": \"a\"}</tool_call>",
+                "does not begin with `<function=NAME>`",
+            ),
+            (CallFormat::Qwen3Coder, "<tool_call></tool_call>", "does not begin with `<function=NAME>`"),
+            (CallFormat::Qwen3Coder, "<tool_call><function=></tool_call>", "does not begin with `<function=NAME>`"),
+            (CallFormat::Qwen3Coder, "<tool_call><function=a", "does not begin with `<function=NAME>`"),
+            (CallFormat::Qwen3Coder, "<tool_call><function=a><parameter=b", "does not begin with `<parameter=NAME>`"),
+            (CallFormat::Qwen3Coder, "<tool_call><function=a><parameter=b>\n1", "`b` has no `</parameter>`"),
             (CallFormat::Llama3, "<|python_tag|>print(1)", "it is no JSON"),
             (CallFormat::Mistral, "[TOOL_CALLS] [{]", "it is no JSON"),
             (CallFormat::Mistral, "[TOOL_CALLS]add[ARGS]{", "its arguments are no JSON"),
@@ -278,6 +367,8 @@ mod tests {
     #[test]
     fn templates_tell_their_format() {
         assert_eq!(CallFormat::of_template("… <tool_call> …"), Some(CallFormat::Hermes));
+        let coder = "… <tool_call>\n<function=example> …";
+        assert_eq!(CallFormat::of_template(coder), Some(CallFormat::Qwen3Coder));
         assert_eq!(CallFormat::of_template("… [TOOL_CALLS] …"), Some(CallFormat::Mistral));
         assert_eq!(CallFormat::of_template("{{ '<|python_tag|>' }}"), Some(CallFormat::Llama3));
         assert_eq!(CallFormat::of_template("{{ '\"parameters\":' }}"), Some(CallFormat::Llama3));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
-use crate::tool::{Call, Tool};
+use crate::tool::{Call, Tool, fitted};
 
 /// Where tools come from. A [`Function`] offers one, a server several.
 pub trait ToolSource: Send + Sync {
@@ -183,43 +183,6 @@ impl Episode for Calls {
     }
 }
 
-/// The arguments with texts that stand for a value of the type that the schema wants, as transformers reads them: `"7"` is 7 where an
-/// integer is wanted. Models write many arguments as texts.
-fn fitted(schema: &Value, arguments: &Map<String, Value>) -> Map<String, Value> {
-    let wanted = |name: &str| schema.get("properties")?.get(name)?.get("type")?.as_str();
-    let fit = |(name, value): (&String, &Value)| {
-        let read = value.as_str().zip(wanted(name)).and_then(|(text, wanted)| read_as(text.trim(), wanted));
-        (name.clone(), read.unwrap_or_else(|| value.clone()))
-    };
-    arguments.iter().map(fit).collect()
-}
-
-/// The value of the type `wanted` that `text` stands for.
-fn read_as(text: &str, wanted: &str) -> Option<Value> {
-    let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
-    let whole = || text.parse::<i64>().ok().map(Value::from);
-    match wanted {
-        "integer" => {
-            whole().or_else(|| number().filter(|number| is_whole(*number)).map(|number| Value::from(number as i64)))
-        }
-        "number" => whole().or_else(|| number().map(Value::from)),
-        "boolean" => match text.to_lowercase().as_str() {
-            "true" | "1" => Some(true.into()),
-            "false" | "0" => Some(false.into()),
-            _ => None,
-        },
-        "null" => matches!(text, "null" | "None").then_some(Value::Null),
-        "object" => serde_json::from_str(text).ok().filter(Value::is_object),
-        "array" => serde_json::from_str(text).ok().filter(Value::is_array),
-        _ => None,
-    }
-}
-
-/// Whether a number is an integer that is exact as a float.
-fn is_whole(number: f64) -> bool {
-    number.fract() == 0.0 && number.abs() < 2f64.powi(53)
-}
-
 /// Refuses arguments that do not fit the schema: missing or unknown names, and values of another type.
 fn check(schema: &Value, arguments: &Map<String, Value>) -> std::result::Result<(), String> {
     let empty = Map::new();
@@ -295,34 +258,6 @@ mod tests {
             ("calculator", Err("unreadable".to_owned()), "{\"error\":\"unreadable\"}"),
         ] {
             assert_eq!(step((name, arguments)), (expected.into(), 1.0));
-        }
-    }
-
-    /// The values are those of transformers 5.23, `utils.chat_parsing.response_parser._coerce`.
-    #[test]
-    fn texts_stand_for_values_of_the_type_that_is_wanted() {
-        for (wanted, text, expected) in [
-            ("integer", "7", json!(7)),
-            ("integer", " -7 ", json!(-7)),
-            ("integer", "3.0", json!(3)),
-            ("integer", "3.5", json!("3.5")),
-            ("integer", "seven", json!("seven")),
-            ("number", "7", json!(7)),
-            ("number", "2.5e1", json!(25.0)),
-            ("number", "inf", json!("inf")),
-            ("boolean", "True", json!(true)),
-            ("boolean", "0", json!(false)),
-            ("boolean", "no", json!("no")),
-            ("null", "None", json!(null)),
-            ("array", "[1, 2]", json!([1, 2])),
-            ("array", "{}", json!("{}")),
-            ("object", "{\"a\": 1}", json!({ "a": 1 })),
-            ("string", "7", json!("7")),
-        ] {
-            let schema = json!({ "properties": { "x": { "type": wanted } } });
-            let given = json!({ "x": text, "other": "7" });
-            let found = fitted(&schema, given.as_object().expect("an object"));
-            assert_eq!(Value::Object(found), json!({ "x": expected, "other": "7" }), "{wanted} {text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Environments and tools of other packages, where Python has them: servers of `openenv` and of `mcp` (versions 1 and 2).
+//! Environments and tools of other packages, where Python has them: servers of `openenv`, of `verifiers`, and of `mcp` (versions 1 and 2).
 //!
 //! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
 
@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use gradus_environments::{
-    Begun, Call, Environment, Error, McpConfig, McpServer, Observation, OpenEnv, OpenEnvConfig, Reply, Start,
-    ToolConfig, ToolSource, Toolbox, Turn,
+    Begun, Call, Drawn, Environment, Error, McpConfig, McpServer, Observation, OpenEnv, OpenEnvConfig, Reply, Start,
+    ToolConfig, ToolSource, Toolbox, Turn, Verifiers,
 };
 use serde_json::{Value, json};
 
@@ -421,4 +421,43 @@ fn mcp_over_http_has_keys() {
     assert!(error.starts_with("the environment variable `GRADUS_NO_SUCH_KEY` holds no key"), "{error}");
     let headers = [("authorization".to_owned(), format!("Bearer {key}"))].into();
     assert!(McpServer::connect(&McpConfig { headers, ..config }).is_ok());
+}
+
+/// An environment server of verifiers whose agent takes turns in its own process. It prints its port.
+const TEA: &str = include_str!("verifiers.py");
+
+#[test]
+fn a_server_of_verifiers_is_played() {
+    let Some(python) = python("verifiers.v1.serve.server, renderers, transformers") else { return };
+    let server = Server::start(&python, TEA);
+    let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models/qwen3");
+    let keys =
+        json!({ "address": format!("tcp://127.0.0.1:{}", server.1), "tokenizer": tokenizer, "timeout_s": 120.0 });
+    let environment = Verifiers::connect(&serde_json::from_value(keys).expect("keys")).expect("a server");
+    let begin = |i: u32| {
+        let row = json!({ "prompt": format!("Tea {i}?"), "turns": 2, "idx": i, "unknown": "column" });
+        let start = Start { name: format!("episode {i}"), seed: 3, row: row.as_object().cloned().expect("an object") };
+        environment.begin(&start).expect("begun").episode
+    };
+    // As the template of this tokenizer writes it: the mark of a turn, the role, the text, the mark of its end.
+    let mut episodes: Vec<_> = (1..=4).map(begin).collect();
+    let prompts: Vec<Vec<u32>> = episodes.iter().map(|episode| episode.prompt_ids().expect("ids").to_vec()).collect();
+    assert!(prompts.iter().all(|ids| ids.len() > 10 && ids[0] == 3) && prompts[0] != prompts[1], "{prompts:?}");
+    for (i, episode) in episodes.iter_mut().enumerate().rev() {
+        let turn =
+            |first: u32, is_cut: bool| Drawn { ids: vec![first, 30, 4], logprobs: vec![-0.5, -0.25, -0.125], is_cut };
+        let observation = episode.step_drawn(&Turn::default(), &turn(21, false)).expect("answered");
+        let [Reply::Tokens { ids, .. }] = &observation.replies[..] else { panic!("{observation:?}") };
+        assert!(ids.len() > 10 && !observation.is_done && observation.reward.is_none(), "{observation:?}");
+        let observation = episode.step_drawn(&Turn::default(), &turn(22, i == 2)).expect("the end");
+        // Half of the six ids that were drawn.
+        assert_eq!((observation.is_done, observation.reward), (true, Some(3.0)), "{observation:?}");
+        assert_eq!(observation.metrics.get("length"), Some(&6.0));
+    }
+    // What cannot be a task is told by the server, and others play on.
+    let row = json!({ "prompt": 7 }).as_object().cloned().expect("an object");
+    let error = environment.begin(&Start { row, ..start("wrong") }).err().expect("no task").to_string();
+    assert!(error.contains("ValidationError"), "{error}");
+    drop(begin(5));
+    assert!(begin(6).prompt_ids().is_some());
 }

@@ -1,11 +1,12 @@
 //! `gradus compare`: several methods from one start with equal budgets, measured on the same held-out prompts.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use burn::tensor::Device;
 
 use crate::config::Plan;
-use crate::data::{self, Need};
+use crate::data::{self, Need, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::generate::{BeamParams, Record, SamplingParams};
@@ -15,12 +16,13 @@ use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::config::Learned;
 use crate::reward::{self, Interrupt, Reward, Score};
 use crate::rng::Seed;
-use crate::rollout::{LocalEngine, Policy, Sampler};
+use crate::rollout::{Episodes, LocalEngine, Policy, Sampler, Scene};
 use crate::run::compare::{Comparison, Entry};
 use crate::run::report::reset_peak_memory;
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
 use crate::train;
+use crate::train::environment;
 use crate::train::observer::{Event, Observer};
 use crate::train::prepare::{Start, report, rows, tokenise_options};
 
@@ -93,6 +95,8 @@ struct Judge<'a> {
     params: SamplingParams,
     beams: Option<BeamParams>,
     stop: Vec<String>,
+    /// What answers the policies, where the runs have an environment or tools.
+    episodes: Option<Episodes>,
     device: Device,
     measuring: Measuring,
     has_reward: bool,
@@ -113,12 +117,10 @@ impl<'a> Judge<'a> {
         let room = reference.position_budget().within(plan.train().max_length).too_long(new);
         // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
-        let found = data::prompts(
-            &held_out,
-            &start.model.tokenizer,
-            start.model.template.as_ref(),
-            &tokenise_options(plan, &start.model, Some(room))?,
-        )?;
+        let episodes = environment::open(plan, &start, HashMap::new())?;
+        let tools = episodes.as_ref().map_or_else(Vec::new, |episodes| episodes.dialogue.tools.clone());
+        let options = TokeniseOptions { tools, ..tokenise_options(plan, &start.model, Some(room))? };
+        let found = data::prompts(&held_out, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
         report("prompts to measure on", &found.counts, observer);
         if found.examples.is_empty() {
             return Err(Error::input("nothing is held out to measure the policies on")
@@ -142,7 +144,20 @@ impl<'a> Judge<'a> {
         let params = SamplingParams { record: Record::Nothing, untempered: false, ..params };
         let interrupt = observer.interrupt();
         let prompts = found.examples;
-        Ok(Self { plan, start, reference, prompts, params, beams, stop, device, measuring, has_reward, interrupt })
+        Ok(Self {
+            plan,
+            start,
+            reference,
+            prompts,
+            params,
+            beams,
+            stop,
+            episodes,
+            device,
+            measuring,
+            has_reward,
+            interrupt,
+        })
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
@@ -153,7 +168,7 @@ impl<'a> Judge<'a> {
             beams: self.beams,
             stop: &self.stop,
             masking: None,
-            episodes: None,
+            episodes: self.episodes.as_ref().map(|episodes| Scene { episodes, when: "comparison", earlier: &[] }),
             progress: &self.interrupt,
         };
         let evaluation = Evaluation {
@@ -175,18 +190,29 @@ impl<'a> Judge<'a> {
 
     /// A reward of its own for every policy: an external program may keep state.
     fn reward(&self) -> Result<Option<Box<dyn Reward>>> {
-        let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else { return Ok(None) };
+        let run = self.plan.config();
+        let has_environment = run.environment.is_some() && self.has_reward;
+        let in_environment = |reward| reward::in_environment(reward, run.episode.reward_weight);
+        let Some(config) = run.reward.as_ref().filter(|_| self.has_reward) else {
+            return has_environment.then(|| in_environment(None)).transpose();
+        };
         let passes = self.plan.train().passes();
         let models = MetricModels::new(self.device.clone(), passes);
         let load = |learned: Learned<'_>| {
             reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
         };
-        reward::build(config, &load, &models, &self.interrupt).map(Some)
+        let reward = reward::build(config, &load, &models, &self.interrupt)?;
+        if has_environment { in_environment(Some(reward)).map(Some) } else { Ok(Some(reward)) }
     }
 
     fn describe(&self) -> String {
+        let answered = match (self.plan.config().environment.is_some(), &self.episodes) {
+            (true, _) => ", answered by the environment",
+            (false, Some(_)) => ", with tools",
+            (false, None) => "",
+        };
         format!(
-            "{} held-out prompts, one completion each of at most {} tokens at temperature {}, the same random streams for all",
+            "{} held-out prompts, one completion each of at most {} tokens at temperature {}, the same random streams for all{answered}",
             self.prompts.len(),
             self.params.max_new_tokens,
             self.params.temperature

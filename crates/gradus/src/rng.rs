@@ -68,18 +68,29 @@ impl Seed {
     }
 }
 
-/// What a stream is made from, in 64 hexadecimal digits: [`stream_of_key`] makes the same stream of it, from its beginning.
+/// What a stream is made from, in 64 hexadecimal digits, and its number after a colon where it is not 0: [`stream_of_key`] makes the
+/// same stream of it, from its beginning.
 pub fn key_of(stream: &Stream) -> String {
-    stream.get_seed().iter().map(|byte| format!("{byte:02x}")).collect()
+    let seed: String = stream.get_seed().iter().map(|byte| format!("{byte:02x}")).collect();
+    match stream.get_stream() {
+        0 => seed,
+        number => format!("{seed}:{number}"),
+    }
 }
 
 /// The stream with the key `text`; none where that is no key.
 pub fn stream_of_key(text: &str) -> Option<Stream> {
+    let (text, number) = match text.split_once(':') {
+        Some((text, number)) => (text, number.parse::<u64>().ok().filter(|number| *number > 0)?),
+        None => (text, 0),
+    };
     let digits: Vec<u8> =
         text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
     let key: [u8; 32] = (digits.len() == 64).then(|| bytes.try_into().ok()).flatten()?;
-    Some(ChaCha8Rng::from_seed(key))
+    let mut stream = ChaCha8Rng::from_seed(key);
+    stream.set_stream(number);
+    Some(stream)
 }
 
 #[cfg(test)]
@@ -109,7 +120,22 @@ mod tests {
         let mut again = stream_of_key(&key).expect("a key");
         assert_eq!(again.random::<u64>(), stream.clone().random::<u64>());
         assert_eq!(key_of(&again), key);
-        for wrong in ["", &key[1..], &format!("{key}0"), &key.replace('0', "g"), &"é".repeat(32)] {
+        let mut third = stream.clone();
+        third.set_stream(3);
+        let mut again = stream_of_key(&key_of(&third)).expect("a key");
+        assert_eq!(again.random::<u64>(), third.clone().random::<u64>());
+        assert_ne!(key_of(&third), key);
+        for wrong in [
+            &*format!("{key}:"),
+            &format!("{key}:0"),
+            &format!("{key}:x"),
+            &format!("{key}:1:1"),
+            "",
+            &key[1..],
+            &format!("{key}0"),
+            &key.replace('0', "g"),
+            &"é".repeat(32),
+        ] {
             assert!(stream_of_key(wrong).is_none(), "{wrong}");
         }
     }

@@ -479,7 +479,7 @@ class OnlineKeys(SharedKeys, total=False):
     """Answers that are worked at side by side. Default 32."""
     episode_reward_weight: float
     """The weight of the environment's reward beside `reward`. Default 1 (TRL)."""
-    episode_tool_calls: Literal["hermes", "llama3", "mistral"]
+    episode_tool_calls: Literal["hermes", "qwen3_coder", "llama3", "mistral"]
     """How the model writes calls of tools. Default: as its chat template shows."""
 
 
@@ -854,7 +854,27 @@ class DistillKeys(SharedKeys, total=False):
     """The task that makes rows of its public files: its name, or a mapping of its name and its keys."""
     teacher_model: Name
     """The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` says how its
-    weights lie. Required."""
+    weights lie. Required, unless `teacher_server` is given."""
+    teacher_server_server: Name
+    """The address of the server, such as `http://localhost:8000`."""
+    teacher_server_kind: Literal["gradus", "vllm", "sglang"]
+    """What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`."""
+    teacher_server_model: Name
+    """What the teacher is called at the server. Default: the first of its list."""
+    teacher_server_key_variable: Name
+    """The environment variable that holds the key of the server. Default: the server wants none."""
+    teacher_server_top_k: int
+    """How many of its likeliest ids the teacher tells of each place. With a `beta` above 0, the id that stands there is
+    compared, too. Default 20, the most that vLLM tells unless it is started with `--max-logprobs`. TRL: 1."""
+    teacher_server_add_tail: bool
+    """Compare the probability of all other ids together, too. Default true (TRL)."""
+    teacher_server_connections: int
+    """Requests under way at a time, each for one row. Default 16."""
+    teacher_server_timeout_s: float
+    """Seconds that one request may take. Default 1800."""
+    teacher_server_wait_s: float
+    """Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default
+    600."""
     beta: float
     """Where between the forward KL (0) and the reverse KL (1) the divergence lies. Default 0.5 (TRL)."""
     lmbda: float

@@ -11,7 +11,7 @@ from gradus import _native
 from gradus._arrays import floats, numbers
 
 Ids: TypeAlias = Any
-Loss: TypeAlias = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
+Loss: TypeAlias = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"]
 
 
 @dataclass
@@ -101,16 +101,19 @@ class Trainer:
         """The text of ids."""
         return self._trainer.decode(numbers(ids), skip_special_tokens)
 
-    def forward_backward(self, data: Sequence[Datum], loss: Loss, *, low: float = 0.8, high: float = 1.2) -> ForwardBackward:
+    def forward_backward(
+        self, data: Sequence[Datum], loss: Loss, *, low: float = 0.8, high: float = 1.2, beta: float = 0.05
+    ) -> ForwardBackward:
         """Add the gradient of the loss of ``data`` to those of earlier calls.
 
-        ``low`` and ``high`` bound the ratio of ``ppo``, ``high`` that of ``cispo``. On an error no gradient of any call is left.
+        ``low`` and ``high`` bound the ratio of ``ppo``, ``high`` that of ``cispo``. ``beta`` weighs the penalty of ``dro``. On an error no
+        gradient of any call is left.
         """
         rows = [
             (numbers(datum.prompt), numbers(datum.completion), numbers(datum.weights), numbers(datum.old_logprobs))
             for datum in data
         ]
-        value, logprobs, tokens = self._trainer.forward_backward(rows, loss, low, high)
+        value, logprobs, tokens = self._trainer.forward_backward(rows, loss, low, high, beta)
         return ForwardBackward(value, [floats(one) for one in logprobs], tokens)
 
     def optim_step(self, learning_rate: float, *, max_grad_norm: float = 1.0) -> OptimStep:

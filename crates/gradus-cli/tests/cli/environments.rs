@@ -211,3 +211,45 @@ fn what_does_not_fit_is_refused() {
     let expected = "`environment` is given, but `sft` samples nothing that could be answered";
     assert!(run.code == 2 && run.stderr.contains(expected), "{}", run.stderr);
 }
+
+/// A process that ends with this value.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The server draws nothing itself: the policy of the step does, also in evaluations.
+#[test]
+fn a_policy_learns_from_a_server_of_verifiers() {
+    let python = std::env::var("GRADUS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let packages = "import verifiers.v1.serve.server, renderers, transformers";
+    let has = std::process::Command::new(&python).args(["-c", packages]).stderr(std::process::Stdio::null()).status();
+    if !has.is_ok_and(|status| status.success()) {
+        return crate::skip::skipped("servers", &format!("`{python}` has no package `verifiers`"));
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus-environments/tests/verifiers.py");
+    let child = std::process::Command::new(&python).arg(script).stdout(std::process::Stdio::piped()).spawn();
+    let mut child = Child(child.expect("Python starts"));
+    let mut port = String::new();
+    let stdout = child.0.stdout.as_mut().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut port).expect("a line");
+    let rows: String = (0..PROMPTS).map(|i| format!("{{\"prompt\": \"Tea {i}?\", \"turns\": 1}}\n")).collect();
+    let (test, model) = (CliTest::with("games.jsonl", &rows), model());
+    let environment = format!(
+        "{{ verifiers: {{ address: 'tcp://127.0.0.1:{}', tokenizer: '{model}', timeout_s: 120 }} }}",
+        port.trim()
+    );
+    test.succeeds(&arguments("grpo", &model, "run", &["--environment", &environment, "--max-steps", "3"]));
+    let steps: Vec<serde_json::Value> =
+        test.read("run/metrics.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let last = steps.last().expect("a step");
+    assert_eq!((&last["environment/failed"], &last["environment/turns"]), (&0.0.into(), &1.0.into()), "{last}");
+    assert!(last["environment/length"].is_number() && last["reward"].is_number(), "{last}");
+    assert!(steps.iter().any(|step| step["eval_environment/turns"].is_number()), "{steps:?}");
+    let shown = test.succeeds(&["runs", "rollouts", "run", "--step", "1"]);
+    assert!(shown.contains("Tea ") && shown.contains("\npolicy"), "{shown}");
+}

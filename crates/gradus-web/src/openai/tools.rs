@@ -7,7 +7,7 @@ use gradus::text::certain;
 use gradus_environments::CallFormat;
 use serde_json::{Value, json};
 
-/// What begins a call in the form of Hermes: text before it is told at once.
+/// What begins a call in the forms of Hermes and Qwen3-Coder: text before it is told at once.
 const OPEN: &str = "<tool_call>";
 /// What begins a list of calls in the form of Mistral.
 const LIST: &str = "[TOOL_CALLS]";
@@ -15,8 +15,8 @@ const LIST: &str = "[TOOL_CALLS]";
 /// An answer of a model that was given tools, while it is said.
 #[derive(Debug, Default)]
 pub struct Speech {
-    /// The names of the tools; without any, all is text.
-    names: Vec<String>,
+    /// The tools; without any, all is text.
+    tools: Vec<Value>,
     text: String,
     /// Bytes that were told as text.
     told: usize,
@@ -42,14 +42,13 @@ impl Call {
 impl Speech {
     /// Nothing was said; `tools` are what the model was given.
     pub fn new(tools: &[Value]) -> Self {
-        let name = |tool: &Value| Some(tool.get("function").unwrap_or(tool).get("name")?.as_str()?.to_owned());
-        Self { names: tools.iter().filter_map(name).collect(), ..Self::default() }
+        Self { tools: tools.iter().filter(|tool| name(tool).is_some()).cloned().collect(), ..Self::default() }
     }
 
     /// Hears more; gives what is text whatever follows.
     pub fn hear(&mut self, new: &str) -> String {
         self.text += new;
-        let end = match self.names.is_empty() {
+        let end = match self.tools.is_empty() {
             true => self.text.len(),
             // It may all be one call, also after white space.
             false if matches!(self.text.trim_start().chars().next(), None | Some('{' | '[')) => self.told,
@@ -68,19 +67,19 @@ impl Speech {
         match self.calls() {
             // Of the whole answer, which is the call, nothing is left.
             Some((CallFormat::Llama3 | CallFormat::Mistral, calls)) => (String::new(), calls),
-            Some((CallFormat::Hermes, calls)) => (CallFormat::Hermes.read(held).0, calls),
+            Some((format @ (CallFormat::Hermes | CallFormat::Qwen3Coder), calls)) => (format.read(held).0, calls),
             None => (held.to_owned(), Vec::new()),
         }
     }
 
     /// All calls and their form; nothing where there is none, or one of them cannot be read or calls no tool that was given.
     fn calls(&self) -> Option<(CallFormat, Vec<Call>)> {
-        if self.names.is_empty() {
+        if self.tools.is_empty() {
             return None;
         }
         let told = |call: &gradus_environments::Call| {
             let arguments = Value::Object(call.arguments.clone().ok()?).to_string();
-            let is_known = self.names.contains(&call.name);
+            let is_known = self.tools.iter().any(|tool| name(tool) == Some(&call.name));
             is_known.then(|| Call { name: call.name.clone(), arguments })
         };
         CallFormat::ALL.into_iter().find_map(|format| {
@@ -89,11 +88,16 @@ impl Speech {
                 CallFormat::Mistral if self.text.trim_start().starts_with('[') => (LIST, self.text.trim()),
                 _ => ("", self.text.as_str()),
             };
-            let calls = format.read(&format!("{mark}{text}")).1;
+            let calls = format.read_for(&format!("{mark}{text}"), &self.tools).1;
             let calls: Vec<Call> = calls.iter().map(told).collect::<Option<_>>()?;
             (!calls.is_empty()).then_some((format, calls))
         })
     }
+}
+
+/// The name of a tool, as templates read it.
+fn name(tool: &Value) -> Option<&str> {
+    tool.get("function").unwrap_or(tool).get("name")?.as_str()
 }
 
 #[cfg(test)]
@@ -120,6 +124,9 @@ mod tests {
             let qwen =
                 format!("I look.\n<tool_call>\n{one}\n</tool_call>\n<tool_call>{{\"name\":\"time\"}}</tool_call>");
             assert_eq!(heard(&qwen, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
+            let coder = "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>\n\
+                         <tool_call>\n<function=time>\n</function>\n</tool_call>";
+            assert_eq!(heard(coder, step), ("I look.\n".into(), vec![weather.clone(), time.clone()]));
             let llama = r#" {"name": "weather", "parameters": {"city": "Bern"}}"#;
             assert_eq!(heard(llama, step), (String::new(), vec![weather.clone()]));
             assert_eq!(heard(&format!("[{one}]"), step), (String::new(), vec![weather.clone()]));

@@ -18,8 +18,8 @@ const STOP_BYTES: usize = 1024;
 /// The most tokens that are told beside each.
 pub const LIKELIEST_MAX: usize = 20;
 
-/// The most ids that are told beside each of a prompt's.
-const PROMPT_LIKELIEST_MAX: usize = 128;
+/// The most ids that are told beside each of a prompt's: a teacher may tell all of its vocabulary. `SCORES_MAX` bounds the answer.
+const PROMPT_LIKELIEST_MAX: usize = 1 << 18;
 
 /// The most numbers that are told of the ids of prompts.
 const SCORES_MAX: usize = 1 << 20;

@@ -24,7 +24,7 @@ pub fn conversation(episode: &EpisodeRecord) -> Html {
             // What came after the last turn was never read.
             let unread = if *is_read { "" } else { ", not read" };
             let (who, name) = match reply {
-                Reply::User { .. } => ("Environment", html![(unread)]),
+                Reply::User { .. } | Reply::Tokens { .. } => ("Environment", html![(unread)]),
                 Reply::Tool { name, .. } => ("Tool ", html!["<code>" (name) "</code>" (unread)]),
             };
             turns.add(&turn(who, "turn-reply", name, reply.content()));

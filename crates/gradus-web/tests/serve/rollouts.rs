@@ -284,7 +284,7 @@ fn what_would_change_the_samples_is_refused() {
         (json!({ "structured_outputs": { "regex": "a" } }), json!({}), json!("structured_outputs")),
         (json!({ "n": 2, "random_streams": [key] }), json!({}), json!("random_streams")),
         (json!({ "random_streams": ["7"] }), json!({}), json!("random_streams")),
-        (json!({ "prompt_logprobs": 1000 }), json!({}), json!("prompt_logprobs")),
+        (json!({ "prompt_logprobs": 1_000_000 }), json!({}), json!("prompt_logprobs")),
         (json!({ "prompt_logprobs": 1 }), json!({ "stream": true }), json!("prompt_logprobs")),
     ] {
         let answer = ask(sampling.clone(), more.clone());

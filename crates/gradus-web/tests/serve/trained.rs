@@ -7,11 +7,11 @@ use gradus::config::{Argument, Plan, Request, Resume, ResumeFrom, RunConfig};
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, named_tensors, save_causal};
+use gradus::model::{CausalLm, ModelDir, ModelShape, named_tensors, save_causal};
 use gradus::observer::{Event, Observer, Silent};
 use gradus::progress::Unwatched;
 use gradus::rng::{Purpose, Seed, Stream};
-use gradus::rollout::server::{ServerKind, ServerOptions, ServerSource};
+use gradus::rollout::server::{Endpoint, ServerKind, ServerOptions, ServerSource};
 use gradus::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Sampler};
 use gradus::run::database::{Query, Record};
 use gradus::run::{RolloutDb, RunDir, read_metrics};
@@ -42,7 +42,12 @@ fn token() -> String {
 
 impl Place {
     fn new() -> Self {
-        let (models, runs) = (folder(&["qwen3"]), tempfile::tempdir().expect("a folder"));
+        Self::of(&["qwen3"])
+    }
+
+    /// With these models.
+    fn of(models: &[&str]) -> Self {
+        let (models, runs) = (folder(models), tempfile::tempdir().expect("a folder"));
         let row = |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "number": i }));
         fs::write(runs.path().join("rows.jsonl"), (0..24).map(row).collect::<String>()).expect("written");
         fs::create_dir(runs.path().join("shared")).expect("a folder");
@@ -65,9 +70,26 @@ impl Place {
         self.runs.path().join("shared")
     }
 
+    fn url(&self) -> String {
+        format!("http://{}", self.server.as_ref().expect("a server").host())
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            url: self.url(),
+            kind: ServerKind::Gradus,
+            model: None,
+            key: Some(token()),
+            connections: 4,
+            timeout: std::time::Duration::from_secs(120),
+            wait: std::time::Duration::from_secs(120),
+            keys: "rollouts",
+        }
+    }
+
     fn rollouts(&self, more: &Value) -> Value {
-        let url = format!("http://{}", self.server.as_ref().expect("a server").host());
-        let mut rollouts = json!({ "server": url, "kind": "gradus", "shared": self.shared(), "key_variable": KEY });
+        let mut rollouts =
+            json!({ "server": self.url(), "kind": "gradus", "shared": self.shared(), "key_variable": KEY });
         rollouts.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         rollouts
     }
@@ -130,18 +152,7 @@ fn a_server_samples_the_ids_of_the_engine_here() {
     let model = CausalLm::random(&dir, &mut Seed(3).stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())
         .expect("a model");
     let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
-    let options = ServerOptions {
-        url: format!("http://{}", place.server.as_ref().expect("a server").host()),
-        kind: ServerKind::Gradus,
-        model: None,
-        shared: place.shared(),
-        shared_there: None,
-        key: Some(token()),
-        connections: 4,
-        timeout: std::time::Duration::from_secs(120),
-        wait: std::time::Duration::from_secs(120),
-        ahead: 0,
-    };
+    let options = ServerOptions { endpoint: place.endpoint(), shared: place.shared(), shared_there: None, ahead: 0 };
     let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
     let prompts: Vec<Prompt> = (0..5)
         .map(|row| Prompt {
@@ -238,6 +249,44 @@ fn ten_steps_at_a_server_are_those_without_one() {
 }
 
 #[test]
+fn episodes_at_a_server_are_those_without_one() {
+    let mut place = Place::new();
+    let more = json!({
+        "method": { "grpo": { "group_size": 4, "max_new_tokens": 40, "stop": ["e", "a", "1", "t"] } },
+        "environment": { "guess": { "low": 1, "high": 9, "guesses": 4, "explain": false } },
+        "episode": { "max_turns": 4 },
+        "train": { "max_steps": 4, "batch_size": 4, "learning_rate": 1e-3, "eval_steps": -1, "seed": 5 },
+    });
+    for (kind, lora) in [("whole", Value::Null), ("lora", json!({ "rank": 4, "targets": ["q_proj", "v_proj"] }))] {
+        place.serve();
+        let mut here = more.clone();
+        if !lora.is_null() {
+            here["lora"] = lora;
+        }
+        let mut there = here.clone();
+        there["rollouts"] = place.rollouts(&json!({}));
+        let names = [format!("{kind}-here"), format!("{kind}-there")];
+        place.run(&names[0], &here);
+        place.run(&names[1], &there);
+        let (here, there) = (place.records(&names[0]), place.records(&names[1]));
+        assert_eq!(here.len(), 4 * 4 * 4);
+        assert!(sampled(&here) == sampled(&there), "{kind}: other completions");
+        let turns = place.metric(&names[1], "environment/turns");
+        assert!(turns.iter().all(|turns| *turns > 1.2), "{kind}: {turns:?}");
+        assert_eq!(place.metric(&names[0], "environment/turns"), turns);
+        for record in &there {
+            let version = record.weight_version.as_deref().expect("a server sampled it");
+            assert!(version.ends_with(&format!("-v{}", record.step - 1)), "step {}: {version}", record.step);
+        }
+        let difference = place.metric(&names[1], "sampling/sampling_logp_difference/max");
+        assert!(difference.iter().all(|difference| *difference < f64::from(LOGPROB)), "{kind}: {difference:?}");
+        let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        assert!(apart < WEIGHT, "{kind}: {apart}");
+        assert_eq!(fs::read_dir(place.shared()).expect("a folder").count(), 0);
+    }
+}
+
+#[test]
 fn a_server_that_is_ahead_samples_the_same_every_time() {
     let place = Place::new();
     let more = json!({
@@ -318,4 +367,107 @@ fn a_run_whose_server_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
     gradus::train::run(&resume.plan(&Machine::detect()).expect("a plan"), &mut Silent).expect("it goes on");
     assert_eq!(sampled(&place.records("whole")), sampled(&place.records("broken")));
     assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
+}
+
+/// The keys of a student that learns from a teacher, which is a model here or at the server.
+fn distilling(place: &Place, teacher: Value, keys: &Value) -> Value {
+    let mut distill = json!({ "max_new_tokens": 8 });
+    distill.as_object_mut().expect("an object").extend(keys.as_object().cloned().unwrap_or_default());
+    distill.as_object_mut().expect("an object").extend(teacher.as_object().cloned().unwrap_or_default());
+    let row =
+        |i: usize| format!("{}\n", json!({ "prompt": format!("The tea {i} is"), "completion": " warm and full" }));
+    let rows = place.runs.path().join("answered.jsonl");
+    fs::write(&rows, (0..24).map(row).collect::<String>()).expect("written");
+    json!({
+        "data": rows, "method": { "distill": distill }, "reward": null,
+        "train": { "max_steps": 6, "batch_size": 4, "learning_rate": 1e-3, "eval_steps": 3, "eval_fraction": 0.2, "seed": 5,
+            "max_length": 48, "logging_steps": 1 },
+    })
+}
+
+/// A teacher at the server, which tells so many ids.
+fn served(place: &Place, top_k: usize, wait: f64) -> Value {
+    let server = json!({ "server": place.url(), "kind": "gradus", "model": "gpt2", "key_variable": KEY, "top_k": top_k, "wait_s": wait });
+    json!({ "teacher_server": server })
+}
+
+#[test]
+fn a_teacher_that_tells_all_ids_is_the_teacher_here() {
+    let place = Place::of(&["qwen3", "gpt2"]);
+    let student = ModelDir::open(Path::new(&fixture("qwen3"))).expect("a model");
+    let vocabulary = ModelShape::of(&student).expect("its sizes").vocabulary;
+    let local = json!({ "teacher_model": place.models.path().join("gpt2") });
+    for (name, keys) in [
+        ("forward", json!({ "beta": 0.0, "lmbda": 0.0 })),
+        ("both", json!({ "beta": 0.5, "lmbda": 0.5 })),
+        ("reverse", json!({ "beta": 1.0, "lmbda": 1.0 })),
+    ] {
+        let names = [format!("{name}-here"), format!("{name}-there"), format!("{name}-few")];
+        place.run(&names[0], &distilling(&place, local.clone(), &keys));
+        place.run(&names[1], &distilling(&place, served(&place, vocabulary, 60.0), &keys));
+        for key in ["loss", "divergence", "eval_loss", "grad_norm"] {
+            let (here, there) = (place.metric(&names[0], key), place.metric(&names[1], key));
+            assert!(!here.is_empty() && here.len() == there.len(), "{name} {key}: {here:?}");
+            let apart = here.iter().zip(&there).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(apart < 1e-5, "{name} {key}: {apart:e}, {here:?} and {there:?}");
+        }
+        let apart = largest(&place.weights(&names[0]), &place.weights(&names[1]));
+        assert!(apart < WEIGHT, "{name}: {apart}");
+        // A few ids say less, and still something.
+        place.run(&names[2], &distilling(&place, served(&place, 4, 60.0), &keys));
+        let (whole, few) = (place.metric(&names[0], "loss"), place.metric(&names[2], "loss"));
+        assert!(few[0] < whole[0] && few[0] > 0.0, "{name}: {few:?}");
+        let evaluated = place.metric(&names[2], "eval_loss");
+        assert!(evaluated.last() < evaluated.first(), "{name}: {evaluated:?}");
+    }
+}
+
+#[test]
+fn a_student_whose_teacher_is_gone_keeps_a_checkpoint_and_goes_on_at_another() {
+    let mut place = Place::of(&["qwen3", "gpt2"]);
+    let keys = json!({ "lmbda": 0.5 });
+    place.run("whole", &distilling(&place, served(&place, 6, 60.0), &keys));
+    let plan = place.plan("broken", &distilling(&place, served(&place, 6, 0.4), &keys));
+    let mut observer = Stops { place: &mut place.server, after: 2, warnings: Vec::new() };
+    let error = gradus::train::run(&plan, &mut observer).expect_err("the server is gone");
+    assert!(error.to_string().contains("it has not answered for"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("teacher_server.wait_s")), "{error:?}");
+    let kept = observer.warnings.iter().any(|warning| warning.contains("the state after step 2 is kept"));
+    assert!(kept, "{:?}", observer.warnings);
+
+    place.serve();
+    let config = distilling(&place, served(&place, 6, 60.0), &keys);
+    let method = Argument::named("method", config["method"].clone(), None).expect("a key");
+    let directory = place.runs.path().join("broken");
+    let resume = Resume {
+        from: ResumeFrom::Run { directory: &directory, step: None },
+        request: Request { arguments: &[method], ..Request::default() },
+    };
+    let plan = resume.plan(&Machine::detect()).expect("a plan");
+    gradus::train::run(&plan, &mut Silent).expect("it goes on");
+    assert_eq!(place.metric("whole", "loss"), place.metric("broken", "loss"));
+    assert_eq!(place.weights("whole"), place.weights("broken"), "to the bit");
+}
+
+#[test]
+fn a_teacher_at_a_server_that_does_not_fit_is_refused() {
+    let mut place = Place::of(&["qwen3", "gpt2"]);
+    let refused = |place: &Place, teacher: Value| {
+        let plan = place.plan("run", &distilling(place, teacher, &json!({})));
+        gradus::train::run(&plan, &mut Silent).expect_err("it does not fit").to_string()
+    };
+    let mut unknown = served(&place, 4, 60.0);
+    unknown["teacher_server"]["model"] = json!("gpt3");
+    let found = refused(&place, unknown);
+    assert!(found.contains("no model `gpt3`; it has"), "{found}");
+    // The tokenizer of the served teacher has two tokens in each other's place.
+    let file = place.models.path().join("gpt2/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().expect("tokens");
+    let (a, b) = (vocabulary["a"].clone(), vocabulary["b"].clone());
+    (vocabulary["a"], vocabulary["b"]) = (b, a);
+    fs::write(&file, tokenizer.to_string()).expect("written");
+    place.serve();
+    let found = refused(&place, served(&place, 4, 60.0));
+    assert!(found.contains("has another tokenizer than the policy"), "{found}");
 }

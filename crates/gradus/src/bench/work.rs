@@ -68,6 +68,7 @@ impl Trainer {
                 match halt {
                     Halt::Diverged(what) => Error::input(format!("training on random rows failed: {what}")),
                     Halt::Interrupted => Error::Interrupted,
+                    Halt::Failed(error) => error,
                 }
             })
         })?;

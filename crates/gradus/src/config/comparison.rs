@@ -53,7 +53,10 @@ pub struct WrittenComparison {
     pub left_out: Vec<(String, Diagnostic)>,
 }
 
-/// What policies are sampled as where only a reward is given to measure them with.
+/// What policies are measured with or sampled in: methods that sample nothing have no use for it.
+const OF_ONLINE: [&str; 5] = ["reward", "environment", "tools", "episode", "rollouts"];
+
+/// What policies are sampled as where only a reward or an environment is given to measure them with.
 const JUDGE: &str = "grpo";
 
 impl WrittenComparison {
@@ -85,7 +88,9 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
     }
     let mut sides = methods(base.take("methods"), request.methods)?;
-    let has_reward = base.entry("reward").is_some() || request.flags.iter().any(of_reward);
+    let has_reward = ["reward", "environment"].iter().any(|key| {
+        base.entry(key).is_some() || request.flags.iter().any(|flag| flag.spec.key.split('.').next() == Some(key))
+    });
     let (mut runs, mut problems) = (Vec::new(), Vec::new());
     let mut add = |name: &str, keys: Node| match one(&base, name, keys, request) {
         Ok(written) => Some(written),
@@ -133,8 +138,8 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     Ok(WrittenComparison { output_dir, runs, judge, left_out })
 }
 
-fn of_reward(flag: &Flag) -> bool {
-    flag.spec.key.split('.').next() == Some("reward")
+fn is_of_online(flag: &Flag) -> bool {
+    flag.spec.key.split('.').next().is_some_and(|key| OF_ONLINE.contains(&key))
 }
 
 fn is_online(name: &str) -> bool {
@@ -147,7 +152,7 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
     let mut base = base.clone();
     if !is_online {
         // What the policies are measured with is nothing that this one learns from.
-        base.take("reward");
+        OF_ONLINE.iter().for_each(|key| drop(base.take(key)));
     }
     let own = keys.take("train");
     let place = keys.place.clone();
@@ -158,7 +163,7 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
     let base = overlay(&schema, schema.root(), base, Node { value: Value::Map(over), place: None });
     let belongs = |flag: &&Flag| match of_method(flag) {
         Some(method) => method == name,
-        None => is_online || !of_reward(flag),
+        None => is_online || !is_of_online(flag),
     };
     let flags: Vec<Flag> = request.flags.iter().filter(belongs).cloned().collect();
     let request = Request { method: Some(name), flags: &flags, registry: request.registry, ..Request::default() };

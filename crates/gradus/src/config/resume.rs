@@ -275,6 +275,18 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "rollouts.wait_s",
             _,
         ) => Effect::None,
+        (
+            _,
+            Some(
+                "teacher_server.server"
+                | "teacher_server.kind"
+                | "teacher_server.model"
+                | "teacher_server.key_variable"
+                | "teacher_server.connections"
+                | "teacher_server.timeout_s"
+                | "teacher_server.wait_s",
+            ),
+        ) => Effect::None,
         _ if key == "observers" || key.starts_with("observers[") => Effect::None,
         _ => Effect::Differs,
     }
@@ -304,6 +316,8 @@ mod tests {
             ("train.save_steps", true, Effect::None),
             ("rollouts.server", true, Effect::None),
             ("rollouts.max_staleness", true, Effect::Differs),
+            ("method.distill.teacher_server.server", true, Effect::None),
+            ("method.distill.teacher_server.top_k", true, Effect::Differs),
         ] {
             assert_eq!(effect(key, schedule_ends), expected, "{key}");
         }

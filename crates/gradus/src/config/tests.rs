@@ -450,6 +450,36 @@ fn impossible_combinations() {
 }
 
 #[test]
+fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
+    let with = |keys: &str| format!("method: {{distill: {{{keys}}}}}\n");
+    let told = |keys: &str| {
+        let shown = shown(&format!("{MINIMAL}{}", with(keys)));
+        shown
+            .into_iter()
+            .map(|problem| problem.split_once(' ').expect("places").1.to_owned())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let server = "teacher_server: {server: 'http://localhost:8000'";
+    for (keys, expected) in [
+        ("teacher_server: {}".to_owned(), "`method.distill.teacher_server.server` is ``, but must begin with"),
+        (format!("{server}}}, teacher_model: big"), "`teacher_server` are both given"),
+        (format!("{server}}}, seq_kd: true"), "a teacher at a server does not sample"),
+        (format!("{server}, top_k: 0}}, beta: 0"), "`method.distill.teacher_server.top_k` is 0, but with `beta: 0`"),
+        (format!("{server}, top_k: 1, add_tail: false}}, beta: 0"), "its share is always 1"),
+        (format!("{server}, wait_s: 0}}"), "`method.distill.teacher_server.wait_s` is 0, but must be above 0"),
+    ] {
+        assert!(told(&keys).contains(expected), "{keys}: {}", told(&keys));
+    }
+    let fine = format!("{MINIMAL}{}", with(&format!("{server}, top_k: 0}}, beta: 1")));
+    let plan = Plan::check(&RunConfig::parse(&fine).expect("reads"), &Machine::detect()).expect("fine");
+    // Nothing of it is loaded, so no memory is forecast for it.
+    let config = plan.config();
+    let cast = config.method.method().cast(&config.shared());
+    assert!(cast.reference.is_none() && cast.names().next().is_none());
+}
+
+#[test]
 fn losses_of_dpo_and_the_keys_they_read() {
     let message = |keys: &str| shown(&format!("{MINIMAL}method: {{dpo: {{{keys}}}}}\n")).join("\n");
     for fine in [

@@ -1,9 +1,15 @@
 //! Generalised knowledge distillation, one value per token: how far the student's next-token distribution is from the
 //! teacher's.
 //!
-//! Agarwal et al. 2024, equation 1, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental trainer.
+//! Agarwal et al. 2024, equation 1, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental trainers.
 
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{Bool, Int, Tensor, activation};
+
+/// The log-probability of what cannot be: its probability is 0, and its logarithm is a number.
+const NOTHING: f32 = -1e4;
+
+/// The most that the logarithm of the probability of known ids is, so that the rest has one, too (TRL).
+const KNOWN_MOST: f32 = -1e-7;
 
 /// The generalised Jensen–Shannon divergence of each row, `[R]`: `β·KL(T ‖ M) + (1 − β)·KL(S ‖ M)` with
 /// `M = β·T + (1 − β)·S`; `KL(T ‖ S)` for β = 0 and `KL(S ‖ T)` for β = 1, its limits but for a factor.
@@ -14,8 +20,53 @@ use burn::tensor::{Tensor, activation};
 /// When the shapes differ.
 pub fn jensen_shannon(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -> Tensor<1> {
     assert_eq!(student_rv.dims(), teacher_rv.dims(), "both see one vocabulary");
-    let student_rv = activation::log_softmax(student_rv, 1);
-    let teacher_rv = activation::log_softmax(teacher_rv, 1);
+    divergence_of(activation::log_softmax(student_rv, 1), activation::log_softmax(teacher_rv, 1), beta)
+}
+
+/// What a teacher tells of a row: the log-probabilities of a few ids.
+#[derive(Debug, Clone)]
+pub struct Support {
+    /// The ids, `[R, K]`, each once in a row.
+    pub ids_rk: Tensor<2, Int>,
+    /// What the teacher gives them, `[R, K]`.
+    pub teacher_rk: Tensor<2>,
+    /// Which places of a row hold no id, `[R, K]`.
+    pub absent_rk: Tensor<2, Bool>,
+}
+
+/// [`jensen_shannon`] among the ids of `support` alone, `[R]`. With `has_rest`, all other ids together are one more, with the
+/// probability that is left; without it, both distributions are divided by their sums over the support.
+///
+/// `student_rv` are logits, `[R, V]`, and carry gradient.
+pub fn jensen_shannon_among(student_rv: Tensor<2>, support: Support, beta: f64, has_rest: bool) -> Tensor<1> {
+    let Support { ids_rk, teacher_rk, absent_rk } = support;
+    let student_rk = activation::log_softmax(student_rv, 1).gather(1, ids_rk);
+    let complete = |logprobs_rk: Tensor<2>| {
+        let logprobs_rk = logprobs_rk.mask_fill(absent_rk.clone(), NOTHING);
+        let known_r1 = log_sum(logprobs_rk.clone());
+        match has_rest {
+            true => Tensor::cat(vec![logprobs_rk, log_rest(known_r1)], 1),
+            false => logprobs_rk - known_r1,
+        }
+    };
+    divergence_of(complete(student_rk), complete(teacher_rk), beta)
+}
+
+/// The logarithm of the sum of probabilities, `[R, 1]`, given their logarithms.
+fn log_sum(logprobs_rk: Tensor<2>) -> Tensor<2> {
+    let most_r1 = logprobs_rk.clone().max_dim(1).detach();
+    (logprobs_rk - most_r1.clone()).exp().sum_dim(1).log() + most_r1
+}
+
+/// `ln(1 − e^x)`.
+fn log_rest(known_r1: Tensor<2>) -> Tensor<2> {
+    // e^x − 1 = 2·tanh(x/2) / (1 − tanh(x/2)), which is exact near 0.
+    let half_r1 = (known_r1.clamp_max(KNOWN_MOST) * 0.5).tanh();
+    (half_r1.clone() * -2.0).log() - (-half_r1).log1p()
+}
+
+/// The divergence of each row, given log-probabilities.
+fn divergence_of(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -> Tensor<1> {
     // Σ p·(log p − log q) of each row.
     let divergence = |p_rv: Tensor<2>, q_rv: Tensor<2>| {
         let terms_rv = p_rv.clone().exp() * (p_rv - q_rv);
@@ -38,8 +89,58 @@ pub fn jensen_shannon(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -
 mod tests {
     use burn::tensor::Device;
 
+    use burn::tensor::TensorData;
+
     use super::*;
     use crate::loss::check::{VALUE_TOLERANCE, close, values};
+
+    /// Rows of the ids with the logarithms of these probabilities; a probability of 0 stands for no id.
+    fn support(rows: &[&[(i64, f64)]]) -> Support {
+        let (device, shape) = (Device::flex().autodiff(), [rows.len(), rows[0].len()]);
+        let all = || rows.iter().copied().flatten();
+        let logprobs = all().map(|(_, p)| p.ln().max(-9999.0) as f32).collect::<Vec<f32>>();
+        Support {
+            ids_rk: Tensor::from_data(TensorData::new(all().map(|(id, _)| *id).collect::<Vec<i64>>(), shape), &device),
+            teacher_rk: Tensor::from_data(TensorData::new(logprobs, shape), &device),
+            absent_rk: Tensor::from_data(
+                TensorData::new(all().map(|(_, p)| *p == 0.0).collect::<Vec<bool>>(), shape),
+                &device,
+            ),
+        }
+    }
+
+    #[test]
+    fn few_ids_and_the_rest_are_a_distribution() {
+        // S = (¼, ¼, ½), of which the teacher tells the first with ½: the rest has ¾ and ½.
+        let student_rv = || {
+            let logits: Vec<f32> = [0.25f32, 0.25, 0.5].iter().map(|p| p.ln() + 3.0).collect();
+            Tensor::<1>::from_floats(logits.as_slice(), &Device::flex().autodiff()).reshape([1, 3])
+        };
+        let kl = |p: [f64; 2], q: [f64; 2]| p[0] * (p[0] / q[0]).ln() + p[1] * (p[1] / q[1]).ln();
+        let (s, t) = ([0.25, 0.75], [0.5, 0.5]);
+        for (beta, expected) in [(0.0, kl(t, s)), (1.0, kl(s, t))] {
+            let found = jensen_shannon_among(student_rv(), support(&[&[(0, 0.5), (2, 0.0)]]), beta, true);
+            close(&values(&found), &[expected], VALUE_TOLERANCE);
+        }
+        // Without the rest, two ids are all that there is.
+        let (s, t) = ([1.0 / 3.0, 2.0 / 3.0], [0.75, 0.25]);
+        let found = jensen_shannon_among(student_rv(), support(&[&[(1, 0.3), (2, 0.1)]]), 0.0, false);
+        close(&values(&found), &[kl(t, s)], VALUE_TOLERANCE);
+    }
+
+    #[test]
+    fn all_ids_are_the_whole_distribution() {
+        for beta in [0.0, 0.3, 1.0] {
+            let student_rv = logits(&[[0.3, 0.7], [0.5, 0.5], [1e-30, 1.0]]).require_grad();
+            let told = support(&[&[(1, 0.8), (0, 0.2)], &[(0, 0.5), (1, 0.5)], &[(0, 1e-9), (1, 1.0 - 1e-9)]]);
+            let whole = jensen_shannon(student_rv.clone(), logits(&[[0.2, 0.8], [0.5, 0.5], [1e-9, 1.0]]), beta);
+            let found = jensen_shannon_among(student_rv.clone(), told, beta, true);
+            close(&values(&found), &values(&whole).iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), 1e-5);
+            let gradient = student_rv.grad(&found.sum().backward()).expect("it is tracked");
+            let gradient: Vec<f32> = gradient.into_data().try_to_vec().expect("f32");
+            assert!(gradient.iter().all(|x| x.is_finite()), "β {beta}: {gradient:?}");
+        }
+    }
 
     fn logits(probabilities: &[[f64; 2]]) -> Tensor<2> {
         let rows: Vec<[f32; 2]> = probabilities.iter().map(|row| row.map(|p| p.ln() as f32)).collect();

@@ -75,6 +75,21 @@ impl<'a> Problems<'a> {
             (format!("`{key}` is {}, but must lie between {low} and {high}", number(value)), None)
         });
     }
+
+    /// The keys of a server below `keys`: its address, how many requests it gets at a time, how long one may take and how long it is
+    /// waited for.
+    pub fn server(&mut self, keys: &str, url: &str, connections: usize, (timeout_s, wait_s): (f64, f64)) {
+        let key = |name: &str| format!("{keys}.{name}");
+        self.unless(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
+            let message = format!("`{keys}.server` is `{url}`, but must begin with `http://` or `https://`");
+            (message, Some("give the address of the server, such as http://localhost:8000".into()))
+        });
+        self.at_least(&key("connections"), connections, 1);
+        for (key, seconds) in [(key("timeout_s"), timeout_s), (key("wait_s"), wait_s)] {
+            self.above_zero(&key, seconds);
+            self.unless(seconds < 1e6, &[&key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
+        }
+    }
 }
 
 /// As people write it: `1` and `-1e-6`, neither `1.0` nor `-0.000001`.

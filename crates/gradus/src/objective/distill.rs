@@ -4,35 +4,45 @@
 //! Generalised knowledge distillation, Agarwal et al. 2024, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental
 //! trainer; differs in that one draw a step decides whether the student samples, whatever its micro-batches, and that no more
 //! logits are held than a block of tokens has.
+//!
+//! The teacher may be served elsewhere. It then tells the likeliest ids of each place, and the divergence is among these, as in TRL's
+//! server distillation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 use rand::Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, StepId};
+use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::host::read;
-use crate::loss::distill::jensen_shannon;
+use crate::loss::distill::{Support, jensen_shannon, jensen_shannon_among};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, ModelShape, Rows, Sequence};
 use crate::pretrained::Pretrained;
+use crate::progress::Progress;
 use crate::rng::Purpose;
-use crate::settings::TrainConfig;
+use crate::rollout::server::{Endpoint, Passage, Scorer, ServerKind, TokenScore};
+use crate::settings::{TrainConfig, server_key};
 use crate::stats::Stats;
 
 /// Keys of `method.distill`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DistillConfig {
-    /// The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` says how its weights lie. Required.
+    /// The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` says how its weights lie. Required,
+    /// unless `teacher_server` is given.
     pub teacher_model: Option<String>,
+    /// A server that serves the teacher, in place of `teacher_model` (docs/servers.md).
+    pub teacher_server: Option<TeacherServerConfig>,
     /// Where between the forward KL (0) and the reverse KL (1) the divergence lies. Default 0.5 (TRL).
     pub beta: f64,
     /// The share of steps that learn from completions which the student samples itself, λ. Default 0.5 (TRL).
@@ -48,7 +58,76 @@ pub struct DistillConfig {
 
 impl Default for DistillConfig {
     fn default() -> Self {
-        Self { teacher_model: None, beta: 0.5, lmbda: 0.5, seq_kd: false, temperature: 0.9, max_new_tokens: 128 }
+        Self {
+            teacher_model: None,
+            teacher_server: None,
+            beta: 0.5,
+            lmbda: 0.5,
+            seq_kd: false,
+            temperature: 0.9,
+            max_new_tokens: 128,
+        }
+    }
+}
+
+/// A teacher at a server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TeacherServerConfig {
+    /// The address of the server, such as `http://localhost:8000`.
+    pub server: String,
+    /// What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`.
+    pub kind: ServerKind,
+    /// What the teacher is called at the server. Default: the first of its list.
+    pub model: Option<String>,
+    /// The environment variable that holds the key of the server. Default: the server wants none.
+    pub key_variable: Option<String>,
+    /// How many of its likeliest ids the teacher tells of each place. With a `beta` above 0, the id that stands there is compared, too.
+    /// Default 20, the most that vLLM tells unless it is started with `--max-logprobs`. TRL: 1.
+    #[schemars(range(max = 1_000_000))]
+    pub top_k: usize,
+    /// Compare the probability of all other ids together, too. Default true (TRL).
+    pub add_tail: bool,
+    /// Requests under way at a time, each for one row. Default 16.
+    #[schemars(range(max = 1_024))]
+    pub connections: usize,
+    /// Seconds that one request may take. Default 1800.
+    pub timeout_s: f64,
+    /// Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default 600.
+    pub wait_s: f64,
+}
+
+impl Default for TeacherServerConfig {
+    fn default() -> Self {
+        Self {
+            server: String::new(),
+            kind: ServerKind::default(),
+            model: None,
+            key_variable: None,
+            top_k: 20,
+            add_tail: true,
+            connections: 16,
+            timeout_s: 1800.0,
+            wait_s: 600.0,
+        }
+    }
+}
+
+/// The key of a teacher at a server.
+const TEACHER_SERVER: &str = "method.distill.teacher_server";
+
+impl TeacherServerConfig {
+    fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint {
+            url: self.server.clone(),
+            kind: self.kind,
+            model: self.model.clone(),
+            key: server_key(self.key_variable.as_deref(), &self.server, TEACHER_SERVER)?,
+            connections: self.connections,
+            timeout: Duration::from_secs_f64(self.timeout_s),
+            wait: Duration::from_secs_f64(self.wait_s),
+            keys: TEACHER_SERVER,
+        })
     }
 }
 
@@ -70,7 +149,11 @@ impl Method for DistillConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        Cast::alone(shared, Head::Language).with_teacher(shared, self.teacher_model.as_deref().unwrap_or_default())
+        let alone = Cast::alone(shared, Head::Language);
+        match &self.teacher_server {
+            Some(_) => alone,
+            None => alone.with_teacher(shared, self.teacher_model.as_deref().unwrap_or_default()),
+        }
     }
 
     fn sampled_tokens(&self) -> Option<usize> {
@@ -83,11 +166,20 @@ impl Method for DistillConfig {
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         let is_named = self.teacher_model.as_ref().is_some_and(|name| !name.trim().is_empty());
-        problems.unless(is_named, &["method.distill.teacher_model", "method"], || {
+        let is_known = is_named || self.teacher_server.is_some();
+        problems.unless(is_known, &["method.distill.teacher_model", "method"], || {
             let message =
                 "`distill` needs a `method.distill.teacher_model`: whose distributions the student learns".into();
             (message, Some("name a larger model with the student's tokenizer; as a flag, `--teacher-model DIR`".into()))
         });
+        if let Some(server) = &self.teacher_server {
+            self.server_rules(problems, server);
+            problems.unless(!is_named, &[TEACHER_SERVER, "method.distill.teacher_model"], || {
+                let message =
+                    "`method.distill.teacher_model` and `teacher_server` are both given: there is one teacher";
+                (message.into(), Some("leave one of them out".into()))
+            });
+        }
         problems.within("method.distill.beta", self.beta, 0.0..=1.0);
         problems.within("method.distill.lmbda", self.lmbda, 0.0..=1.0);
         problems.above_zero("method.distill.temperature", self.temperature);
@@ -113,6 +205,25 @@ impl Method for DistillConfig {
 }
 
 impl DistillConfig {
+    fn server_rules(&self, problems: &mut Problems<'_>, server: &TeacherServerConfig) {
+        let TeacherServerConfig { connections, timeout_s, wait_s, top_k, .. } = *server;
+        problems.server(TEACHER_SERVER, &server.server, connections, (timeout_s, wait_s));
+        let key = format!("{TEACHER_SERVER}.top_k");
+        problems.unless(top_k > 0 || self.beta > 0.0, &[&key, "method.distill.beta"], || {
+            let message = format!("`{key}` is 0, but with `beta: 0` only the teacher's likeliest ids are compared");
+            (message, Some("give at least 1".into()))
+        });
+        problems.unless(top_k + usize::from(self.beta > 0.0) > 1 || server.add_tail, &[&key], || {
+            let message =
+                format!("one id is compared, and `{TEACHER_SERVER}.add_tail` is false: its share is always 1");
+            (message, Some(format!("raise `{key}`, or leave `add_tail` out")))
+        });
+        problems.unless(!self.seq_kd, &[TEACHER_SERVER, "method.distill.seq_kd"], || {
+            let message = "`method.distill.seq_kd` is given, but a teacher at a server does not sample".into();
+            (message, Some("let the server complete the prompts first, and train on these rows".into()))
+        });
+    }
+
     /// Whether any step samples.
     fn samples(&self) -> bool {
         self.lmbda > 0.0 || self.seq_kd
@@ -128,6 +239,8 @@ pub struct DistillExample {
     pub ids: Vec<u32>,
     /// How a completion in the place of this one is sampled.
     pub params: Arc<SamplingParams>,
+    /// What a teacher at a server told of each id that is predicted, once it was asked.
+    pub scores: Option<Arc<Vec<TokenScore>>>,
 }
 
 fn sequence(example: &DistillExample) -> Sequence<'_> {
@@ -154,7 +267,7 @@ impl OfflineMethod for DistillConfig {
         let params = Arc::new(params.forcing(from.dir.forced_ids()));
         let with_prompt = |SftExample { ids, loss_mask, .. }: SftExample| {
             let prompt_len = loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len());
-            DistillExample { prompt_len, ids, params: Arc::clone(&params) }
+            DistillExample { prompt_len, ids, params: Arc::clone(&params), scores: None }
         };
         let fits = |example: &DistillExample| {
             !self.samples() || (example.prompt_len > 0 && room.holds(example.prompt_len, self.max_new_tokens))
@@ -175,7 +288,19 @@ impl OfflineMethod for DistillConfig {
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Distill {
-        Distill { config: self.clone(), teacher: Arc::new(reference.expect("its cast has a teacher")) }
+        let teacher = Teacher::Here(Arc::new(reference.expect("its cast has a teacher")));
+        Distill { config: self.clone(), teacher }
+    }
+
+    fn at_server(&self, from: &Pretrained, progress: &dyn Progress) -> Result<Option<Distill>> {
+        let Some(server) = &self.teacher_server else { return Ok(None) };
+        if ModelShape::of(&from.dir)?.has_encoder() {
+            return Err(Error::input("a teacher at a server scores texts, but the student has an encoder")
+                .with_hint("name the teacher as `teacher_model`"));
+        }
+        let scorer = Scorer::connect(&server.endpoint()?, server.top_k, progress)?;
+        scorer.check_tokenizer(&from.tokenizer, progress)?;
+        Ok(Some(Distill { config: self.clone(), teacher: Teacher::AtServer(scorer, server.clone()) }))
     }
 }
 
@@ -183,9 +308,60 @@ impl OfflineMethod for DistillConfig {
 #[derive(Debug)]
 pub struct Distill {
     config: DistillConfig,
-    /// Carries no gradient.
-    teacher: Arc<CausalLm>,
+    teacher: Teacher,
 }
+
+/// Whose distributions the student learns.
+#[derive(Debug)]
+enum Teacher {
+    /// A model in this process, which carries no gradient.
+    Here(Arc<CausalLm>),
+    /// A model that a server has, which tells its likeliest ids.
+    AtServer(Scorer, TeacherServerConfig),
+}
+
+/// The ids that are compared in each place, with a teacher's log-probabilities: rows of equal length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// The length of a row.
+    k: usize,
+    /// The ids; none where a row is shorter.
+    rows: Vec<Option<(u32, f32)>>,
+}
+
+impl Compared {
+    /// The teacher's likeliest ids, and where `beta` is above 0 the id that stands there.
+    pub fn of<'s>(scores: impl IntoIterator<Item = &'s TokenScore>, beta: f64) -> Self {
+        let of_place = |score: &TokenScore| {
+            let own = score.logprob.map(|logprob| (score.id, logprob)).filter(|_| beta > 0.0);
+            let own = own.filter(|(id, _)| score.likeliest.iter().all(|(other, _)| other != id));
+            // An id that cannot be belongs to the rest.
+            let likeliest = score.likeliest.iter().copied().filter(|(_, logprob)| *logprob > IMPOSSIBLE);
+            likeliest.chain(own).collect::<Vec<_>>()
+        };
+        let places: Vec<Vec<(u32, f32)>> = scores.into_iter().map(of_place).collect();
+        let k = places.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let padded = |place: Vec<(u32, f32)>| place.into_iter().map(Some).chain(std::iter::repeat(None)).take(k);
+        Self { k, rows: places.into_iter().flat_map(padded).collect() }
+    }
+
+    /// The rows of `block` as tensors.
+    pub fn support(&self, block: std::ops::Range<usize>, device: &Device) -> Support {
+        let shape = [block.len(), self.k];
+        let rows = &self.rows[block.start * self.k..block.end * self.k];
+        let ids: Vec<i64> = rows.iter().map(|place| place.map_or(0, |(id, _)| i64::from(id))).collect();
+        let teacher: Vec<f32> = rows.iter().map(|place| place.map_or(0.0, |(_, logprob)| logprob)).collect();
+        let absent: Vec<bool> = rows.iter().map(Option::is_none).collect();
+        Support {
+            ids_rk: Tensor::from_data(TensorData::new(ids, shape), device),
+            teacher_rk: Tensor::from_data(TensorData::new(teacher, shape), device),
+            absent_rk: Tensor::from_data(TensorData::new(absent, shape), device),
+        }
+    }
+}
+
+/// Log-probabilities below it are those of ids that cannot be.
+const IMPOSSIBLE: f32 = -9000.0;
 
 impl Distill {
     /// The examples with completions that `model` samples.
@@ -205,10 +381,18 @@ impl Distill {
         let found: Vec<Vec<u32>> = found.map_err(|error| error.to_string())?;
         let with = |(example, completion): (&&DistillExample, Vec<u32>)| DistillExample {
             ids: [&example.ids[..example.prompt_len], &completion].concat(),
+            scores: None,
             ..(*example).clone()
         };
         Ok(examples.iter().zip(found).map(with).collect())
     }
+}
+
+/// Scores that nobody gave: they take as much memory.
+fn made_up(targets: usize, top_k: usize, vocabulary: usize) -> Vec<TokenScore> {
+    let logprob = -(vocabulary as f32).ln();
+    let likeliest: Vec<(u32, f32)> = (0..top_k.min(vocabulary) as u32).map(|id| (id, logprob)).collect();
+    vec![TokenScore { id: 0, logprob: Some(logprob), likeliest }; targets]
 }
 
 impl Objective for Distill {
@@ -237,12 +421,41 @@ impl Objective for Distill {
         }
         let sampled = match (is_on_policy, self.config.seq_kd) {
             (true, _) => self.sampled(&model.valid(), examples, at)?,
-            (false, true) => self.sampled(&self.teacher, examples, at)?,
+            (false, true) => match &self.teacher {
+                Teacher::Here(teacher) => self.sampled(teacher, examples, at)?,
+                Teacher::AtServer(..) => return Err("a teacher at a server does not sample".into()),
+            },
             (false, false) => return Ok(None),
         };
         let new = |example: &DistillExample| (example.ids.len() - example.prompt_len) as f32;
         stats.mean_of("completions/mean_length", &sampled.iter().map(new).collect::<Vec<f32>>());
         Ok(Some(sampled))
+    }
+
+    /// Asks a teacher at a server.
+    fn with_batch_context(
+        &self,
+        model: &CausalLm,
+        examples: &[&DistillExample],
+        passes: MicroBatch,
+        progress: &dyn Progress,
+    ) -> Result<Option<Vec<DistillExample>>> {
+        let Teacher::AtServer(scorer, _) = &self.teacher else { return Ok(None) };
+        let passage =
+            |example: &&DistillExample| Passage { ids: example.ids.clone(), first: example.prompt_len.max(1) };
+        let scores = passes.ranks().deal("the teacher's scores", (examples.len(), 1), |own| {
+            scorer.score(examples[own].iter().map(passage).collect(), model.vocab_size(), progress)
+        })?;
+        let unknown = scores.iter().flatten().find(|score| score.logprob.is_none() && self.config.beta > 0.0);
+        if let Some(TokenScore { id, .. }) = unknown {
+            let message = format!("the teacher gives the id {id} no log-probability, which `beta` above 0 compares");
+            return Err(Error::input(message).with_hint("with `beta: 0`, only its likeliest ids are compared"));
+        }
+        let with = |(example, scores): (&&DistillExample, Vec<TokenScore>)| DistillExample {
+            scores: Some(Arc::new(scores)),
+            ..(*example).clone()
+        };
+        Ok(Some(examples.iter().zip(scores).map(with).collect()))
     }
 
     fn loss(&self, model: &CausalLm, examples: &[&DistillExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
@@ -251,14 +464,35 @@ impl Objective for Distill {
         if batch.targets().is_empty() {
             return None;
         }
-        let (beta, teacher) = (self.config.beta, Arc::clone(&self.teacher));
-        let theirs_md = teacher.before_targets(&teacher.batch(&rows()));
-        let losses_m = model.over_logits(model.before_targets(&batch), move |student_rv, block| {
-            let teacher_rv = teacher.logits_of(theirs_md.clone().narrow(0, block.start, block.len()));
-            let v = student_rv.dims()[1].min(teacher_rv.dims()[1]);
-            let teacher_rv = if student_rv.is_autodiff() { teacher_rv.autodiff() } else { teacher_rv };
-            jensen_shannon(student_rv.narrow(1, 0, v), teacher_rv.narrow(1, 0, v), beta)
-        });
+        let beta = self.config.beta;
+        let before_md = model.before_targets(&batch);
+        let losses_m = match &self.teacher {
+            Teacher::Here(teacher) => {
+                let teacher = Arc::clone(teacher);
+                let theirs_md = teacher.before_targets(&teacher.batch(&rows()));
+                model.over_logits(before_md, move |student_rv, block| {
+                    let teacher_rv = teacher.logits_of(theirs_md.clone().narrow(0, block.start, block.len()));
+                    let v = student_rv.dims()[1].min(teacher_rv.dims()[1]);
+                    let teacher_rv = if student_rv.is_autodiff() { teacher_rv.autodiff() } else { teacher_rv };
+                    jensen_shannon(student_rv.narrow(1, 0, v), teacher_rv.narrow(1, 0, v), beta)
+                })
+            }
+            Teacher::AtServer(_, server) => {
+                let targets = batch.targets().len();
+                let compared = match examples.iter().map(|example| example.scores.as_ref()).collect::<Option<Vec<_>>>()
+                {
+                    Some(scores) => Compared::of(scores.into_iter().flat_map(|scores| scores.iter()), beta),
+                    // The longest pass is tried before the teacher was asked.
+                    None => Compared::of(&made_up(targets, server.top_k, model.vocab_size()), beta),
+                };
+                assert_eq!(compared.rows.len(), targets * compared.k, "a score for each id that is predicted");
+                let (compared, add_tail) = (Arc::new(compared), server.add_tail);
+                model.over_logits(before_md, move |student_rv, block| {
+                    let support = compared.support(block, &student_rv.device());
+                    jensen_shannon_among(student_rv, support, beta, add_tail)
+                })
+            }
+        };
         stats.mean_of("divergence", &read(&losses_m));
         Some(losses_m.sum() / pass.totals.targets.max(1) as f64)
     }

@@ -14,6 +14,7 @@ use crate::math::weights::on_policy;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
 use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
+use crate::progress::Progress;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -190,11 +191,17 @@ impl Objective for Dpo {
     }
 
     /// For losses that sort: a pass without gradient, to know the order of the step.
-    fn with_batch_context(&self, model: &CausalLm, examples: &[&DpoPair], passes: MicroBatch) -> Option<Vec<DpoPair>> {
+    fn with_batch_context(
+        &self,
+        model: &CausalLm,
+        examples: &[&DpoPair],
+        passes: MicroBatch,
+        _progress: &dyn Progress,
+    ) -> Result<Option<Vec<DpoPair>>> {
         let lengths: Vec<usize> = examples.iter().map(|example| self.tokens(example)).collect();
         let passes = passes.split(&lengths);
         if !self.config.sorts() || passes.len() < 2 {
-            return None;
+            return Ok(None);
         }
         let (mut policy, mut reference) = (Vec::new(), Vec::new());
         for pass in passes {
@@ -208,7 +215,7 @@ impl Objective for Dpo {
             reference: Some(reference),
             beside: Some(beside),
         });
-        Some(completed.collect())
+        Ok(Some(completed.collect()))
     }
 
     fn loss(&self, model: &CausalLm, examples: &[&DpoPair], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {

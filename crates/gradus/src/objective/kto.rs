@@ -18,6 +18,7 @@ use crate::loss::{kto, reduce};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
 use crate::model::{CausalLm, Rows, Sequence};
 use crate::pretrained::Pretrained;
+use crate::progress::Progress;
 use crate::settings::TrainConfig;
 use crate::stats::Stats;
 
@@ -211,31 +212,10 @@ fn logprob_sums(model: &CausalLm, rows: &Rows<'_>) -> Vec<f32> {
     read(&reduce::segment_sum(model.logprobs(&batch, 1.0).logprobs_m, batch.counts_b()))
 }
 
-impl Objective for Kto {
-    type Model = CausalLm;
-    type Example = KtoExample;
-
-    fn tokens(&self, example: &KtoExample) -> usize {
-        example.example.ids.len()
-    }
-
-    fn targets(&self, example: &KtoExample) -> usize {
-        sequence(&example.example).targets()
-    }
-
-    /// Together, how many completions of a step are desirable.
-    fn weight(&self, example: &KtoExample) -> f64 {
-        f64::from(u8::from(example.example.is_desirable))
-    }
-
+impl Kto {
     /// Passes without gradient over the prompts of the step, each with the completion before its own (the first with the
     /// last) as in TRL: their log-ratios are the step's point of reference.
-    fn with_batch_context(
-        &self,
-        model: &CausalLm,
-        examples: &[&KtoExample],
-        passes: MicroBatch,
-    ) -> Option<Vec<KtoExample>> {
+    fn with_point(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
         let reference = self.reference.as_ref()?;
         // Nothing is kept for a backward pass.
         let policy = if model.trunk.embedding().is_autodiff() { model.valid() } else { model.clone() };
@@ -262,13 +242,40 @@ impl Objective for Kto {
         };
         Some(completed.map(of).collect())
     }
+}
+
+impl Objective for Kto {
+    type Model = CausalLm;
+    type Example = KtoExample;
+
+    fn tokens(&self, example: &KtoExample) -> usize {
+        example.example.ids.len()
+    }
+
+    fn targets(&self, example: &KtoExample) -> usize {
+        sequence(&example.example).targets()
+    }
+
+    /// Together, how many completions of a step are desirable.
+    fn weight(&self, example: &KtoExample) -> f64 {
+        f64::from(u8::from(example.example.is_desirable))
+    }
+
+    fn with_batch_context(
+        &self,
+        model: &CausalLm,
+        examples: &[&KtoExample],
+        passes: MicroBatch,
+        _progress: &dyn Progress,
+    ) -> Result<Option<Vec<KtoExample>>> {
+        Ok(self.with_point(model, examples, passes))
+    }
 
     fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
             // These are all that there is of a step.
             let whole = MicroBatch::new(usize::MAX, None);
-            let completed =
-                self.with_batch_context(model, examples, whole).expect("it is known unless a reference is kept");
+            let completed = self.with_point(model, examples, whole).expect("it is known unless a reference is kept");
             return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
         };
         let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));

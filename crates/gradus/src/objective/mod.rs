@@ -71,6 +71,14 @@ pub trait OfflineMethod: Method {
 
     /// The objective, with the reference where it goes on asking it; there may be none where it was asked before.
     fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
+
+    /// The objective that goes on asking a server, where it does: the server is found, and its tokenizer compared. Default: none.
+    ///
+    /// # Errors
+    /// When the server does not answer in time or does not fit, and [`Error::Interrupted`] when `progress` ends the wait.
+    fn at_server(&self, _from: &Pretrained, _progress: &dyn Progress) -> Result<Option<Self::Objective>> {
+        Ok(None)
+    }
 }
 
 /// What the objective of a method learns from.
@@ -142,15 +150,19 @@ pub trait Objective {
         Ok(None)
     }
 
-    /// The examples of a step, each with what its loss must know of the others, where that takes a look at all of them
+    /// The examples of a step, each with what its loss must know of the others or of a server, where that takes a look at all of them
     /// before the first pass. `None`, which is usual: a pass needs nothing but the totals.
+    ///
+    /// # Errors
+    /// That of a server, and [`Error::Interrupted`] when `progress` ends the wait for it.
     fn with_batch_context(
         &self,
         _model: &Self::Model,
         _examples: &[&Self::Example],
         _passes: MicroBatch,
-    ) -> Option<Vec<Self::Example>> {
-        None
+        _progress: &dyn Progress,
+    ) -> Result<Option<Vec<Self::Example>>> {
+        Ok(None)
     }
 
     /// The examples' share of the step's loss, `[1]`; the shares of a step's micro-batches sum to its loss.
@@ -209,7 +221,7 @@ pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) ->
 /// The loss and the statistics of `examples` taken as one step, without gradient.
 ///
 /// # Errors
-/// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
+/// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it, and that of a server that is asked.
 pub fn evaluate_loss<O: Objective + ?Sized>(
     objective: &O,
     model: &O::Model,
@@ -218,7 +230,7 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     progress: &dyn Progress,
 ) -> Result<Stats> {
     let step = Pass { totals: totals(objective, examples), dropout: None };
-    let with_context: Option<Vec<O::Example>> = objective.with_batch_context(model, examples, passes);
+    let with_context = objective.with_batch_context(model, examples, passes, progress)?;
     let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);

@@ -44,6 +44,18 @@ use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
 
+/// What completions are worth in an environment: what it gives them, with this weight beside a `reward` where there is one.
+///
+/// # Errors
+/// [`Error::Config`] when the weight is not finite.
+pub fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> crate::Result<Box<dyn Reward>> {
+    let own = Box::new(EnvironmentReward);
+    Ok(match reward {
+        None => own,
+        Some(reward) => Box::new(MixReward::new(vec![(1.0, reward), (weight, own)])?),
+    })
+}
+
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use code::CodeReward;

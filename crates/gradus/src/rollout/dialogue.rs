@@ -38,7 +38,7 @@ impl Dialogue {
     pub fn call_format(&self) -> Result<CallFormat> {
         let template = self.template()?;
         let mentioned = || CallFormat::of_template(template.source());
-        let hint = "say it with `episode: { tool_calls: hermes }` (or `llama3`, `mistral`)";
+        let hint = "say it with `episode: { tool_calls: hermes }` (or `qwen3_coder`, `llama3`, `mistral`)";
         let silent =
             || Error::input("the chat template does not show how the model writes calls of tools").with_hint(hint);
         let arguments = Map::from_iter([("text".to_owned(), json!("water")), ("count".to_owned(), json!([7]))]);
@@ -415,7 +415,9 @@ fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>
 /// A reply as a message of the conversation.
 pub(crate) fn message(reply: &env::Reply) -> Value {
     match reply {
-        env::Reply::User { content } => json!({ "role": "user", "content": content }),
+        env::Reply::User { content } | env::Reply::Tokens { content, .. } => {
+            json!({ "role": "user", "content": content })
+        }
         env::Reply::Tool { name, id, content } => {
             let mut value = json!({ "role": "tool", "name": name, "content": content });
             if let Some(id) = id {

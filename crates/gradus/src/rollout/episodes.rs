@@ -1,6 +1,6 @@
 //! Episodes: the policy and an environment take turns.
 //!
-//! All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
+//! A [`Drawer`] draws the turns of the policy: the engine of this process, or a server. All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
 //! environment answers on another thread; others go on. The answer's ids are appended and the row goes on from its cache, so
 //! nothing is computed twice. Results do not depend on how long answers take: each turn draws from a random stream of its own,
 //! and a row's logits do not depend on its company.
@@ -71,10 +71,74 @@ pub struct Scene<'a> {
     pub earlier: &'a [usize],
 }
 
+/// Draws the turns of the policy.
+pub(super) trait Drawer {
+    /// Begins the completions of one prompt. Rows are numbered as they are submitted.
+    ///
+    /// # Errors
+    /// When the prompt or a setting does not fit.
+    fn submit(&mut self, request: Request) -> Result<()>;
+
+    /// Goes on with a row whose turn has ended.
+    ///
+    /// # Errors
+    /// When the ids do not fit.
+    fn extend(&mut self, row: usize, extension: Extension) -> Result<()>;
+
+    /// Forgets a row.
+    fn cancel(&mut self, row: usize);
+
+    /// Whether a turn is being drawn.
+    fn is_busy(&self) -> bool;
+
+    /// Draws some more; gives the turns that have ended.
+    ///
+    /// # Errors
+    /// When turns cannot be drawn any more.
+    fn draw(&mut self) -> Result<Vec<(usize, Completion)>>;
+
+    /// How long it has waited for a server that does not answer, and how long it may.
+    fn waited(&self) -> Option<(Duration, Duration)> {
+        None
+    }
+}
+
+/// The engine of this process.
+struct LocalDrawer<'e, 's> {
+    engine: Engine<'e>,
+    stop: StopStrings<'s>,
+}
+
+impl Drawer for LocalDrawer<'_, '_> {
+    fn submit(&mut self, request: Request) -> Result<()> {
+        self.engine.submit(request).map(drop)
+    }
+
+    fn extend(&mut self, row: usize, extension: Extension) -> Result<()> {
+        self.engine.extend(row, extension)
+    }
+
+    fn cancel(&mut self, row: usize) {
+        self.engine.cancel(row);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.engine.is_busy()
+    }
+
+    fn draw(&mut self) -> Result<Vec<(usize, Completion)>> {
+        let ended = |event| match event {
+            Event::Finished { row, completion } => Some((row, completion)),
+            _ => None,
+        };
+        Ok(self.engine.step(&mut self.stop).into_iter().filter_map(ended).collect())
+    }
+}
+
 /// What a thread does for an episode.
 enum Job {
     Begin(env::Start),
-    Step(Box<dyn env::Episode>, env::Turn),
+    Step(Box<dyn env::Episode>, env::Turn, env::Drawn),
     Finish(Box<dyn env::Episode>),
 }
 
@@ -132,8 +196,8 @@ impl Workers {
 fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
     match job {
         Job::Begin(start) => environment.begin(&start).map(Answer::Begun),
-        Job::Step(mut episode, turn) => {
-            let observation = episode.step(&turn)?;
+        Job::Step(mut episode, turn, drawn) => {
+            let observation = episode.step_drawn(&turn, &drawn)?;
             Ok(Answer::Stepped(episode, observation))
         }
         Job::Finish(mut episode) => episode.finish().map(Answer::Finished),
@@ -192,14 +256,40 @@ impl Playing {
 }
 
 impl Episodes {
+    /// [`sample_with`](Self::sample_with) the engine of this process.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn sample(
+        &self,
+        policy: &CausalLm,
+        prompts: Vec<Prompt>,
+        sampler: &Sampler<'_>,
+        names: (&str, &[usize]),
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        let (count, room) = (prompts.len() * sampler.group_size, sampler.params.max_new_tokens);
+        let places = ROWS_AT_ONCE.min(count);
+        let mut engine = Engine::new(policy, places, room);
+        if let Some(masking) = sampler.masking {
+            engine = engine.with_mask(masking.mask);
+            if let Some(guide) = masking.guide {
+                engine = engine.with_guide(guide, places, room);
+            }
+        }
+        let stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+        self.sample_with(policy, &mut LocalDrawer { engine, stop }, prompts, sampler, names, stream)
+    }
+
     /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` begins the names of
     /// the episodes.
     ///
     /// # Errors
     /// As there; [`Error::Config`] when the environment cannot be used at all.
-    pub(super) fn sample(
+    pub(super) fn sample_with(
         &self,
         policy: &CausalLm,
+        drawer: &mut dyn Drawer,
         prompts: Vec<Prompt>,
         sampler: &Sampler<'_>,
         (when, earlier): (&str, &[usize]),
@@ -218,7 +308,7 @@ impl Episodes {
         let rows = (0..count).map(|_| Playing::default()).collect();
         let mut game = Game { episodes: self, sampler, stream, workers, rows };
         let prompts = game.begin(prompts, (when, earlier))?;
-        game.play(policy, &prompts)?;
+        game.play(drawer, &prompts)?;
         game.rollouts(prompts)
     }
 }
@@ -318,6 +408,9 @@ impl Game<'_> {
         for (playing, opening) in self.rows.iter_mut().zip(&openings) {
             playing.opening = opening.clone().flatten();
         }
+        for (p, prompt) in prompts.iter_mut().enumerate() {
+            *prompt = self.own_prompt(p, prompt)?;
+        }
         for (prompt, openings) in prompts.iter_mut().zip(openings.chunks(group)) {
             let mut begun = openings.iter().flatten();
             let Some(first) = begun.next() else { continue };
@@ -335,6 +428,24 @@ impl Game<'_> {
         Ok(prompts)
     }
 
+    /// The prompt that the episodes of prompt `p` write themselves, where they do.
+    fn own_prompt(&self, p: usize, prompt: &Prompt) -> Result<Prompt> {
+        let group = self.sampler.group_size;
+        let sessions = self.rows[p * group..(p + 1) * group].iter().filter_map(|playing| playing.session.as_ref());
+        let mut written = sessions.filter_map(|session| session.prompt_ids());
+        let Some(first) = written.next() else { return Ok(prompt.clone()) };
+        if written.any(|other| other != first) {
+            let message = format!(
+                "the environment wrote different prompts for the episodes of prompt {}, so their rewards cannot be compared",
+                prompt.row + 1
+            );
+            return Err(Error::input(message).with_hint("what an episode begins with must follow from its row alone"));
+        }
+        let text = self.episodes.dialogue.tokenizer.decode(first, false)?;
+        // Nobody renders it again.
+        Ok(Prompt { text, ids: first.to_vec(), messages: None, ..prompt.clone() })
+    }
+
     /// How a turn is drawn that may have `room` ids.
     fn params(&self, room: usize) -> Arc<SamplingParams> {
         let record = self.sampler.masking.map_or(self.sampler.params.record, |masking| masking.record);
@@ -342,47 +453,42 @@ impl Game<'_> {
     }
 
     /// Samples all turns of all episodes.
-    fn play(&mut self, policy: &CausalLm, prompts: &[Prompt]) -> Result<()> {
+    fn play(&mut self, drawer: &mut dyn Drawer, prompts: &[Prompt]) -> Result<()> {
         let (sampler, group, count) = (self.sampler, self.sampler.group_size, self.rows.len());
-        let (places, room) = (ROWS_AT_ONCE.min(count), sampler.params.max_new_tokens);
-        let mut engine = Engine::new(policy, places, room);
-        if let Some(masking) = sampler.masking {
-            engine = engine.with_mask(masking.mask);
-            if let Some(guide) = masking.guide {
-                engine = engine.with_guide(guide, places, room);
-            }
-        }
-        let params = self.params(room);
+        let params = self.params(sampler.params.max_new_tokens);
         for (p, prompt) in prompts.iter().enumerate() {
             let streams = (p * group..(p + 1) * group).map(self.stream).collect();
-            // Rows are numbered as they are submitted, so a row of the engine is that of its rollout.
-            engine.submit(Request {
+            // Rows are numbered as they are submitted, so a row of the drawer is that of its rollout.
+            drawer.submit(Request {
                 prompt: prompt.ids.clone(),
                 params: Arc::clone(&params),
                 streams,
                 is_kept: true,
             })?;
         }
-        let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
         let mut left: Vec<usize> = (0..count).collect();
         while !left.is_empty() {
-            sampler.progress.advance("sampled", count - left.len(), count)?;
-            let events = if engine.is_busy() { engine.step(&mut stop) } else { Vec::new() };
-            for event in events {
-                if let Event::Finished { row, completion } = event {
-                    self.drawn(row, completion)?;
+            match drawer.waited() {
+                Some((waited, limit)) => {
+                    let [waited, limit] = [waited, limit].map(|time| time.as_secs() as usize);
+                    sampler.progress.advance("seconds waited for the server", waited, limit)?;
                 }
+                None => sampler.progress.advance("sampled", count - left.len(), count)?,
+            }
+            let ended = if drawer.is_busy() { drawer.draw()? } else { Vec::new() };
+            for (row, completion) in ended {
+                self.drawn(row, completion)?;
             }
             // While rows are sampled nobody waits for answers; those that are there are all taken.
-            let mut patience = if engine.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
+            let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
             while let Some((row, said, answer)) = self.next_answer(patience)? {
-                self.answered(row, said, answer, prompts, &mut engine)?;
+                self.answered(row, said, answer, prompts, drawer)?;
                 patience = Duration::ZERO;
             }
             left.retain(|&row| {
                 let is_over = self.rows[row].is_over && !self.rows[row].turns.is_empty();
                 if is_over {
-                    engine.cancel(row);
+                    drawer.cancel(row);
                 }
                 !is_over
             });
@@ -394,20 +500,35 @@ impl Game<'_> {
     fn drawn(&mut self, row: usize, completion: Completion) -> Result<()> {
         let said = self.episodes.dialogue.turn(&completion.ids)?;
         let (playing, stop) = (&mut self.rows[row], completion.stop);
+        let drawn = env::Drawn {
+            ids: completion.ids.clone(),
+            logprobs: completion.sampled_logprobs.clone(),
+            is_cut: stop == StopReason::Length,
+        };
         playing.take(completion);
         // Of an episode that could not begin one turn is drawn: a completion is never empty.
         let Some(session) = playing.session.take() else { return Ok(()) };
         let job = match stop {
-            StopReason::Length => {
+            StopReason::Length if !session.takes_cut_turns() => {
                 playing.end = Some(EpisodeEnd::Tokens);
                 let last = playing.turns.last_mut().expect("just taken in");
                 last.exchange = Some(Exchange { said: said.clone(), observation: Observation::default() });
                 Job::Finish(session)
             }
-            StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone()),
+            StopReason::Length | StopReason::StopId | StopReason::StopString => Job::Step(session, said.clone(), drawn),
         };
         self.ask(row, said, job);
         Ok(())
+    }
+
+    /// The observation with the texts of replies that are ids.
+    fn with_texts(&self, mut observation: Observation) -> Result<Observation> {
+        for reply in &mut observation.replies {
+            if let env::Reply::Tokens { ids, content } = reply {
+                *content = self.episodes.dialogue.tokenizer.decode(ids, false)?;
+            }
+        }
+        Ok(observation)
     }
 
     /// The environment has answered: the row goes on, or the episode is over.
@@ -417,7 +538,7 @@ impl Game<'_> {
         said: env::Turn,
         answer: Answer,
         prompts: &[Prompt],
-        engine: &mut Engine<'_>,
+        drawer: &mut dyn Drawer,
     ) -> Result<()> {
         let (session, observation) = match answer {
             Answer::Begun(_) => unreachable!("all episodes have begun"),
@@ -431,6 +552,7 @@ impl Game<'_> {
             }
             Answer::Stepped(session, observation) => (session, observation),
         };
+        let observation = self.with_texts(observation)?;
         let numbers = observation.reward.iter().chain(observation.metrics.values());
         if let Some(&number) = numbers.clone().find(|number| !(**number as f32).is_finite()) {
             self.rows[row].fail(&not_finite(number));
@@ -441,12 +563,17 @@ impl Game<'_> {
         let is_late = |limit: f64| self.rows[row].waited > Duration::from_secs_f64(limit);
         let end = match is_done {
             true => EpisodeEnd::Done,
+            false if self.rows[row].stop == Some(StopReason::Length) => EpisodeEnd::Tokens,
             false if turns >= self.episodes.limits.turns => EpisodeEnd::Turns,
             false if self.episodes.limits.episode_s.is_some_and(is_late) => EpisodeEnd::Time,
             false => {
                 let (prompt, stop) = (&prompts[row / self.sampler.group_size], self.rows[row].stop);
                 let stop = stop.expect("a turn was answered");
-                let ids = match self.episodes.dialogue.answer(prompt, &said, stop, &observation.replies) {
+                let answer = match &observation.replies[..] {
+                    [env::Reply::Tokens { ids, .. }] => Ok(ids.clone()),
+                    replies => self.episodes.dialogue.answer(prompt, &said, stop, replies),
+                };
+                let ids = match answer {
                     Ok(ids) => ids,
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
                     Err(error) => {
@@ -466,7 +593,7 @@ impl Game<'_> {
                     playing.read(&ids);
                     playing.session = Some(session);
                     playing.turns.last_mut().expect("it was answered").exchange = Some(Exchange { said, observation });
-                    return engine.extend(row, Extension { ids, params, stream });
+                    return drawer.extend(row, Extension { ids, params, stream });
                 }
                 EpisodeEnd::Tokens
             }

@@ -16,7 +16,7 @@ use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
-pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
+pub use rollouts::{ImportanceSamplingMode, RolloutsConfig, server_key};
 
 /// Keys of every method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

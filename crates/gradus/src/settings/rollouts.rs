@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::math::importance::Correction;
-use crate::rollout::server::{ServerKind, ServerOptions};
+use crate::rollout::server::{Endpoint, ServerKind, ServerOptions};
 
 /// A server that samples in place of this process (docs/servers.md).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -110,26 +110,35 @@ impl RolloutsConfig {
     /// # Errors
     /// [`Error::Input`] when the variable of the key is not set.
     pub fn options(&self) -> Result<ServerOptions> {
-        let key = |variable: &String| {
-            let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-            found.ok_or_else(|| {
-                let message = format!("the environment variable `{variable}` holds no key for {}", self.server);
-                Error::input(message).with_hint(format!(
-                    "set `{variable}`; leave `rollouts.key_variable` out for a server without a key"
-                ))
-            })
-        };
         Ok(ServerOptions {
-            url: self.server.clone(),
-            kind: self.kind,
-            model: self.model.clone(),
+            endpoint: Endpoint {
+                url: self.server.clone(),
+                kind: self.kind,
+                model: self.model.clone(),
+                key: server_key(self.key_variable.as_deref(), &self.server, "rollouts")?,
+                connections: self.connections,
+                timeout: Duration::from_secs_f64(self.timeout_s),
+                wait: Duration::from_secs_f64(self.wait_s),
+                keys: "rollouts",
+            },
             shared: self.shared.clone(),
             shared_there: self.shared_at_server.clone(),
-            key: self.key_variable.as_ref().map(key).transpose()?,
-            connections: self.connections,
-            timeout: Duration::from_secs_f64(self.timeout_s),
-            wait: Duration::from_secs_f64(self.wait_s),
             ahead: self.max_staleness,
         })
     }
+}
+
+/// The key of `server` in the environment variable that `KEYS.key_variable` names.
+///
+/// # Errors
+/// [`Error::Input`] when the variable is not set.
+pub fn server_key(variable: Option<&str>, server: &str, keys: &str) -> Result<Option<String>> {
+    let Some(variable) = variable else { return Ok(None) };
+    let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+    let missing = || {
+        let message = format!("the environment variable `{variable}` holds no key for {server}");
+        Error::input(message)
+            .with_hint(format!("set `{variable}`; leave `{keys}.key_variable` out for a server without a key"))
+    };
+    found.ok_or_else(missing).map(Some)
 }

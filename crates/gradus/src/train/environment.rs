@@ -36,7 +36,9 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         }
     };
     let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
-    let environment = match environment.is_deterministic() || recorded.is_empty() {
+    // A record has no prompts.
+    let is_played = environment.is_deterministic() || recorded.is_empty() || environment.writes_prompts();
+    let environment = match is_played {
         true => environment,
         false => Arc::new(Replay::new(environment, recorded)),
     };
@@ -50,7 +52,8 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
     if !dialogue.tools.is_empty() {
         let format = tool_calls.map_or_else(|| dialogue.call_format(), Ok)?;
         dialogue.check_tools()?;
-        dialogue.read_calls = Some(Box::new(move |text: &str| format.read(text)));
+        let tools = dialogue.tools.clone();
+        dialogue.read_calls = Some(Box::new(move |text: &str| format.read_for(text, &tools)));
     }
     let limits = Limits { turns: max_turns, answer_s: timeout_s, episode_s: max_time_s, at_once };
     Ok(Some(Episodes { environment, dialogue, limits }))

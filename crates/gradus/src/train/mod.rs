@@ -4,7 +4,7 @@ mod beginning;
 pub(crate) mod cast;
 mod claimed;
 mod diagnosis;
-mod environment;
+pub(crate) mod environment;
 mod examples;
 pub(crate) mod fingerprint;
 mod fit;

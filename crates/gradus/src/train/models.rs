@@ -27,7 +27,7 @@ use crate::model::{CausalLm, Layers, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
 use crate::ranks::Ranks;
 use crate::reward::config::Learned;
-use crate::reward::{self, EnvironmentReward, Interrupt, MixReward, Reward};
+use crate::reward::{self, Interrupt, Reward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
 use crate::run::tensors::read_tensors;
@@ -155,9 +155,8 @@ impl Models<'_> {
     /// What completions are worth; an `interrupt` ends the wait for an answer.
     pub fn reward(&self, passes: MicroBatch, interrupt: &Interrupt) -> Result<Box<dyn Reward>> {
         let run = self.plan.config();
-        let of_environment = || Box::new(EnvironmentReward) as Box<dyn Reward>;
         if run.environment.is_some() && run.reward.is_none() {
-            return Ok(of_environment());
+            return reward::in_environment(None, run.episode.reward_weight);
         }
         let Some(config) = &run.reward else {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
@@ -173,10 +172,7 @@ impl Models<'_> {
         let reward = reward::build(&config, &load, &MetricModels::new(device.clone(), passes), interrupt)?;
         match run.environment {
             None => Ok(reward),
-            Some(_) => {
-                let parts = vec![(1.0, reward), (run.episode.reward_weight, of_environment())];
-                Ok(Box::new(MixReward::new(parts)?))
-            }
+            Some(_) => reward::in_environment(Some(reward), run.episode.reward_weight),
         }
     }
 

@@ -104,6 +104,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
             self.learner.discard();
             match halt {
                 Halt::Interrupted => Error::Interrupted,
+                Halt::Failed(error) => error,
                 Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(*objective, &rows, &batch)),
             }
         })
@@ -147,11 +148,20 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
 }
 
 /// What ends a step before its optimizer step.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum Halt {
     /// The progress asked for an end.
     Interrupted,
     /// A loss or a gradient that is not finite.
+    Diverged(String),
+    /// A server that the objective asks.
+    Failed(Error),
+}
+
+/// What ends the passes of a lane, as ranks tell it each other.
+#[derive(Debug, Serialize, Deserialize)]
+enum LaneHalt {
+    Interrupted,
     Diverged(String),
 }
 
@@ -161,11 +171,29 @@ impl From<String> for Halt {
     }
 }
 
+impl From<LaneHalt> for Halt {
+    fn from(halt: LaneHalt) -> Self {
+        match halt {
+            LaneHalt::Interrupted => Self::Interrupted,
+            LaneHalt::Diverged(what) => Self::Diverged(what),
+        }
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Interrupted => Self::Interrupted,
+            error => Self::Failed(error),
+        }
+    }
+}
+
 /// One optimizer step over `batch`. Its result does not depend on how the passes split it. `progress` receives how many
 /// examples are `accumulated`.
 ///
 /// # Errors
-/// What was not finite, or that `progress` ended the step; the weights stay as they were.
+/// What was not finite, what a server failed with, or that `progress` ended the step; the weights stay as they were.
 pub fn optimise<O: Objective>(
     objective: &O,
     learner: &mut Learner<O::Model>,
@@ -180,20 +208,20 @@ pub fn optimise<O: Objective>(
     let regenerated = objective.regenerate(learner.module(), batch, at, &mut measured)?;
     let batch: Vec<&O::Example> = regenerated.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
     let totals = totals(objective, &batch);
-    let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes);
+    let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes, progress)?;
     let batch: Vec<&O::Example> = with_context.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
-    let of_lane = |lane: usize| -> Result<(f64, Stats), Halt> {
+    let of_lane = |lane: usize| -> Result<(f64, Stats), LaneHalt> {
         let (mut measured, mut loss) = (Stats::default(), 0.0);
         for (index, pass) in passes[lane].clone() {
-            progress.advance("accumulated", pass.start, batch.len()).map_err(|_| Halt::Interrupted)?;
+            progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
             let at = Pass { totals, dropout: Some(masks) };
             let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
             let value = f64::from(read(&share)[0]);
             if !value.is_finite() {
-                return Err(Halt::Diverged(format!("the loss is {value}")));
+                return Err(LaneHalt::Diverged(format!("the loss is {value}")));
             }
             loss += value;
             learner.accumulate(&share);

@@ -341,7 +341,9 @@ impl Job<'_> {
         let train = reference_logprobs::attach(method, train, &logprobs.train);
         let held_out = reference_logprobs::attach(method, held_out, &logprobs.held_out);
         let test = reference_logprobs::attach(method, test, &logprobs.test);
-        let objective = method.objective(reference);
+        let told: &mut dyn Observer = &mut *observer;
+        let served = method.at_server(&self.start.model, &Told(RefCell::new((told, ""))))?;
+        let objective = served.unwrap_or_else(|| method.objective(reference));
 
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
@@ -635,6 +637,22 @@ impl Job<'_> {
 
     fn outcome(&self, results: Value) -> Outcome {
         Outcome { directory: self.shared.path().to_owned(), model: self.shared.model(), results }
+    }
+}
+
+/// Progress before the run begins, and the phase that the observer knows.
+struct Told<'a>(RefCell<(&'a mut dyn Observer, &'static str)>);
+
+impl Progress for Told<'_> {
+    fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()> {
+        let mut told = self.0.borrow_mut();
+        let (observer, phase) = &mut *told;
+        match *phase == what {
+            true => observer.event(&Event::Progress { done }),
+            false => observer.event(&Event::Phase { name: what, total: Some(total), done }),
+        }
+        *phase = what;
+        if observer.should_stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 

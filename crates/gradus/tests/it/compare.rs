@@ -127,3 +127,44 @@ fn methods_are_trained_and_measured_alike() {
     assert_eq!(compare(&file, Existing::Resume, &mut messages).unwrap(), json);
     assert_eq!(messages.0.iter().filter(|text| text.contains("finished before")).count(), 3);
 }
+
+/// Policies are measured in the environment that some of them trained in; methods that sample nothing do without it in training.
+#[test]
+fn an_environment_answers_what_is_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("rows.jsonl");
+    let row = |i: usize| {
+        let messages = serde_json::json!([{ "role": "user", "content": format!("Guess {i}") }]);
+        serde_json::json!({ "prompt": messages, "completion": [{ "role": "assistant", "content": "50" }] }).to_string()
+            + "\n"
+    };
+    fs::write(&data, (0..16).map(row).collect::<String>()).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
+    let file = |methods: &str, more: &str| {
+        format!(
+            "model: {}\ndata: {}\noutput_dir: {}\nmethods: {methods}\n{more}\
+             environment: {{ guess: {{}} }}\nepisode: {{ max_turns: 3 }}\n\
+             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25 }}\n",
+            model.display(),
+            data.display(),
+            directory.path().join(methods.split([':', ' ']).nth(1).unwrap_or("run")).display()
+        )
+    };
+    let json = compare(
+        &file("{ sft: {}, grpo: { group_size: 2, max_new_tokens: 24 } }", ""),
+        Existing::Refuse,
+        &mut Messages::default(),
+    )
+    .unwrap();
+    assert!(json["evaluation"].as_str().unwrap().ends_with("answered by the environment"), "{}", json["evaluation"]);
+    let entries = json["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 3);
+    for entry in entries {
+        assert!(entry["reward"].is_number(), "the environment gives a reward: {entry}");
+        assert!(entry["measured"]["environment/turns"].is_number(), "{entry}");
+    }
+    // Nobody trains in it: all are measured in it all the same.
+    let more = "reward: { rule: { length: { target: 4 } } }\n";
+    let json = compare(&file("{ sft: {} }", more), Existing::Overwrite, &mut Messages::default()).unwrap();
+    assert!(json["entries"][1]["reward"].is_number(), "{json}");
+}

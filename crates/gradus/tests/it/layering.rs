@@ -86,7 +86,21 @@ const PARTS: &[(&str, &[&str])] = &[
     ("method", &["data", "generate", "memory", "metric", "model", "reward", "settings"]),
     (
         "objective",
-        &["batches", "data", "generate", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"],
+        &[
+            "batches",
+            "data",
+            "generate",
+            "host",
+            "loss",
+            "math",
+            "method",
+            "model",
+            "pretrained",
+            // A teacher may be at a server.
+            "rollout",
+            "settings",
+            "stats",
+        ],
     ),
     (
         "algorithm",

@@ -6,9 +6,17 @@ use gradus::algorithm::step::Surrogate;
 use gradus::loss::kl::{KlCorrection, kl_term};
 use gradus::loss::surrogate::{Clip, Level, Statistics, clipped_surrogate};
 use gradus::loss::vespo::{Gamma, vespo};
-use gradus::loss::{cispo::cispo, distill::jensen_shannon, kl, reduce, sapo::sapo, sft, value};
+use gradus::loss::{
+    cispo::cispo,
+    distill::{jensen_shannon, jensen_shannon_among},
+    kl, reduce,
+    sapo::sapo,
+    sft, value,
+};
 use gradus::math::importance::{Correction, off_policy_mask};
 use gradus::math::{Reduction, stats, token_weights, weights::per_token};
+use gradus::objective::distill::Compared;
+use gradus::rollout::server::TokenScore;
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -265,6 +273,35 @@ fn distillation_losses_of_trl() {
         let teacher_rv = logits(tensor(&flat32(&inputs["teacher"])));
         let loss = jensen_shannon(logits(student_m.clone()), teacher_rv, number(&case["options"]["beta"])).mean();
         let name = text(&case["name"]);
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&student_m]);
+        assert_gradient(name, &found, &flat(&case["grad"]));
+    }
+}
+
+#[test]
+fn distillation_losses_of_trl_from_few_ids() {
+    let fixture = read("losses/distill_top_k.json");
+    let inputs = &fixture["inputs"];
+    let (rows, vocabulary) = (list(&inputs["student"]).len(), list(&inputs["student"][0]).len());
+    let own: Vec<u32> = flat(&inputs["own"]).iter().map(|id| *id as u32).collect();
+    for case in list(&fixture["cases"]) {
+        let (name, options) = (text(&case["name"]), &case["options"]);
+        let (beta, add_tail) = (number(&options["beta"]), options["add_tail"].as_bool().expect("a flag"));
+        // At a β of 1, TRL compares the id that stands there alone.
+        let top_k = if beta == 1.0 { 0 } else { number(&options["top_k"]) as usize };
+        let score = |(told, &id): (&Value, &u32)| {
+            let told = flat32(told);
+            let mut likeliest: Vec<(u32, f32)> = (0..).zip(told.iter().copied()).collect();
+            likeliest.sort_by(|a, b| b.1.total_cmp(&a.1));
+            likeliest.truncate(top_k);
+            TokenScore { id, logprob: Some(told[id as usize]), likeliest }
+        };
+        let scores: Vec<TokenScore> = list(&inputs["told"]).iter().zip(&own).map(score).collect();
+        let student_m = leaf(&flat32(&inputs["student"]));
+        let support = Compared::of(&scores, beta).support(0..rows, &student_m.device());
+        let student_rv = student_m.clone().reshape([rows, vocabulary]);
+        let loss = jensen_shannon_among(student_rv, support, beta, add_tail).mean();
         assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
         let [found] = gradients(&loss, [&student_m]);
         assert_gradient(name, &found, &flat(&case["grad"]));

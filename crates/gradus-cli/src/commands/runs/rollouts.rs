@@ -286,7 +286,7 @@ fn conversation(episode: &EpisodeRecord, paint: Paint) -> String {
         let _ = writeln!(text, "{}\n{}", paint.bold(&format!("policy{reward}")), quoted(said));
         for reply in observation.replies.iter().filter(|_| *is_read) {
             let who = match reply {
-                Reply::User { .. } => "environment".to_owned(),
+                Reply::User { .. } | Reply::Tokens { .. } => "environment".to_owned(),
                 Reply::Tool { name, .. } => format!("tool {}", printable(name)),
             };
             let _ = writeln!(text, "{}\n{}", paint.bold(&who), quoted(reply.content()));

@@ -14,20 +14,11 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let hint = Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online)));
         return problems.unless(false, &["rollouts"], || (message, hint));
     };
-    let url = &rollouts.server;
-    problems.unless(url.starts_with("http://") || url.starts_with("https://"), &["rollouts.server"], || {
-        let message = format!("`rollouts.server` is `{url}`, but must begin with `http://` or `https://`");
-        (message, Some("give the address of the server, such as http://localhost:8000".into()))
-    });
+    problems.server("rollouts", &rollouts.server, rollouts.connections, (rollouts.timeout_s, rollouts.wait_s));
     problems.unless(!rollouts.shared.as_os_str().is_empty(), &["rollouts.shared"], || {
         let message = "`rollouts.shared` is missing: it names a folder that this process and the server both see";
         (message.into(), None)
     });
-    problems.at_least("rollouts.connections", rollouts.connections, 1);
-    for (key, seconds) in [("rollouts.timeout_s", rollouts.timeout_s), ("rollouts.wait_s", rollouts.wait_s)] {
-        problems.above_zero(key, seconds);
-        problems.unless(seconds < 1e6, &[key], || (format!("`{key}` is {seconds}, but must be below 1000000"), None));
-    }
     let (low, high) = (rollouts.importance_sampling_clip_min, rollouts.importance_sampling_clip_max);
     let bounds = ["rollouts.importance_sampling_clip_min", "rollouts.importance_sampling_clip_max"];
     for (key, bound) in bounds.into_iter().zip([low, high]) {
@@ -44,11 +35,17 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let message = "`rollouts.importance_sampling_mode` cuts ratios to bounds, but there is none";
         (message.into(), Some("give `importance_sampling_clip_max`, such as 3".into()))
     });
-    let refused = [
-        ("environment", config.environment.is_some(), "episodes are sampled in this process"),
-        ("tools", !config.tools.is_empty(), "episodes are sampled in this process"),
-        ("train.sampling_weights", config.train.sampling_weights.is_some(), "the server holds the weights that sample"),
-    ];
+    for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
+        problems.unless(!is_given || rollouts.max_staleness == 0, &["rollouts.max_staleness", key], || {
+            let message = format!("`rollouts.max_staleness` is above 0, but with `{key}` turns wait for answers");
+            (message, Some("leave it out: iterations with episodes are not sampled ahead".into()))
+        });
+    }
+    let refused = [(
+        "train.sampling_weights",
+        config.train.sampling_weights.is_some(),
+        "the server holds the weights that sample",
+    )];
     for (key, is_given, why) in refused {
         problems.unless(!is_given, &["rollouts", key], || {
             (format!("`{key}` and `rollouts` are both given, but {why}"), Some("leave one of them out".into()))

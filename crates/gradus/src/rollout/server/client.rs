@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::forms::{Completed, Question, Wrong};
 use super::http::{Failure, Http};
-use super::{LOOK, ServerKind, ServerOptions};
+use super::score::{self, Passage, TokenScore};
+use super::{Endpoint, LOOK, ServerKind};
 use crate::error::{Error, Result};
 
 /// The most bytes of an answer that has no completions.
@@ -53,14 +54,14 @@ pub(super) struct Client {
 }
 
 /// Which question, and what came of it.
-type Answered = (usize, Result<Vec<Completed>, Failure>);
+type Answered<T> = (usize, Result<T, Failure>);
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Client {
-    pub fn new(options: &ServerOptions) -> Result<Self> {
+    pub fn new(options: &Endpoint) -> Result<Self> {
         Ok(Self {
             http: Http::new(options)?,
             kind: options.kind,
@@ -90,6 +91,16 @@ impl Client {
         lock(&self.silent).map(|since| since.elapsed())
     }
 
+    /// The address.
+    pub fn url(&self) -> &str {
+        self.http.url()
+    }
+
+    /// How long a server is waited for that does not answer.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// What happened since this was asked last.
     pub fn notices(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.notices))
@@ -115,8 +126,9 @@ impl Client {
                 let waited = since.elapsed().as_secs();
                 let what = format!("the server {}", self.http.url());
                 let message = format!("it has not answered for {waited} s: {failed}");
-                let hint = "start it again and go on with `--resume`; `rollouts.wait_s` says how long to wait";
-                return Err(Failure::Never(Error::Network { what, message, hint: Some(hint.into()) }));
+                let keys = self.http.keys();
+                let hint = format!("start it again and go on with `--resume`; `{keys}.wait_s` says how long to wait");
+                return Err(Failure::Never(Error::Network { what, message, hint: Some(hint) }));
             }
             self.rest(pause.min(self.patience.saturating_sub(since.elapsed())))?;
             pause = (2 * pause).min(PAUSES.1);
@@ -314,6 +326,112 @@ impl Client {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Does `once` patiently for each of `tasks`, several at a time, until all are done, one fails, or nobody waits any more.
+    fn each<T: Send>(&self, tasks: &[usize], once: impl Fn(usize) -> Result<T, Failure> + Sync) -> Vec<Answered<T>> {
+        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let answers: Mutex<Vec<Answered<T>>> = Mutex::default();
+        let work = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let Some(&i) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                let answer = match self.stopped.load(Ordering::SeqCst) {
+                    true => Err(Failure::Never(Error::Interrupted)),
+                    false => self.patiently(|| once(i)),
+                };
+                if answer.is_err() {
+                    is_over.store(true, Ordering::Relaxed);
+                }
+                lock(&answers).push((i, answer));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.connections.min(tasks.len()) {
+                scope.spawn(work);
+            }
+        });
+        answers.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One completion. Where the server has lost the weights, they are loaded again, once by all who ask: `loads` counts it.
+    ///
+    /// # Errors
+    /// What cannot be mended.
+    pub fn draw(&self, weights: &Weights, question: &Question, loads: &Mutex<usize>) -> Result<Completed> {
+        let before = *lock(loads);
+        let mut found = self.patiently(|| self.complete(weights, question));
+        if let Err(Failure::Lost(message)) = &found {
+            let mut loads = lock(loads);
+            if *loads == before {
+                self.note(format!(
+                    "the server {} lost the weights, which were loaded again: {message}",
+                    self.http.url()
+                ));
+                self.load(weights)?;
+                *loads += 1;
+            }
+            drop(loads);
+            found = self.patiently(|| self.complete(weights, question));
+        }
+        let missing = || self.http.wrong("", "a completion was asked for, but the answer has none");
+        found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
+    }
+
+    /// The scores of each passage, several at a time.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn score(&self, passages: &[Passage], likeliest: usize, vocabulary: usize) -> Result<Vec<Vec<TokenScore>>> {
+        self.all(passages.len(), |i| {
+            let passage = &passages[i];
+            if passage.first >= passage.ids.len() {
+                return Ok(Vec::new());
+            }
+            let (path, read) = match self.kind {
+                ServerKind::Sglang => {
+                    const PATH: &str = "/generate";
+                    let body = passage.sglang(likeliest);
+                    (PATH, passage.read_sglang(&self.http.post(PATH, &body, passage.limit(likeliest))?))
+                }
+                kind => {
+                    const PATH: &str = "/v1/completions";
+                    let body = passage.openai(self.model(), likeliest, kind == ServerKind::Gradus);
+                    (PATH, passage.read_openai(&self.http.post(PATH, &body, passage.limit(likeliest))?))
+                }
+            };
+            let scores = read.and_then(|scores| passage.checked(scores, likeliest, vocabulary));
+            scores.map_err(|message| Failure::Never(self.http.wrong(path, &message)))
+        })
+    }
+
+    /// The ids that the server makes of each text.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn ids_of(&self, texts: &[String]) -> Result<Vec<Vec<u32>>> {
+        self.all(texts.len(), |i| {
+            let (path, body) = score::text_request(self.kind, self.model(), &texts[i]);
+            let answer = self.http.post(path, &body, ANSWER_BYTES)?;
+            let ids = score::ids_of_text(self.kind, &answer);
+            ids.map_err(|message| Failure::Never(self.http.wrong(path, &message)))
+        })
+    }
+
+    /// Does `once` for each of `n`; gives all in order.
+    fn all<T: Send>(&self, n: usize, once: impl Fn(usize) -> Result<T, Failure> + Sync) -> Result<Vec<T>> {
+        self.done.store(0, Ordering::SeqCst);
+        let tasks: Vec<usize> = (0..n).collect();
+        let answers = self.each(&tasks, |i| {
+            let one = once(i)?;
+            self.done.fetch_add(1, Ordering::SeqCst);
+            Ok(one)
+        });
+        let mut found: Vec<Option<T>> = (0..n).map(|_| None).collect();
+        for (i, answer) in answers {
+            found[i] = Some(answer.map_err(|failure| self.error(failure))?);
+        }
+        // Nothing is missing: each was found, or an error was.
+        Ok(found.into_iter().flatten().collect())
+    }
+
     /// Samples what is not there yet; gives what the server said where it does not know the weights.
     fn sample_missing(
         &self,
@@ -322,26 +440,13 @@ impl Client {
         found: &mut [Option<Vec<Completed>>],
     ) -> Result<Option<String>> {
         let missing: Vec<usize> = (0..questions.len()).filter(|&i| found[i].is_none()).collect();
-        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let answers: Mutex<Vec<Answered>> = Mutex::default();
-        let work = || {
-            while !is_over.load(Ordering::Relaxed) {
-                let Some(&i) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                let answer = self.patiently(|| self.complete(weights, &questions[i]));
-                match &answer {
-                    Ok(completed) => drop(self.done.fetch_add(completed.len(), Ordering::SeqCst)),
-                    Err(_) => is_over.store(true, Ordering::Relaxed),
-                }
-                lock(&answers).push((i, answer));
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..self.connections.min(missing.len()) {
-                scope.spawn(work);
-            }
+        let answers = self.each(&missing, |i| {
+            let completed = self.complete(weights, &questions[i])?;
+            self.done.fetch_add(completed.len(), Ordering::SeqCst);
+            Ok(completed)
         });
         let mut lost = None;
-        for (i, answer) in answers.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for (i, answer) in answers {
             match answer {
                 Ok(completed) => found[i] = Some(completed),
                 Err(Failure::Lost(message)) => lost = Some(message),

@@ -9,16 +9,16 @@ use crate::generate::SamplingParams;
 use crate::rng::stream_of_key;
 
 /// What vLLM writes in the place of a log-probability that it does not know.
-const UNKNOWN_LOGPROB: f64 = -9999.0;
+pub(super) const UNKNOWN_LOGPROB: f64 = -9999.0;
 
 /// How far above 0 a log-probability may be by rounding.
-const ROUNDING: f64 = 1e-3;
+pub(super) const ROUNDING: f64 = 1e-3;
 
 /// Bytes of an answer for each token at most: its id, its name, its text, its log-probability.
 const TOKEN_BYTES: usize = 1024;
 
 /// Bytes of an answer besides.
-const FRAME_BYTES: usize = 1 << 20;
+pub(super) const FRAME_BYTES: usize = 1 << 20;
 
 /// Completions of one prompt.
 pub(super) struct Question {
@@ -262,7 +262,7 @@ fn number(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value))
 }
 
-fn ids(value: &Value) -> Option<Vec<u32>> {
+pub(super) fn ids(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::Agent;
 
-use super::ServerOptions;
+use super::Endpoint;
 use crate::error::{Error, Result, excerpt};
 
 /// Characters of a refusal that a message tells.
@@ -27,10 +27,12 @@ pub(super) struct Http {
     agent: Agent,
     url: String,
     key: Option<String>,
+    /// The configuration keys of the server.
+    keys: &'static str,
 }
 
 impl Http {
-    pub fn new(options: &ServerOptions) -> Result<Self> {
+    pub fn new(options: &Endpoint) -> Result<Self> {
         let url = options.url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::input(format!("the address of the server is `{url}`"))
@@ -45,12 +47,17 @@ impl Http {
             .max_redirects_will_error(false)
             .build()
             .new_agent();
-        Ok(Self { agent, url, key: options.key.clone() })
+        Ok(Self { agent, url, key: options.key.clone(), keys: options.keys })
     }
 
     /// The address.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The configuration keys of the server.
+    pub fn keys(&self) -> &'static str {
+        self.keys
     }
 
     /// What the server says at `path`, of at most `limit` bytes; null where it says nothing.
@@ -104,9 +111,8 @@ impl Http {
             404 => Err(Failure::Lost(format!("{path} answered 404: {}", self.reason(&text)))),
             401 | 403 => {
                 let message = format!("it answered {status}: {}", self.reason(&text));
-                Err(Failure::Never(
-                    self.wrong(path, &message).with_hint("is the key in `rollouts.key_variable` right?"),
-                ))
+                let hint = format!("is the key in `{}.key_variable` right?", self.keys);
+                Err(Failure::Never(self.wrong(path, &message).with_hint(hint)))
             }
             status => {
                 let message = format!("it answered {status}: {}", self.reason(&text));

@@ -7,8 +7,10 @@
 mod client;
 mod forms;
 mod http;
+mod score;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,11 @@ use tempfile::TempDir;
 
 use client::{Client, Weights};
 use forms::{Completed, Question};
+pub use score::{Passage, Scorer, TokenScore};
 
+use turns::RemoteDrawer;
+
+use super::episodes::Scene;
 use super::{Policy, Prompt, Rollout, RolloutSource, Rollouts, SampledWith, Sampler, StopReason, Turn};
 use crate::error::{Error, Result};
 use crate::generate::{Record, SamplingParams};
@@ -51,19 +57,15 @@ pub enum ServerKind {
     Sglang,
 }
 
-/// A server to sample from.
+/// A server, and how it is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServerOptions {
+pub struct Endpoint {
     /// Its address, such as `http://localhost:8000`.
     pub url: String,
     /// What it understands.
     pub kind: ServerKind,
     /// What the model is called there; without a name, the first of its list.
     pub model: Option<String>,
-    /// A folder for adapters and weights that both see.
-    pub shared: PathBuf,
-    /// Where the server sees that folder, where that is elsewhere.
-    pub shared_there: Option<PathBuf>,
     /// The key that the server wants.
     pub key: Option<String>,
     /// Requests under way at a time.
@@ -72,6 +74,19 @@ pub struct ServerOptions {
     pub timeout: Duration,
     /// How long a server is waited for that does not answer.
     pub wait: Duration,
+    /// The configuration keys that all this is from, for messages: `rollouts`.
+    pub keys: &'static str,
+}
+
+/// A server to sample from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerOptions {
+    /// The server.
+    pub endpoint: Endpoint,
+    /// A folder for adapters and weights that both see.
+    pub shared: PathBuf,
+    /// Where the server sees that folder, where that is elsewhere.
+    pub shared_there: Option<PathBuf>,
     /// How many iterations ahead it samples.
     pub ahead: usize,
 }
@@ -96,11 +111,18 @@ pub struct ServerSource<'a> {
     written: Option<(u64, Arc<Weights>)>,
 }
 
-/// What the thread is to do.
+/// What the thread is to do with weights.
 struct Job {
     weights: Arc<Weights>,
-    questions: Vec<Question>,
-    answer: SyncSender<Result<Vec<Vec<Completed>>>>,
+    task: Task,
+}
+
+/// A job, and where its result goes.
+enum Task {
+    /// Sample.
+    Sample(Vec<Question>, SyncSender<Result<Vec<Vec<Completed>>>>),
+    /// Nothing more: somebody else samples with them.
+    Load(SyncSender<Result<()>>),
 }
 
 /// Completions on their way.
@@ -124,7 +146,7 @@ impl<'a> ServerSource<'a> {
         #[cfg(unix)]
         folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
         let folder = folder.tempdir_in(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
-        let client = Arc::new(Client::new(&options)?);
+        let client = Arc::new(Client::new(&options.endpoint)?);
         let (jobs, inbox) = channel::<Job>();
         let (ended, has_ended) = sync_channel(1);
         let worker = Arc::clone(&client);
@@ -196,30 +218,66 @@ impl<'a> ServerSource<'a> {
         };
         let questions = prompts.iter().enumerate().map(question).collect();
         let (answer, given) = sync_channel(1);
-        let job = Job { weights: Arc::clone(&weights), questions, answer };
-        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)?;
+        self.send(Job { weights: Arc::clone(&weights), task: Task::Sample(questions, answer) })?;
         Ok(Begun { prompts, weights, answer: given })
+    }
+
+    fn send(&self, job: Job) -> Result<()> {
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)
+    }
+
+    /// Samples episodes: the server draws their turns.
+    fn play(
+        &mut self,
+        policy: &Policy,
+        prompts: Vec<Prompt>,
+        (sampler, scene): (&Sampler<'_>, Scene<'_>),
+        stream: &dyn Fn(usize) -> Stream,
+    ) -> Result<Rollouts> {
+        check(&policy.model, sampler)?;
+        let weights = self.weights(policy)?;
+        let (answer, loaded) = sync_channel(1);
+        self.send(Job { weights: Arc::clone(&weights), task: Task::Load(answer) })?;
+        self.wait(&loaded, 1, sampler.progress)?;
+        let connections = self.options.endpoint.connections;
+        let vocabulary = policy.model.vocab_size();
+        let mut drawer = RemoteDrawer::new(&self.client, &weights, (connections, vocabulary), sampler);
+        let names = (scene.when, scene.earlier);
+        let mut rollouts = scene.episodes.sample_with(&policy.model, &mut drawer, prompts, sampler, names, stream)?;
+        let with = SampledWith { version: weights.name.clone(), step: weights.step };
+        rollouts.rollouts.iter_mut().for_each(|rollout| rollout.sampled_with = Some(with.clone()));
+        Ok(rollouts)
     }
 
     /// Waits for an answer of the thread, which reports how far it is.
     fn wait<T>(&self, answer: &Receiver<Result<T>>, total: usize, progress: &dyn Progress) -> Result<T> {
-        loop {
-            match answer.recv_timeout(LOOK) {
-                Ok(found) => return found,
-                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(RecvTimeoutError::Timeout) => {}
+        wait(&self.client, answer, ("sampled", total), progress)
+    }
+}
+
+/// Waits for an answer of the thread that `client` works in, which reports how many of `total` are done.
+fn wait<T>(
+    client: &Client,
+    answer: &Receiver<Result<T>>,
+    (what, total): (&'static str, usize),
+    progress: &dyn Progress,
+) -> Result<T> {
+    loop {
+        match answer.recv_timeout(LOOK) {
+            Ok(found) => return found,
+            Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let told = match client.waited() {
+            Some(waited) => {
+                let limit = client.patience().as_secs() as usize;
+                progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
             }
-            let told = match self.client.waited() {
-                Some(waited) => {
-                    let limit = self.options.wait.as_secs() as usize;
-                    progress.advance("seconds waited for the server", waited.as_secs() as usize, limit)
-                }
-                None => progress.advance("sampled", self.client.done().min(total), total),
-            };
-            if let Err(error) = told {
-                self.client.stop();
-                return Err(error);
-            }
+            None => progress.advance(what, client.done().min(total), total),
+        };
+        if let Err(error) = told {
+            client.stop();
+            return Err(error);
         }
     }
 }
@@ -233,7 +291,6 @@ fn check(policy: &CausalLm, sampler: &Sampler<'_>) -> Result<()> {
     let refused = [
         (sampler.masking.is_some(), "a mask over what is drawn"),
         (sampler.beams.is_some(), "a search with beams"),
-        (sampler.episodes.is_some(), "an environment"),
         (sampler.params.record != Record::Nothing, "log-probabilities among the ids that could be drawn"),
         (policy.trunk.decoder_start().is_some(), "a model with an encoder"),
     ];
@@ -252,6 +309,9 @@ impl RolloutSource for ServerSource<'_> {
         sampler: &Sampler<'_>,
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<Rollouts> {
+        if let Some(scene) = sampler.episodes {
+            return self.play(&policy, prompts, (sampler, scene), stream);
+        }
         let is_it =
             |begun: &Begun| begun.prompts.iter().map(|prompt| &prompt.ids).eq(prompts.iter().map(|prompt| &prompt.ids));
         let begun = match self.begun.remove(&self.iteration).filter(is_it) {
@@ -291,6 +351,10 @@ impl RolloutSource for ServerSource<'_> {
         sampler: &Sampler<'_>,
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<()> {
+        if sampler.episodes.is_some() {
+            return Err(Error::input("episodes cannot be sampled ahead: their turns wait for the environment")
+                .with_hint("leave out `rollouts.max_staleness`"));
+        }
         if !self.begun.contains_key(&iteration) {
             let begun = self.ask(&policy, prompts, sampler, stream)?;
             self.begun.insert(iteration, begun);
@@ -323,10 +387,17 @@ impl Drop for ServerSource<'_> {
 /// Does one job after the other.
 fn work(client: &Client, inbox: &Receiver<Job>) {
     let mut loaded: Option<Arc<Weights>> = None;
-    while let Ok(Job { weights, questions, answer }) = inbox.recv() {
-        let found = load(client, &mut loaded, &weights).and_then(|()| client.sample(&weights, &questions));
+    while let Ok(Job { weights, task }) = inbox.recv() {
+        let is_loaded = load(client, &mut loaded, &weights);
         // Who asked may have gone.
-        let _ = answer.send(found);
+        match task {
+            Task::Sample(questions, answer) => {
+                let _ = answer.send(is_loaded.and_then(|()| client.sample(&weights, &questions)));
+            }
+            Task::Load(answer) => {
+                let _ = answer.send(is_loaded);
+            }
+        }
     }
     if let Some(weights) = loaded {
         client.forget(&weights);
@@ -347,23 +418,26 @@ fn load(client: &Client, loaded: &mut Option<Arc<Weights>>, weights: &Arc<Weight
     Ok(())
 }
 
+/// Why a completion ended, as the engine here would have noticed it, after each id.
+fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
+    let mut strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+    let mut has_string = || !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(0, &ids[..end]));
+    match ids.last() {
+        Some(last) if sampler.params.stop_ids.contains(last) => StopReason::StopId,
+        _ if has_string() => StopReason::StopString,
+        _ if is_cut => StopReason::Length,
+        _ => StopReason::StopId,
+    }
+}
+
 /// The rollouts that completions make.
 fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
     let Begun { prompts, weights, .. } = begun;
     let mut rollouts = Vec::with_capacity(prompts.len() * sampler.group_size);
-    let mut strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
     for (i, (prompt, completed)) in prompts.iter().zip(found).enumerate() {
         for Completed { ids, logprobs, is_cut, version } in completed {
             let text = continuation(sampler.tokenizer, prompt.continued(), &ids)?;
-            // As the engine here would have noticed it, after each id.
-            let row = rollouts.len();
-            let has_string = !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(row, &ids[..end]));
-            let stop = match ids.last() {
-                Some(last) if sampler.params.stop_ids.contains(last) => StopReason::StopId,
-                _ if has_string => StopReason::StopString,
-                _ if is_cut => StopReason::Length,
-                _ => StopReason::StopId,
-            };
+            let stop = stop_of(&ids, is_cut, sampler);
             // What a server calls its weights does not name the adapter on them.
             let version = version.filter(|_| !weights.is_adapter).unwrap_or_else(|| weights.name.clone());
             rollouts.push(Rollout {

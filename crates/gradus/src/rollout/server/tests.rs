@@ -1,5 +1,8 @@
 //! Servers written from the forms of vLLM and SGLang, which also misbehave.
 
+mod scores;
+mod turns;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -57,17 +60,19 @@ impl Fake {
     }
 
     fn options(&self, kind: ServerKind, shared: &Path) -> ServerOptions {
-        ServerOptions {
+        ServerOptions { endpoint: self.endpoint(kind), shared: shared.to_owned(), shared_there: None, ahead: 0 }
+    }
+
+    fn endpoint(&self, kind: ServerKind) -> Endpoint {
+        Endpoint {
             url: format!("http://{}", self.address),
             kind,
             model: None,
-            shared: shared.to_owned(),
-            shared_there: None,
             key: Some("the-key".into()),
             connections: 3,
             timeout: Duration::from_secs(20),
             wait: Duration::from_secs(60),
-            ahead: 0,
+            keys: "rollouts",
         }
     }
 
@@ -210,7 +215,7 @@ fn whole_weights(name: &str) -> Weights {
 fn sampled(
     kind: ServerKind,
     change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + 'static,
-    set: impl Fn(&mut ServerOptions),
+    set: impl Fn(&mut Endpoint),
 ) -> (Fake, Result<Vec<Vec<Completed>>>) {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let fake = Fake::new(move |path, body| {
@@ -223,9 +228,9 @@ fn sampled(
         let tried = tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         change(tried, &mut right).unwrap_or(Reply::Json(200, right))
     });
-    let mut options = fake.options(kind, Path::new("/"));
-    set(&mut options);
-    let client = Client::new(&options).expect("an address");
+    let mut endpoint = fake.endpoint(kind);
+    set(&mut endpoint);
+    let client = Client::new(&endpoint).expect("an address");
     let found = client.find().and_then(|()| client.sample(&whole_weights("v"), &[question(2)]));
     (fake, found)
 }
@@ -390,7 +395,7 @@ fn a_server_that_is_busy_or_breaks_off_is_asked_again() {
         ),
     ];
     for (change, tries) in changes {
-        let (fake, found) = sampled(ServerKind::Vllm, change, |options| options.timeout = short);
+        let (fake, found) = sampled(ServerKind::Vllm, change, |endpoint| endpoint.timeout = short);
         assert_eq!(found.expect("completions")[0].len(), 2);
         assert_eq!(fake.bodies("/v1/completions").len(), tries);
     }
@@ -398,17 +403,16 @@ fn a_server_that_is_busy_or_breaks_off_is_asked_again() {
 
 #[test]
 fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
-    let folder = tempfile::tempdir().expect("a folder");
     let fake = vllm();
-    let options = ServerOptions { wait: Duration::from_millis(250), ..fake.options(ServerKind::Vllm, folder.path()) };
-    let client = Client::new(&options).expect("an address");
+    let endpoint = Endpoint { wait: Duration::from_millis(250), ..fake.endpoint(ServerKind::Vllm) };
+    let client = Client::new(&endpoint).expect("an address");
     client.find().expect("it is there");
     fake.end();
     let error = client.sample(&whole_weights("v"), &[question(1)]).expect_err("it is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--resume")), "{error}");
     // Nobody waits any more: the wait ends at once, however long it may be.
-    let client = Client::new(&ServerOptions { wait: Duration::from_secs(3600), ..options }).expect("an address");
+    let client = Client::new(&Endpoint { wait: Duration::from_secs(3600), ..endpoint }).expect("an address");
     client.stop();
     assert!(matches!(client.sample(&whole_weights("v"), &[question(1)]), Err(Error::Interrupted)));
 }
@@ -442,18 +446,18 @@ fn a_pause_ends_also_when_the_weights_cannot_be_loaded() {
         "/v1/models" => Reply::Json(200, json!({ "data": [{ "id": "base" }] })),
         _ => Reply::Json(200, Value::Null),
     });
-    let client = Client::new(&fake.options(ServerKind::Vllm, Path::new("/"))).expect("an address");
+    let client = Client::new(&fake.endpoint(ServerKind::Vllm)).expect("an address");
     client.find().expect("it is there");
     let error = client.load(&whole_weights("v")).expect_err("refused").to_string();
     assert!(error.contains("no such file"), "{error}");
     assert_eq!(fake.paths().last().map(String::as_str), Some("/resume"));
     // Adapters are refused in words of their own.
     let fake = Fake::new(|_, _| Reply::Json(200, json!({ "success": false, "error_message": "rank 64 is too large" })));
-    let client = Client::new(&fake.options(ServerKind::Sglang, Path::new("/"))).expect("an address");
+    let client = Client::new(&fake.endpoint(ServerKind::Sglang)).expect("an address");
     let adapter = Weights { is_adapter: true, ..whole_weights("v") };
     assert!(client.load(&adapter).expect_err("refused").to_string().contains("rank 64 is too large"));
     let unknown = Fake::new(|_, _| Reply::Json(404, Value::Null));
-    let client = Client::new(&unknown.options(ServerKind::Vllm, Path::new("/"))).expect("an address");
+    let client = Client::new(&unknown.endpoint(ServerKind::Vllm)).expect("an address");
     let error = client.load(&adapter).expect_err("refused");
     assert!(error.hint().is_some_and(|hint| hint.contains("--enable-lora")), "{error}");
 }
@@ -678,8 +682,8 @@ fn a_wait_can_be_interrupted() {
         "/v1/completions" => Reply::Silence,
         _ => Reply::Json(200, Value::Null),
     });
-    let options =
-        ServerOptions { timeout: Duration::from_millis(400), ..fake.options(ServerKind::Vllm, folder.path()) };
+    let endpoint = Endpoint { timeout: Duration::from_millis(400), ..fake.endpoint(ServerKind::Vllm) };
+    let options = ServerOptions { endpoint, ..fake.options(ServerKind::Vllm, folder.path()) };
     let mut source = ServerSource::connect(options, &save, &Unwatched).expect("it is there");
     let progress = Ends(std::sync::atomic::AtomicUsize::new(0));
     let sampler = Sampler { progress: &progress, ..setting.sampler() };
@@ -696,13 +700,15 @@ fn what_no_server_does_is_refused_before_it_is_asked() {
     let sampler = Sampler { params, ..setting.sampler() };
     let error = source.sample(setting.policy(0), vec![prompt(0)], &sampler, &stream).expect_err("refused");
     assert!(error.to_string().contains("needs sampling in this process"), "{error}");
-    let named = ServerOptions { model: Some("other".into()), ..fake.options(ServerKind::Vllm, folder.path()) };
+    let with = |endpoint: Endpoint| ServerOptions { endpoint, ..fake.options(ServerKind::Vllm, folder.path()) };
+    let own = || fake.endpoint(ServerKind::Vllm);
+    let named = with(Endpoint { model: Some("other".into()), ..own() });
     let error = ServerSource::connect(named, &save, &Unwatched).err().expect("refused").to_string();
     assert!(error.contains("no model `other`; it has base"), "{error}");
-    let keyless = ServerOptions { key: None, ..fake.options(ServerKind::Vllm, folder.path()) };
+    let keyless = with(Endpoint { key: None, ..own() });
     let error = ServerSource::connect(keyless, &save, &Unwatched).err().expect("refused");
     assert!(error.to_string().contains("401") && error.hint().is_some(), "{error}");
-    let nowhere = ServerOptions { url: "localhost:8000".into(), ..fake.options(ServerKind::Vllm, folder.path()) };
+    let nowhere = with(Endpoint { url: "localhost:8000".into(), ..own() });
     assert!(
         ServerSource::connect(nowhere, &save, &Unwatched).err().expect("refused").to_string().contains("localhost")
     );

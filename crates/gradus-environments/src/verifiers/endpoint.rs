@@ -1,0 +1,143 @@
+//! Where an environment server asks for the turns of the policy: `POST …/inference/v1/generate`, in the form of vLLM.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The most bytes of a request's head and of its body, and how long they may take to come.
+const HEAD_BYTES: u64 = 32 << 10;
+const BODY_BYTES: u64 = 32 << 20;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The ids that a server wants continued, and where the continuation goes.
+#[derive(Debug)]
+pub struct Ask {
+    /// The prompt and all that was said so far.
+    pub ids: Vec<u32>,
+    /// Takes the answer.
+    pub answer: SyncSender<Value>,
+}
+
+/// Listens at `host`, until a connection comes that `is_wanted` no more; `deliver` takes what is asked under a name, and says whether
+/// somebody of that name plays.
+///
+/// # Errors
+/// When nobody can listen there.
+pub fn listen(
+    host: &str,
+    deliver: impl Fn(&str, Ask) -> bool + Clone + Send + 'static,
+    is_wanted: impl Fn() -> bool + Send + 'static,
+) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind((host, 0))?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if !is_wanted() {
+                return;
+            }
+            let deliver = deliver.clone();
+            // Who asks and breaks off is asked for nothing more.
+            std::thread::spawn(move || drop(serve(stream, &deliver)));
+        }
+    });
+    Ok(address)
+}
+
+fn serve(mut stream: TcpStream, deliver: &dyn Fn(&str, Ask) -> bool) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (status, said) = match request(&stream) {
+        Ok((method, path, body)) => answer(&method, &path, &body, deliver),
+        Err(message) => (400, json!({ "error": { "message": message } })),
+    };
+    let body = said.to_string();
+    let head = "Content-Type: application/json\r\nConnection: close";
+    write!(stream, "HTTP/1.1 {status} Answer\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+    stream.flush()
+}
+
+/// Method, path and body.
+fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
+    let mut reader = BufReader::new(stream.take(HEAD_BYTES));
+    let mut line = |what: &str| {
+        let mut line = String::new();
+        match reader.read_line(&mut line) {
+            Ok(_) if line.ends_with('\n') => Ok(line.trim_end().to_owned()),
+            Ok(_) => Err(format!("the {what} is cut, or longer than {HEAD_BYTES} bytes")),
+            Err(error) => Err(format!("the {what} cannot be read: {error}")),
+        }
+    };
+    let first = line("request")?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (Some(method), Some(path)) = (words.next(), words.next()) else {
+        return Err("the request has no path".into());
+    };
+    let mut length = 0;
+    loop {
+        let header = line("header")?;
+        let Some((name, value)) = header.split_once(':') else { break };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse::<u64>().map_err(|_| format!("the length of the body is {value}"))?;
+        }
+    }
+    if length > BODY_BYTES {
+        return Err(format!("the body has {length} bytes, more than {BODY_BYTES}"));
+    }
+    // What came with the head, and the rest.
+    let begun = reader.buffer().to_vec();
+    let mut body = begun;
+    let mut rest = stream;
+    let missing = length.saturating_sub(body.len() as u64);
+    let read = std::io::Read::take(&mut rest, missing).read_to_end(&mut body);
+    read.map_err(|error| format!("the body cannot be read: {error}"))?;
+    body.truncate(length as usize);
+    if body.len() as u64 == length { Ok((method, path, body)) } else { Err("the body is cut".into()) }
+}
+
+fn refused(status: u16, message: impl Into<String>) -> (u16, Value) {
+    (status, json!({ "error": { "message": message.into() } }))
+}
+
+/// What is answered to a request for `/NAME/v1/models` or `/NAME/inference/v1/generate`.
+fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> bool) -> (u16, Value) {
+    let path = path.split('?').next().unwrap_or(path).trim_start_matches('/');
+    let (name, rest) = path.split_once('/').unwrap_or((path, ""));
+    match (method, rest) {
+        ("GET", "v1/models") => (200, json!({ "object": "list", "data": [{ "id": super::MODEL, "object": "model" }] })),
+        ("POST", "inference/v1/generate") => {
+            let asked: Value = match serde_json::from_slice(body) {
+                Ok(asked) => asked,
+                Err(error) => return refused(400, format!("the body is no JSON: {error}")),
+            };
+            let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
+            let ids = asked["token_ids"].as_array().and_then(|ids| ids.iter().map(id).collect::<Option<Vec<u32>>>());
+            let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
+                return refused(400, "`token_ids` must be a list of ids");
+            };
+            if asked["sampling_params"]["n"].as_u64().is_some_and(|n| n != 1) {
+                return refused(400, "one continuation is drawn at a time: `n` must be 1");
+            }
+            let (answer, given) = sync_channel(1);
+            if !deliver(name, Ask { ids, answer }) {
+                return refused(404, "there is no such episode (any more)");
+            }
+            match given.recv() {
+                Ok(said) => (200, said),
+                Err(_) => refused(410, "the episode is over"),
+            }
+        }
+        _ => refused(404, "there is nothing here"),
+    }
+}
+
+/// The answer to a request, in vLLM's form.
+pub fn continuation(ids: &[u32], logprobs: &[f32], is_cut: bool) -> Value {
+    let token = |(id, logprob): (&u32, &f32)| json!({ "token": format!("token_id:{id}"), "token_id": id, "logprob": logprob, "top_logprobs": [] });
+    let content: Vec<Value> = ids.iter().zip(logprobs).map(token).collect();
+    let reason = if is_cut { "length" } else { "stop" };
+    let choice = json!({ "index": 0, "token_ids": ids, "finish_reason": reason, "logprobs": { "content": content } });
+    json!({ "request_id": "gradus", "model": super::MODEL, "choices": [choice] })
+}

@@ -1,0 +1,122 @@
+//! MessagePack as JSON: bytes, which stand for arrays of numbers that nobody here reads, become null, and numbers as keys texts.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Reads a message.
+///
+/// # Errors
+/// With what is wrong.
+pub fn read(bytes: &[u8]) -> Result<Value, String> {
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    Loose::deserialize(&mut reader).map(|loose| loose.0).map_err(|error| error.to_string())
+}
+
+/// Writes a message.
+pub fn write(value: &Value) -> Vec<u8> {
+    // JSON has no type that MessagePack lacks.
+    rmp_serde::to_vec_named(value).unwrap_or_default()
+}
+
+struct Loose(Value);
+
+impl<'de> Deserialize<'de> for Loose {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Loose::deserialize(deserializer).map(|loose| loose.0)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        // A type of its own, such as a time.
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Loose(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(list.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some((Loose(key), Loose(value))) = entries.next_entry()? {
+            let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+            map.insert(key, value);
+        }
+        Ok(map.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let value = json!({ "a": [1, -2, 2.5, null, true, "é"], "b": { "c": {} }, "": 12_345_678_901_i64 });
+        assert_eq!(read(&write(&value)).expect("a message"), value);
+    }
+
+    #[test]
+    fn what_json_lacks_becomes_null_or_a_text() {
+        // {1: bytes, "x": NaN, "y": an extension}
+        let bytes =
+            [&[0x83, 0x01, 0xc4, 2, 9, 9, 0xa1, b'x', 0xcb][..], &f64::NAN.to_be_bytes(), &[0xa1, b'y', 0xd4, 5, 7]]
+                .concat();
+        assert_eq!(read(&bytes).expect("a message"), json!({ "1": null, "x": null, "y": null }));
+        for broken in [&[0x81, 0x01][..], &[0xc1], &[], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0x91; 5000]] {
+            assert!(read(broken).is_err(), "{:?}", &broken[..broken.len().min(5)]);
+        }
+    }
+}

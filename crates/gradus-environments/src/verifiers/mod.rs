@@ -1,0 +1,330 @@
+//! Environment servers of `verifiers` (<https://github.com/PrimeIntellect-ai/verifiers>, version 0.4).
+//!
+//! Such a server plays a whole episode and asks an endpoint for the turns of the policy. This process is the endpoint: what the server
+//! asks for under the name of an episode is the next prompt of that episode. So the turns are drawn as everywhere else, and the server
+//! sees the ids that were drawn. It writes all other ids itself.
+
+mod endpoint;
+mod hub;
+mod loose;
+#[cfg(test)]
+mod tests;
+mod zmtp;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::environment::{Begun, Drawn, Environment, Episode, Observation, Reply, Start, Turn};
+use crate::error::{Error, Result};
+use crate::timeout;
+use crate::tool::Tool;
+use endpoint::Ask;
+use hub::{Event, Hub, Seat};
+
+/// What the policy is called at the endpoint.
+const MODEL: &str = "policy";
+
+/// A variable with the key of the endpoint, which wants none.
+const NO_KEY: &str = "GRADUS_NO_KEY";
+
+/// A server, and how it writes conversations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VerifiersConfig {
+    /// The address of the server: `tcp://HOST:PORT`.
+    pub address: String,
+    /// The tokenizer that the server writes conversations with: a model directory as the server sees it, or a hub name. It must be that
+    /// of the policy.
+    pub tokenizer: String,
+    /// The renderer that writes them, such as `qwen3`. Default: that of the tokenizer's name, else the chat template.
+    #[serde(default)]
+    pub renderer: Option<String>,
+    /// The column with the task, as the taskset writes it. Default: the row itself is the task.
+    #[serde(default)]
+    pub column: Option<String>,
+    /// The address of this machine that this process listens at. Default `127.0.0.1`.
+    #[serde(default = "here")]
+    pub listen: String,
+    /// The name or address under which the server reaches this machine. Default: that of `listen`.
+    #[serde(default)]
+    pub reached_at: Option<String>,
+    /// Whether the same turns always give the same answers. Default false.
+    #[serde(default)]
+    pub deterministic: bool,
+    /// The longest that one answer may take, in seconds. Default 60.
+    #[serde(default = "timeout::default_s")]
+    pub timeout_s: f64,
+}
+
+fn here() -> String {
+    "127.0.0.1".into()
+}
+
+/// An environment server as an environment.
+pub struct Verifiers {
+    config: VerifiersConfig,
+    hub: Arc<Hub>,
+    timeout: Duration,
+}
+
+impl Verifiers {
+    /// Finds the server.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when a key is out of its bounds, or the server does not answer.
+    pub fn connect(config: &VerifiersConfig) -> Result<Self> {
+        timeout::check(config.timeout_s)?;
+        let timeout = Duration::from_secs_f64(config.timeout_s);
+        if config.tokenizer.trim().is_empty() {
+            return Err(Error::config("the `tokenizer` of the environment is empty")
+                .with_hint("name the policy's model directory, or its name on the hub"));
+        }
+        let hub = Hub::new(&config.address, &config.listen, config.reached_at.as_deref())?;
+        let seat = hub.seat();
+        let unreachable = |error: Error| {
+            Error::config(error.to_string())
+                .with_hint("start it: `python -m verifiers.v1.serve`, or `serve_env` in Python")
+        };
+        hub.send(&seat.name, "health", &json!({})).map_err(unreachable)?;
+        match seat.events.recv_timeout(timeout) {
+            Ok(Event::Reply(reply)) if reply["success"] == json!(true) => {}
+            Ok(event) => {
+                let message = format!("the environment server {} is not well: {event:?}", config.address);
+                return Err(unreachable(Error::config(message)));
+            }
+            Err(_) => {
+                let message = format!("the environment server {} does not answer", config.address);
+                return Err(unreachable(Error::config(message)));
+            }
+        }
+        drop(seat);
+        Ok(Self { config: config.clone(), hub, timeout })
+    }
+
+    /// The task of a row.
+    fn task<'r>(&self, row: &'r Map<String, Value>) -> Result<&'r Map<String, Value>> {
+        let Some(column) = &self.config.column else { return Ok(row) };
+        row.get(column).and_then(Value::as_object).ok_or_else(|| {
+            Error::episode(format!("the row has no task: its column `{column}` holds no object"))
+                .with_hint("write `task.data.model_dump(mode=\"json\")` of each task into it")
+        })
+    }
+}
+
+impl Environment for Verifiers {
+    fn tools(&self) -> &[Tool] {
+        // The server shows its tools itself.
+        &[]
+    }
+
+    fn begin(&self, start: &Start) -> Result<Begun> {
+        let seat = self.hub.seat();
+        let mut client = json!({
+            "type": "train",
+            "base_url": self.hub.url(&seat.name),
+            "api_key_var": NO_KEY,
+            "renderer_model_name": self.config.tokenizer,
+        });
+        if let Some(renderer) = &self.config.renderer {
+            client["renderer"] = json!({ "name": renderer });
+        }
+        let task = self.task(&start.row)?;
+        let run = json!({ "task_data": task, "client": client, "model": MODEL, "sampling": {} });
+        self.hub.send(&seat.name, "run", &run)?;
+        let mut episode = Served {
+            hub: Arc::clone(&self.hub),
+            seat,
+            timeout: self.timeout,
+            ids: Vec::new(),
+            ask: None,
+            answered: None,
+            traces: HashMap::new(),
+            is_over: false,
+        };
+        match episode.wait()? {
+            Next::Ask(ask) => {
+                episode.ids.clone_from(&ask.ids);
+                episode.ask = Some(ask);
+            }
+            Next::Over(observation) => {
+                let reward = observation.reward.map_or("none".into(), |reward| reward.to_string());
+                let message =
+                    format!("the server ended the episode before the policy wrote anything (reward {reward})");
+                return Err(Error::episode(message));
+            }
+        }
+        Ok(Begun { episode: Box::new(episode), opening: None })
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.config.deterministic
+    }
+
+    fn writes_prompts(&self) -> bool {
+        true
+    }
+}
+
+/// An episode that a server plays.
+struct Served {
+    hub: Arc<Hub>,
+    seat: Seat,
+    timeout: Duration,
+    /// All ids so far.
+    ids: Vec<u32>,
+    /// The turn that is wanted.
+    ask: Option<Ask>,
+    /// What was asked for last, and what was answered: a client that lost the answer asks again.
+    answered: Option<(Vec<u32>, Value)>,
+    /// What is known of the traces.
+    traces: HashMap<String, Map<String, Value>>,
+    is_over: bool,
+}
+
+/// What comes next.
+enum Next {
+    Ask(Ask),
+    Over(Observation),
+}
+
+impl Served {
+    /// Waits until the server wants a turn, or the episode is over.
+    fn wait(&mut self) -> Result<Next> {
+        let end = Instant::now() + self.timeout;
+        loop {
+            match self.seat.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ask(ask)) => match &self.answered {
+                    Some((ids, said)) if *ids == ask.ids => drop(ask.answer.send(said.clone())),
+                    _ => return Ok(Next::Ask(ask)),
+                },
+                Ok(Event::Delta(delta)) => self.hear(&delta),
+                Ok(Event::Reply(reply)) => {
+                    self.is_over = true;
+                    return self.outcome(&reply).map(Next::Over);
+                }
+                Ok(Event::Gone(message)) => {
+                    self.is_over = true;
+                    return Err(Error::episode(format!("the environment server was lost: {message}")));
+                }
+                Err(_) => {
+                    let message =
+                        format!("no answer of the environment server within {} s", self.timeout.as_secs_f64());
+                    return Err(Error::episode(message).with_hint("`environment.verifiers.timeout_s` sets the limit"));
+                }
+            }
+        }
+    }
+
+    /// What is new in a trace.
+    fn hear(&mut self, delta: &Value) {
+        let Some(id) = delta["trace"].as_str() else { return };
+        if delta["discard"] == json!(true) {
+            self.traces.remove(id);
+            return;
+        }
+        let trace = self.traces.entry(id.to_owned()).or_default();
+        for name in ["rewards", "metrics", "agent"] {
+            if let Some(value) = delta["set"].get(name) {
+                trace.insert(name.into(), value.clone());
+            }
+        }
+        if let Some(error) = delta["errors"].as_array().and_then(|errors| errors.last()) {
+            trace.insert("error".into(), error.clone());
+        }
+    }
+
+    /// What the episode is worth.
+    fn outcome(&self, reply: &Value) -> Result<Observation> {
+        let described = |error: &Value| {
+            let [kind, message] = ["type", "message"].map(|key| error[key].as_str().unwrap_or("unknown"));
+            format!("{kind}: {message}")
+        };
+        if reply["success"] != json!(true) {
+            let message = reply["error"].as_str().unwrap_or("it gives no reason");
+            return Err(Error::episode(format!("the environment server failed: {message}")));
+        }
+        let traces: Vec<&Map<String, Value>> = reply["traces"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|trace| self.traces.get(trace["id"].as_str()?))
+            .collect();
+        if reply["head"]["ok"] == json!(false) {
+            let of_head = reply["head"]["errors"].as_array().and_then(|errors| errors.last());
+            let error = of_head.or_else(|| traces.iter().find_map(|trace| trace.get("error")));
+            let message = error.map_or("it gives no reason".into(), described);
+            return Err(Error::episode(format!("the environment server failed: {message}")));
+        }
+        let is_trained =
+            |trace: &&&Map<String, Value>| trace.get("agent").is_none_or(|agent| agent["trainable"] != json!(false));
+        let (mut reward, mut metrics) = (None, BTreeMap::new());
+        for trace in traces.iter().filter(is_trained) {
+            for (name, given) in trace.get("rewards").and_then(Value::as_object).into_iter().flatten() {
+                let Some(score) = given["score"].as_f64() else {
+                    return Err(Error::episode(format!("the reward `{name}` is {}, no number", given["score"])));
+                };
+                *reward.get_or_insert(0.0) += score * given["weight"].as_f64().unwrap_or(1.0);
+                metrics.insert(name.clone(), score);
+            }
+            let named = trace.get("metrics").and_then(Value::as_object).into_iter().flatten();
+            metrics.extend(named.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))));
+        }
+        Ok(Observation { replies: Vec::new(), reward, is_done: true, metrics })
+    }
+}
+
+impl Episode for Served {
+    fn step(&mut self, _turn: &Turn) -> Result<Observation> {
+        Err(Error::episode("an environment server needs the ids of a turn, not its text alone"))
+    }
+
+    fn step_drawn(&mut self, _turn: &Turn, drawn: &Drawn) -> Result<Observation> {
+        let Some(ask) = self.ask.take() else { return Err(Error::episode("the server wants no turn")) };
+        let said = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
+        self.ids.extend(&drawn.ids);
+        // Who asked may have gone; then it asks again.
+        let _ = ask.answer.send(said.clone());
+        self.answered = Some((ask.ids, said));
+        match self.wait()? {
+            Next::Over(observation) => Ok(observation),
+            Next::Ask(ask) => {
+                let Some(ids) = ask.ids.strip_prefix(&self.ids[..]).filter(|ids| !ids.is_empty()).map(<[u32]>::to_vec)
+                else {
+                    let same = ask.ids.iter().zip(&self.ids).take_while(|(one, other)| one == other).count();
+                    let message = format!(
+                        "the server wrote the conversation anew: of {} ids that the policy wrote and read, {same} are kept",
+                        self.ids.len()
+                    );
+                    return Err(Error::episode(message).with_hint(
+                        "name the `renderer` of the model's family, which only appends; episodes that leave things out cannot be learned from",
+                    ));
+                };
+                self.ids.clone_from(&ask.ids);
+                self.ask = Some(ask);
+                let replies = vec![Reply::Tokens { ids, content: String::new() }];
+                Ok(Observation { replies, ..Observation::default() })
+            }
+        }
+    }
+
+    fn prompt_ids(&self) -> Option<&[u32]> {
+        Some(&self.ids)
+    }
+
+    fn takes_cut_turns(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.hub.cancel(&self.seat.name);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What a served model thinks of given ids: the log-probability of each, and the likeliest ids in its place.
+//!
+//! vLLM and gradus tell it as `prompt_logprobs`, SGLang as `input_token_logprobs` and `input_top_logprobs`.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::forms::{FRAME_BYTES, ROUNDING, UNKNOWN_LOGPROB, ids};
+use super::{Endpoint, ServerKind, wait};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::text::Tokenizer;
+
+/// Bytes of an answer for each log-probability at most: its id, its number, its rank, its text.
+const SCORE_BYTES: usize = 256;
+
+/// How far above 1 the probabilities of the likeliest ids may be together: formats with few bits round.
+const MASS_ROUNDING: f64 = 0.02;
+
+/// How many ids of the vocabulary the check of tokenizers reads at most, and how many a text has.
+const PROBED: (usize, usize) = (2048, 128);
+
+/// Ids to score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passage {
+    /// All of them.
+    pub ids: Vec<u32>,
+    /// The first that is scored; at least 1, because nothing stands before the first of all.
+    pub first: usize,
+}
+
+/// What a model thinks of one id.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenScore {
+    /// The id.
+    pub id: u32,
+    /// Its log-probability; none where the server does not know it.
+    pub logprob: Option<f32>,
+    /// The likeliest ids in its place with their log-probabilities, best first; -9999 stands for an id that cannot be.
+    pub likeliest: Vec<(u32, f32)>,
+}
+
+/// Scores ids at a server.
+#[derive(Clone)]
+pub struct Scorer {
+    client: Arc<Client>,
+    /// How many of the likeliest ids are told.
+    likeliest: usize,
+}
+
+impl std::fmt::Debug for Scorer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scorer").field("likeliest", &self.likeliest).finish_non_exhaustive()
+    }
+}
+
+impl Scorer {
+    /// Finds the server and its model. It is asked for so many of the likeliest ids at each place.
+    ///
+    /// # Errors
+    /// [`Error::Network`] when it does not answer in time or serves no such model, [`Error::Interrupted`] when `progress` ends the wait.
+    pub fn connect(endpoint: &Endpoint, likeliest: usize, progress: &dyn Progress) -> Result<Self> {
+        let scorer = Self { client: Arc::new(Client::new(endpoint)?), likeliest };
+        scorer.work(("found", 1), progress, Client::find)?;
+        Ok(scorer)
+    }
+
+    /// The scores of each passage, from its `first` id on, by a model with at least `vocabulary` ids.
+    ///
+    /// # Errors
+    /// [`Error::Network`] when the server does not answer in time, or its answer cannot be used, [`Error::Interrupted`] when `progress`
+    /// ends the wait.
+    pub fn score(
+        &self,
+        passages: Vec<Passage>,
+        vocabulary: usize,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Vec<TokenScore>>> {
+        let (likeliest, total) = (self.likeliest, passages.len());
+        self.work(("scored at the server", total), progress, move |client| {
+            client.score(&passages, likeliest, vocabulary)
+        })
+    }
+
+    /// Refuses a server that makes other ids of texts than `tokenizer` does. The texts are tokens from all over the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the first difference, and as [`score`](Self::score).
+    pub fn check_tokenizer(&self, tokenizer: &Tokenizer, progress: &dyn Progress) -> Result<()> {
+        let texts = probes(tokenizer)?;
+        let asked = texts.clone();
+        let found = self.work(("texts compared", texts.len()), progress, move |client| client.ids_of(&asked))?;
+        let plain = |ids: &[u32]| -> Vec<u32> { ids.iter().copied().filter(|id| !tokenizer.is_special(*id)).collect() };
+        for (text, theirs) in texts.iter().zip(found) {
+            let (ours, theirs) = (plain(&tokenizer.encode(text, true)?), plain(&theirs));
+            if ours == theirs {
+                continue;
+            }
+            let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+            let said = |ids: &[u32]| match ids.get(at) {
+                Some(&id) => format!("id {id} (`{}` here)", tokenizer.token(id).unwrap_or_default()),
+                None => "nothing".into(),
+            };
+            let message = format!(
+                "the teacher at {} has another tokenizer than the policy: after {at} equal ids of a text, it has {} and the policy {}",
+                self.client.url(),
+                said(&theirs),
+                said(&ours)
+            );
+            return Err(Error::input(message)
+                .with_hint("serve a model with the student's tokenizer: their distributions are compared id by id"));
+        }
+        Ok(())
+    }
+
+    /// Does `work` on a thread of its own, which is left alone when `progress` ends the wait.
+    fn work<T: Send + 'static>(
+        &self,
+        (what, total): (&'static str, usize),
+        progress: &dyn Progress,
+        work: impl FnOnce(&Client) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, found) = sync_channel(1);
+        let client = Arc::clone(&self.client);
+        // Who asked may have gone.
+        std::thread::spawn(move || drop(answer.send(work(&client))));
+        wait(&self.client, &found, (what, total), progress)
+    }
+}
+
+/// Texts that hold tokens from all over the vocabulary.
+fn probes(tokenizer: &Tokenizer) -> Result<Vec<String>> {
+    let (most, each) = PROBED;
+    let stride = tokenizer.vocab_size().div_ceil(most).max(1);
+    let ids: Vec<u32> =
+        (0..tokenizer.vocab_size() as u32).filter(|id| !tokenizer.is_special(*id)).step_by(stride).collect();
+    let texts: Result<Vec<String>> = ids.chunks(each).map(|ids| tokenizer.decode(ids, true)).collect();
+    Ok(texts?.into_iter().filter(|text| !text.trim().is_empty()).collect())
+}
+
+/// Where a server is asked which ids a text has, and how.
+pub(super) fn text_request(kind: ServerKind, model: &str, text: &str) -> (&'static str, Value) {
+    match kind {
+        ServerKind::Sglang => {
+            let sampling = json!({ "max_new_tokens": 0, "temperature": 1.0 });
+            let body = json!({
+                "text": text, "sampling_params": sampling, "return_logprob": true, "logprob_start_len": 0, "stream": false,
+            });
+            ("/generate", body)
+        }
+        kind => {
+            let mut body = json!({ "model": model, "prompt": text, "max_tokens": 1, "return_token_ids": true });
+            scores_alone(&mut body, kind == ServerKind::Gradus);
+            ("/v1/completions", body)
+        }
+    }
+}
+
+/// gradus scores without a sample; vLLM samples at least one token.
+fn scores_alone(body: &mut Value, is_gradus: bool) {
+    if is_gradus {
+        body["max_tokens"] = json!(0);
+        body["echo"] = json!(true);
+    }
+}
+
+/// The ids of the text that [`text_request`] asks for.
+pub(super) fn ids_of_text(kind: ServerKind, answer: &Value) -> Result<Vec<u32>, String> {
+    match kind {
+        ServerKind::Sglang => {
+            let entries = answer["meta_info"]["input_token_logprobs"].as_array();
+            let found = entries.and_then(|entries| entries.iter().map(|entry| id(&entry[1])).collect());
+            found.ok_or_else(|| "the answer has no ids of the text (`input_token_logprobs`)".into())
+        }
+        _ => ids(&only_choice(answer)?["prompt_token_ids"]).ok_or_else(no_prompt_ids),
+    }
+}
+
+fn no_prompt_ids() -> String {
+    "the answer has no `prompt_token_ids`: the server does not know `return_token_ids`".into()
+}
+
+fn only_choice(answer: &Value) -> Result<&Value, String> {
+    match answer["choices"].as_array().map(Vec::as_slice) {
+        Some([choice]) => Ok(choice),
+        Some(choices) => Err(format!("one prompt was scored, but the answer has {} `choices`", choices.len())),
+        None => Err("the answer has no `choices`".into()),
+    }
+}
+
+fn id(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
+/// A log-probability; none where the server does not know it.
+fn logprob(value: &Value) -> Result<Option<f32>, String> {
+    match value {
+        Value::Null => Ok(None),
+        Value::Number(number) => match number.as_f64() {
+            Some(UNKNOWN_LOGPROB) => Ok(None),
+            Some(logprob) if logprob <= ROUNDING => Ok(Some(logprob as f32)),
+            _ => Err(format!("a log-probability is {number}, above 0")),
+        },
+        other => Err(format!("a log-probability is {other}, no number")),
+    }
+}
+
+impl Passage {
+    /// The most bytes of an answer.
+    pub(super) fn limit(&self, likeliest: usize) -> u64 {
+        (FRAME_BYTES + self.ids.len() * (likeliest + 2) * SCORE_BYTES) as u64
+    }
+
+    /// What vLLM and gradus are asked at `/v1/completions`.
+    pub(super) fn openai(&self, model: &str, likeliest: usize, is_gradus: bool) -> Value {
+        let mut body = json!({
+            "model": model,
+            "prompt": self.ids,
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "prompt_logprobs": likeliest,
+            "return_token_ids": true,
+        });
+        scores_alone(&mut body, is_gradus);
+        body
+    }
+
+    /// Reads what they answer.
+    pub(super) fn read_openai(&self, answer: &Value) -> Result<Vec<TokenScore>, String> {
+        let choice = only_choice(answer)?;
+        match ids(&choice["prompt_token_ids"]) {
+            Some(prompt) if prompt != self.ids => {
+                return Err("the server has another prompt than it was given (`prompt_token_ids`)".into());
+            }
+            Some(_) => {}
+            None => return Err(no_prompt_ids()),
+        }
+        let Some(places) = choice["prompt_logprobs"].as_array() else {
+            return Err("the answer has no `prompt_logprobs`".into());
+        };
+        if places.len() != self.ids.len() {
+            let (found, needed) = (places.len(), self.ids.len());
+            return Err(format!("the prompt has {needed} ids, but `prompt_logprobs` has {found} places"));
+        }
+        let place = |(place, &id): (&Value, &u32)| {
+            let Some(entries) = place.as_object() else {
+                return Err(format!("`prompt_logprobs` has nothing for the id {id}"));
+            };
+            let (mut own, mut likeliest) = (None, Vec::with_capacity(entries.len()));
+            for (name, entry) in entries {
+                let Ok(of) = name.parse::<u32>() else {
+                    return Err(format!("`prompt_logprobs` names the id `{name}`, which is no number"));
+                };
+                let found = logprob(&entry["logprob"])?;
+                if of == id {
+                    own = Some(found);
+                }
+                likeliest.push((of, found.unwrap_or(UNKNOWN_LOGPROB as f32)));
+            }
+            let Some(logprob) = own else {
+                return Err(format!("`prompt_logprobs` has no log-probability of the id {id}, which stands there"));
+            };
+            Ok(TokenScore { id, logprob, likeliest })
+        };
+        places.iter().zip(&self.ids).skip(self.first).map(place).collect()
+    }
+
+    /// What SGLang is asked at `/generate`.
+    pub(super) fn sglang(&self, likeliest: usize) -> Value {
+        json!({
+            "input_ids": self.ids,
+            "sampling_params": { "max_new_tokens": 0, "temperature": 1.0 },
+            "return_logprob": true,
+            // The place before: the first place of an answer has no log-probability.
+            "logprob_start_len": self.first - 1,
+            "top_logprobs_num": likeliest,
+            "stream": false,
+        })
+    }
+
+    /// Reads what it answers.
+    pub(super) fn read_sglang(&self, answer: &Value) -> Result<Vec<TokenScore>, String> {
+        let (meta, needed) = (&answer["meta_info"], self.ids.len() + 1 - self.first);
+        let places = |name: &str| match meta[name].as_array() {
+            Some(places) if places.len() == needed => Ok(places),
+            Some(places) => Err(format!("`{name}` has {} places, but {needed} were asked for", places.len())),
+            None => Err(format!("the answer has no `{name}`")),
+        };
+        let own = places("input_token_logprobs")?;
+        // Without any, the list is missing.
+        let top = if meta["input_top_logprobs"].is_null() { None } else { Some(places("input_top_logprobs")?) };
+        let mut found = Vec::with_capacity(needed - 1);
+        for (i, &expected) in self.ids[self.first..].iter().enumerate() {
+            let entry = &own[i + 1];
+            if id(&entry[1]) != Some(expected) {
+                return Err(format!("a log-probability is that of {}, but the id is {expected}", entry[1]));
+            }
+            let mut likeliest = Vec::new();
+            for entry in top.and_then(|top| top[i + 1].as_array()).into_iter().flatten() {
+                let Some(of) = id(&entry[1]) else {
+                    return Err(format!("`input_top_logprobs` names the id {}, which is no number", entry[1]));
+                };
+                likeliest.push((of, logprob(&entry[0])?.unwrap_or(UNKNOWN_LOGPROB as f32)));
+            }
+            found.push(TokenScore { id: expected, logprob: logprob(&entry[0])?, likeliest });
+        }
+        Ok(found)
+    }
+
+    /// The scores with the `likeliest` ids alone, best first; refuses those that no model gives.
+    pub(super) fn checked(
+        &self,
+        mut scores: Vec<TokenScore>,
+        likeliest: usize,
+        vocabulary: usize,
+    ) -> Result<Vec<TokenScore>, String> {
+        for TokenScore { id, likeliest: found, .. } in &mut scores {
+            found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            found.truncate(likeliest);
+            if let Some((of, _)) = found.iter().find(|(of, _)| *of as usize >= vocabulary) {
+                return Err(format!("the server knows the id {of}, but the student's vocabulary has {vocabulary} ids"));
+            }
+            if found.len() < likeliest.min(vocabulary) {
+                let found = found.len();
+                return Err(format!("{likeliest} likeliest ids were asked for in the place of {id}, but {found} came"));
+            }
+            let mut named: Vec<u32> = found.iter().map(|(of, _)| *of).collect();
+            named.sort_unstable();
+            if named.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(format!("the likeliest ids in the place of {id} name one twice"));
+            }
+            let mass: f64 = found.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum();
+            if mass > 1.0 + MASS_ROUNDING {
+                return Err(format!("the probabilities of the likeliest ids in the place of {id} sum to {mass:.3}"));
+            }
+        }
+        Ok(scores)
+    }
+}
