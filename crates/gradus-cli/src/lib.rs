@@ -68,7 +68,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn named(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
-    std::iter::once("gradus".into()).chain(arguments)
+    std::iter::once("gradus".into()).chain(helped(arguments))
+}
+
+/// `help` is `--help`, `help COMMAND` is `COMMAND --help`, and `help TOPIC` shows a page of the documentation.
+fn helped(arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some((_, asked)) = arguments.split_first().filter(|(first, _)| *first == "help") else { return arguments };
+    let Some(topic) = asked.first() else { return vec!["--help".into()] };
+    match topic.to_str().is_some_and(|name| cli::command().find_subcommand(name).is_some()) {
+        true => asked.iter().cloned().chain(["--help".into()]).collect(),
+        false => std::iter::once("docs".into()).chain(asked.iter().cloned()).collect(),
+    }
 }
 
 /// What a command printed.

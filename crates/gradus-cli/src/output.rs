@@ -382,7 +382,11 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["benchmark"], "bench"),
     (&["completion"], "completions"),
     (&["version"], "--version"),
-    (&["help"], "--help"),
+    (
+        &["plot", "plots", "report"],
+        "runs show NAME`; pictures are in the run's `plots/`, all of them in `report.html` `gradus runs",
+    ),
+    (&["rm", "delete"], "runs rm"),
 ];
 
 /// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
@@ -402,7 +406,9 @@ pub fn translate_unknown(error: &mut clap::Error) {
     if error.kind() != clap::error::ErrorKind::UnknownArgument {
         return;
     }
-    if let Some(hint) = translate(&given, None, Spelling::Flag) {
+    let is_path = !given.starts_with('-') && std::path::Path::new(&given).exists();
+    let path = is_path.then(|| format!("options name paths, as in `--model {given}` or `--data {given}`"));
+    if let Some(hint) = path.or_else(|| translate(&given, None, Spelling::Flag)) {
         error.remove(ContextKind::SuggestedArg);
         // The usage is that of what clap suggested.
         error.remove(ContextKind::Usage);

@@ -77,6 +77,9 @@ impl OnHub<'_> {
             _ if text.contains("404") || text.contains("401") => {
                 format!("the hub has no such public {} (private ones need a login)", self.kind())
             }
+            _ if ["lookup", "dns", "resolve"].iter().any(|word| text.to_lowercase().contains(word)) => {
+                "the hub cannot be reached: there is no network".into()
+            }
             _ => format!("the hub could not be reached: {text}"),
         }
     }
@@ -84,13 +87,16 @@ impl OnHub<'_> {
     fn unreachable(self, message: &str) -> Error {
         let Self { name, is_model } = self;
         let (here, instead) = if is_model { ("directory", "directory") } else { ("file or directory", "path") };
-        Error::Network {
-            what: format!("{} `{name}`", self.kind()),
-            message: message.into(),
-            hint: Some(format!(
-                "`{name}` is no {here} here, so it was taken for a hub name; without a network, give a {instead}"
-            )),
-        }
+        let run = std::path::Path::new("runs").join(name);
+        let hint = match is_model && run.is_dir() {
+            true => format!("there is a run `{}`; did you mean it?", run.display()),
+            false => {
+                format!(
+                    "`{name}` is no {here} here, so it was taken for a hub name; without a network, give a {instead}"
+                )
+            }
+        };
+        Error::Network { what: format!("{} `{name}`", self.kind()), message: message.into(), hint: Some(hint) }
     }
 }
 

@@ -68,7 +68,15 @@ fn check_lists_findings_and_fails() {
         "lengths and end-of-text tokens are checked with `--model DIR`\nerror: 1 problem in 2 rows\n"
     );
     test.write("good.jsonl", PAIRS.lines().next().expect("a line"));
-    assert_eq!(test.succeeds(&["data", "check", "good.jsonl", "-q"]), "good.jsonl: 1 row, nothing found\n");
+    let kind = "preferences with a prompt (rewards alone read `id`)";
+    assert_eq!(
+        test.succeeds(&["data", "check", "good.jsonl", "-q"]),
+        format!("good.jsonl: 1 row of {kind}, nothing found\n")
+    );
+    // Rows of another form than was meant are readable, too.
+    test.write("winner.csv", "prompt, response_a,winner\nTea?,Yes.,a\n");
+    let prompts = "winner.csv: 1 row of prompts (rewards alone read `response_a`, `winner`), nothing found\n";
+    assert_eq!(test.succeeds(&["data", "check", "winner.csv", "-q"]), prompts);
 }
 
 #[test]

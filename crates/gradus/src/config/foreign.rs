@@ -26,10 +26,10 @@ const FOREIGN: &[Foreign] = &[
     same(&["lr", "learning_rate_policy"], "train.learning_rate"),
     same(&["lr_scheduler_type", "lr_scheduler"], "train.lr_schedule"),
     noted(&["warmup_ratio"], "train.warmup_steps", "below 1 it is a share of all steps"),
-    noted(
+    nothing(
         &["gradient_accumulation_steps"],
-        "train.micro_batch_size",
-        "`batch_size` counts the rows of a whole step, which is computed in parts of this size; the result is the same",
+        "not needed: `batch_size` counts the rows of a whole step, the batch per device times the accumulation steps; the memory of a step \
+         depends on `micro_batch_size`",
     ),
     noted(
         &["per_device_train_batch_size", "train_batch_size"],
@@ -51,7 +51,8 @@ const FOREIGN: &[Foreign] = &[
     same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], "train.max_length"),
     same(&["optim", "optimizer_type"], "train.optimizer"),
     noted(&["adam_beta1", "adam_beta2"], "train.adam_betas", "both in a list"),
-    noted(&["bf16", "fp16", "torch_dtype", "dtype", "mixed_precision"], "train.compute", "`f32` or `bf16`"),
+    noted(&["bf16", "torch_dtype", "dtype", "mixed_precision"], "train.compute", "`f32` or `bf16`"),
+    nothing(&["fp16"], "there is no f16 in training; `compute` is `f32` or `bf16`"),
     same(&["gradient_checkpointing", "use_gradient_checkpointing"], "train.recompute"),
     same(&["save_total_limit"], "train.keep_checkpoints"),
     noted(
@@ -60,7 +61,7 @@ const FOREIGN: &[Foreign] = &[
         "0 evaluates at both ends, -1 never",
     ),
     noted(&["save_strategy"], "train.save_steps", "0 saves at the end alone"),
-    noted(&["report_to"], "train.tensorboard", "and `wandb` beside it"),
+    nothing(&["report_to"], "`wandb` and `tensorboard` are switches of their own"),
     same(&["metric_for_best_model", "load_best_model_at_end"], "train.best_metric"),
     same(&["dataset_text_field"], "train.text_column"),
     nothing(
@@ -76,7 +77,31 @@ const FOREIGN: &[Foreign] = &[
         &["push_to_hub", "hub_model_id"],
         "nothing is uploaded; `model/` in the run directory is a model for the hub",
     ),
-    same(&["use_peft", "peft", "use_lora"], "lora"),
+    same(&["use_peft", "peft", "use_lora"], "lora.rank"),
+    nothing(&["trust_remote_code"], "code of models is never executed"),
+    nothing(&["attn_implementation", "use_liger_kernel"], "kernels are always fused; there is nothing to set"),
+    nothing(&["disable_tqdm"], "`--quiet` shows no progress"),
+    nothing(&["logging_dir"], "everything that is logged is in the run directory, `output_dir`"),
+    noted(
+        &["run_name"],
+        "output_dir",
+        "its last part is the name of the run; `wandb_name` is the name at Weights & Biases",
+    ),
+    nothing(
+        &["precompute_ref_log_probs"],
+        "log-probabilities of the reference are always computed before training, and kept",
+    ),
+    nothing(&["dataset_train_split", "dataset_split"], "the split follows the data's name, as in `data: NAME:SPLIT`"),
+    nothing(&["rpo_alpha"], "a list of losses does this: `loss_type: [sigmoid, sft]` with `loss_weights`"),
+    nothing(
+        &["reward_weights"],
+        "weights stand beside the rewards of a `mix`; docs/rewards and `gradus config explain reward.mix` show it",
+    ),
+    noted(
+        &["steps_per_generation"],
+        "method.*.mini_batches",
+        "steps of an iteration, whose completions are sampled once",
+    ),
     same(&["lora_r", "r"], "lora.rank"),
     same(&["lora_alpha"], "lora.alpha"),
     same(&["lora_dropout"], "lora.dropout"),
@@ -107,10 +132,15 @@ const FOREIGN: &[Foreign] = &[
     same(&["gamma"], "method.*.discount"),
     same(&["lam", "lambda", "gae_lam"], "method.*.gae_lambda"),
     same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], "method.*.kl.coefficient"),
+    noted(&["beta"], "method.*.kl_coefficient", "of methods that sample; preferences have a `beta`"),
     same(&["target_kl_value", "kl_target"], "method.*.kl.target"),
     same(&["ref_model", "ref_model_name", "reference_model_path"], "method.*.reference_model"),
     same(&["reward_model_path", "reward_model_name_or_path"], "reward.model"),
-    same(&["reward_funcs", "reward_function", "reward_fn"], "reward"),
+    noted(
+        &["reward_funcs", "reward_function", "reward_fn"],
+        "reward.command",
+        "a program, such as `python3 reward.py`; `reward.model` is a model, and the Python package takes functions",
+    ),
 ];
 
 /// How the place that a hint names is written.
@@ -141,7 +171,11 @@ pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option
         Spelling::Argument => flag(key).replace('.', "_"),
     };
     let note = if found.note.is_empty() { String::new() } else { format!(" ({})", found.note) };
-    Some(format!("it is `{place}` here{note}"))
+    let only = match (key.contains(".*."), spelling, method) {
+        (true, Spelling::Flag, None) => " of the methods that have it",
+        _ => "",
+    };
+    Some(format!("it is `{place}`{only} here{note}"))
 }
 
 #[cfg(test)]

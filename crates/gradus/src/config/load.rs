@@ -79,9 +79,16 @@ pub(super) fn text(path: &Path) -> Result<String> {
     read.map_err(|error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no configuration file `{}`", path.display()),
+            std::io::ErrorKind::IsADirectory => {
+                format!("`{}` is a directory, but a configuration file is needed", path.display())
+            }
             _ => format!("configuration file `{}` cannot be read: {error}", path.display()),
         };
-        Error::Config(vec![Diagnostic { message, places: Vec::new(), hint: None }])
+        let hint = path.join("config.yml").is_file().then(|| {
+            let name = path.display();
+            format!("`gradus runs resume {name}` goes on with the run; its settings are in `{name}/config.yml`")
+        });
+        Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::write::MARK;
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Place, excerpt};
 
 /// A value and where it stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,7 +121,12 @@ pub(super) fn document(path: &Path, text: &str) -> Result<Node, Diagnostic> {
         return Ok(root);
     }
     let message = format!("the configuration is {}, but a mapping is needed", describe(&root));
-    let hint = Some("its keys stand one a line, such as `model: gpt2`".into());
+    let is_data =
+        path.extension().is_some_and(|end| ["csv", "tsv", "jsonl", "parquet", "arrow"].iter().any(|data| end == *data));
+    let hint = Some(match is_data {
+        true => format!("`{}` looks like data: `--data {}`", path.display(), path.display()),
+        false => "its keys stand one a line, such as `model: gpt2`".into(),
+    });
     Err(Diagnostic { message, places: root.place.into_iter().collect(), hint })
 }
 
@@ -340,6 +345,6 @@ pub(super) fn describe(node: &Node) -> String {
             format!("`{text}`")
         }
         Value::Scalar { text, .. } if !text.contains(char::is_whitespace) => format!("the word `{text}`"),
-        Value::Scalar { text, .. } => format!("the text `{}`", text.lines().next().unwrap_or_default()),
+        Value::Scalar { text, .. } => format!("the text `{}`", excerpt(text.lines().next().unwrap_or_default(), 60)),
     }
 }

@@ -13,6 +13,7 @@ use super::written::Written;
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
+use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir};
 
 /// A run to go on with.
@@ -112,9 +113,34 @@ impl Resume<'_> {
         written.marked = marked;
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
+        self.check_unfinished(&plan, &changes)?;
         let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
         let problems: Vec<Diagnostic> = refused.map(|change| refusal(change, &written)).collect();
         if problems.is_empty() { Ok(self.finish(plan, changes)) } else { Err(Error::Config(problems)) }
+    }
+
+    /// A run that has done all of its steps goes on only to further ones. With other settings it would train nothing, and its files
+    /// would name settings that no step had.
+    fn check_unfinished(&self, plan: &Plan, changes: &[Change]) -> Result<()> {
+        let ResumeFrom::Run { directory, step: None } = self.from else { return Ok(()) };
+        let is_finished = matches!(read_state(directory), Ok(Some(state)) if state.state == Stage::Finished);
+        if !is_finished || changes.is_empty() {
+            return Ok(());
+        }
+        let run = RunDir::open(directory)?;
+        let Some(&done) = run.checkpoint_steps()?.last() else { return Ok(()) };
+        let is_longer = changes.iter().any(|change| match change.key.as_str() {
+            "train.max_steps" => plan.train().max_steps.is_none_or(|steps| steps > done),
+            "train.epochs" => change.to.parse::<f64>().ok() > change.from.parse().ok(),
+            _ => false,
+        });
+        if is_longer {
+            return Ok(());
+        }
+        let message = format!("`{}` has finished all of its {done} steps", directory.display());
+        Err(Error::input(message).with_hint(format!(
+            "`--max-steps N` with N above {done} makes it longer; other settings need a new run with another `--output-dir`"
+        )))
     }
 
     /// The configuration that the run has: a file, its text, and whether it is a checkpoint's.

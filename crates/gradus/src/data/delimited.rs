@@ -29,7 +29,9 @@ impl Delimited {
     pub fn open(origin: Origin, input: Box<dyn BufRead>, delimiter: u8) -> Result<Self> {
         let mut records = Records::new(input, delimiter);
         let fault = records.read(&origin)?.and_then(|record| record.fault);
-        let header: Vec<String> = records.fields().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        // Blanks around a name are those of a table that somebody aligned.
+        let header: Vec<String> =
+            records.fields().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
         if let Some(fault) = fault {
             return Err(fault.error(&Place::new(&origin.file, 1)));
         }
@@ -37,6 +39,20 @@ impl Delimited {
             let message = format!("the header has {} columns, but at most {COLUMNS} are read", records.found);
             return Err(Error::data(&*origin.file, Some(1), message)
                 .with_hint("check that the file is CSV (commas) or TSV (tabs), as its name says"));
+        }
+        if let [only] = header.as_slice() {
+            if only.contains('\0') {
+                let message = "the file is not UTF-8: it looks like UTF-16";
+                return Err(Error::data(&*origin.file, Some(1), message).with_hint("save it as UTF-8"));
+            }
+            let other = [(';', "semicolons"), ('\t', "tabs"), (',', "commas"), ('|', "vertical bars")];
+            let other = other.into_iter().find(|(c, _)| *c != char::from(delimiter) && only.matches(*c).count() > 0);
+            if let Some((_, name)) = other.filter(|(c, _)| only.split(*c).all(|part| part.trim().len() < 60)) {
+                let message =
+                    format!("the header is one column, `{}`: fields seem to be separated by {name}", excerpt(only, 60));
+                return Err(Error::data(&*origin.file, Some(1), message)
+                    .with_hint("save it with commas as `.csv`, or with tabs as `.tsv`"));
+            }
         }
         records.most = header.len().max(1);
         let mut seen = HashSet::new();

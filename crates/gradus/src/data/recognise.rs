@@ -104,9 +104,28 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     if options.need == Need::Unpaired
         && let Some(Err(message)) = columns.get(wanted).filter(|_| wanted == "label").map(unpaired::label)
     {
-        return Err((message, "1 and 0 will do too; words of your own are changed before training".into()));
+        return Err((message, "write true or false, or 1 or 0, in this column: other words are not translated".into()));
     }
-    Err((format!("missing column `{wanted}` (found {})", names(columns)), FORMS.to_owned()))
+    let renamed = |wanted: &str| {
+        let same = columns.keys().find(|name| name.trim().eq_ignore_ascii_case(wanted));
+        same.map_or_else(|| format!("{wanted}=YOURS"), |name| format!("{wanted}={name}"))
+    };
+    let hint = match options.need {
+        Need::Preference if columns.contains_key("label") => {
+            "rows with a `label` are for `gradus kto`; pairs have `chosen` and `rejected`".to_owned()
+        }
+        Need::Preference => format!(
+            "pairs have `prompt`, `chosen` and `rejected`; name your own columns: `--column {} --column {} --column {}`",
+            renamed("prompt"),
+            renamed("chosen"),
+            renamed("rejected")
+        ),
+        Need::Prompt => format!("prompts have `prompt`; name your own column: `--column {}`", renamed("prompt")),
+        Need::Any | Need::Columns | Need::Sft | Need::Unpaired | Need::Score => {
+            format!("{FORMS}; `--column {wanted}=YOURS` names your own")
+        }
+    };
+    Err((format!("missing column `{wanted}` (found {})", names(columns)), hint))
 }
 
 /// Reads a row as `kind`: its data and the columns left over.

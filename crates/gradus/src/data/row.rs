@@ -194,8 +194,6 @@ impl RowKind {
     }
 }
 
-impl Row {}
-
 impl Content {
     /// The text, or the texts of the messages one after another; for measuring and comparing, not for training.
     pub fn plain(&self) -> String {

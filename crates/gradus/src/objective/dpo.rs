@@ -41,6 +41,11 @@ impl Method for DpoConfig {
     fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
         let number = |key: &str| last.get(key).and_then(Value::as_f64);
         match (number("rewards/chosen"), number("rewards/margins")) {
+            // e^-20 of the start's probability, at beta 1: nothing is left of it.
+            (Some(chosen), _) if chosen < -20.0 => vec![format!(
+                "`rewards/chosen` is {chosen:.0}: the policy has left its reference, and its texts are likely broken. Train with a \
+                 much lower `learning_rate`"
+            )],
             // A tenth is a tenth of a nat at beta 1, a whole one at the default: less is noise of a batch.
             (Some(chosen), Some(margin)) if chosen <= -0.1 && margin > 0.0 => vec![format!(
                 "`rewards/chosen` is {chosen:.3}: the chosen answers became less likely than at the start, the rejected ones \

@@ -137,7 +137,10 @@ impl Program {
             None => {
                 let status = self.process.status();
                 let message = format!("{} ended before it answered ({status})", of(self));
-                Err(self.give_up(message, None))
+                let hint = status.starts_with("exit status: 0").then_some(
+                    "the program must read lines from its standard input until they end, and print an answer for each",
+                );
+                Err(self.give_up(message, hint))
             }
         }
     }

@@ -284,7 +284,10 @@ fn parts(names: &[String], before: &Quarter, now: &Quarter) -> Vec<Finding> {
         example: None,
     }));
     findings.extend(names.iter().filter_map(|name| {
-        let (then, today) = (at_the_top(&before.part(name).0)?, at_the_top(&now.part(name).0)?);
+        let (earlier, later) = (before.part(name).0, now.part(name).0);
+        // Of both quarters: a part that all completions lose has a largest value, too, but it is a small one.
+        let largest = earlier.iter().chain(&later).copied().reduce(f32::max)?;
+        let (then, today) = (at_the_top(&earlier, largest)?, at_the_top(&later, largest)?);
         (today >= 0.9 && then < 0.5).then(|| Finding {
             kind: Suspicion::PartSaturates,
             message: format!(
@@ -300,9 +303,11 @@ fn parts(names: &[String], before: &Quarter, now: &Quarter) -> Vec<Finding> {
     findings
 }
 
-/// The share of values that are the largest of them, up to rounding.
-fn at_the_top(values: &[f32]) -> Option<f64> {
-    let largest = values.iter().copied().reduce(f32::max)?;
+/// The share of values that are `largest`, up to rounding; none where there are no values.
+fn at_the_top(values: &[f32], largest: f32) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
     let close = values.iter().filter(|&&value| value >= largest - 1e-6 * largest.abs().max(1.0)).count();
     Some(close as f64 / values.len() as f64)
 }

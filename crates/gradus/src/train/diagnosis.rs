@@ -79,10 +79,15 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     let spread: Vec<f64> =
         rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get("frac_reward_zero_std")).collect();
     if samples && !spread.is_empty() && mean(&spread) > MOSTLY_FLAT {
-        return format!(
-            "In {:.0} % of the groups every completion had the same reward, so there was next to nothing to learn from: use a              reward with more levels, or harder prompts. The few other groups still moved the weights.",
-            100.0 * mean(&spread)
-        );
+        let share = 100.0 * mean(&spread);
+        let advice = "use a reward with more levels, or other prompts";
+        return match share > 99.95 {
+            true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
+            false => format!(
+                "In {share:.0} % of the groups all completions had the same reward, so there was next to nothing to learn from: \
+                 {advice}. The few other groups still moved the weights."
+            ),
+        };
     }
     if (last - start).abs() <= 1e-4 * start.abs() {
         return format!(

@@ -155,6 +155,10 @@ fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
     if room < 2 {
         return Err(Error::input(format!(
             "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
+        ))
+        .with_hint(format!(
+            "this model reads {longest} tokens in all: pass `--max-new-tokens {}` or less",
+            longest / 2
         )));
     }
     Ok(room)

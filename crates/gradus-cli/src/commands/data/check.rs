@@ -81,9 +81,23 @@ fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
         more(&mut text, group.count, group.first.len());
     }
     if text.is_empty() {
-        text = format!("{}: {}, nothing found", dataset.name, rows(dataset.rows.len()));
+        text = format!("{}: {}{}, nothing found", dataset.name, rows(dataset.rows.len()), form(dataset));
     }
     text
+}
+
+/// What the rows are, and which columns no training reads: rows of another form than was meant are readable, too.
+fn form(dataset: &Dataset) -> String {
+    let mut others: Vec<&str> = Vec::new();
+    for row in &dataset.rows {
+        others.extend(row.columns.keys().map(String::as_str).filter(|name| !others.contains(name)).collect::<Vec<_>>());
+    }
+    let others: Vec<String> = others.iter().take(5).map(|name| format!("`{name}`")).collect();
+    let read_by_rewards = match others.is_empty() {
+        true => String::new(),
+        false => format!(" (rewards alone read {})", others.join(", ")),
+    };
+    format!(" of {}{read_by_rewards}", dataset.kind.describe())
 }
 
 fn more(text: &mut String, count: usize, shown: usize) {

@@ -17,7 +17,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
             (
                 message,
                 Some(
-                    "add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, `toxicity`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
+                    "add `reward: { model: DIR }`, a `command`, a `rule`, a `classifier`, `fine_grained` parts, `toxicity` or a `mix`; as a flag, `--reward-model DIR`, `--reward-command \"python3 reward.py\"` or a rule such as `--reward-rule-regex TEXT`"
                         .into(),
                 ),
             )
