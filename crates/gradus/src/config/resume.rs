@@ -113,10 +113,13 @@ impl Resume<'_> {
         written.marked = marked;
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
-        self.check_unfinished(&plan, &changes)?;
         let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
         let problems: Vec<Diagnostic> = refused.map(|change| refusal(change, &written)).collect();
-        if problems.is_empty() { Ok(self.finish(plan, changes)) } else { Err(Error::Config(problems)) }
+        if !problems.is_empty() {
+            return Err(Error::Config(problems));
+        }
+        self.check_unfinished(&plan, &changes)?;
+        Ok(self.finish(plan, changes))
     }
 
     /// A run that has done all of its steps goes on only to further ones. With other settings it would train nothing, and its files

@@ -396,6 +396,16 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_all_completions_lose_is_not_one_that_all_have() {
+        let at = tempfile::tempdir().unwrap();
+        let lost = run(at.path(), |step, i| {
+            let happy = f64::from(u8::from(step <= 4 && i == 0));
+            (text(step, i), 10, happy + noise(step, i), vec![("happy", happy), ("rest", noise(step, i))])
+        });
+        assert!(!kinds(&lost).contains(&Suspicion::PartSaturates));
+    }
+
+    #[test]
     fn a_held_out_reward_that_falls_while_the_kl_grows_is_the_gravest() {
         let at = tempfile::tempdir().unwrap();
         let run = run(at.path(), |step, i| (text(step, i), 10, noise(step, i), vec![]));
