@@ -8,13 +8,15 @@ use gradus::data::Need;
 const MANY: usize = 14;
 
 /// The flags of short help of commands that train.
-const TRAINING: [&str; 18] = [
+const TRAINING: [&str; 22] = [
     "batch-size",
     "beta",
     "data",
     "epochs",
     "eval-data",
+    "eval-steps",
     "group-size",
+    "kl-coefficient",
     "learning-rate",
     "lora-rank",
     "max-new-tokens",
@@ -24,24 +26,29 @@ const TRAINING: [&str; 18] = [
     "output-dir",
     "overwrite",
     "resume",
+    "reward-command",
     "reward-model",
     "runs",
     "seed",
+    "threads",
 ];
 
 /// The flags of short help of the others.
-const KEPT: [&str; 20] = [
+const KEPT: [&str; 24] = [
     "adapter",
     "annotators",
     "chat-template",
     "data",
     "device",
+    "format",
+    "host",
     "labels",
     "max-new-tokens",
     "max-rows",
     "metrics",
     "model",
     "output",
+    "port",
     "prompt",
     "prompts",
     "reward-model",
@@ -51,6 +58,7 @@ const KEPT: [&str; 20] = [
     "system",
     "task",
     "temperature",
+    "versus",
 ];
 
 /// An example of each command, by its words.
@@ -60,7 +68,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("plan", &["gradus plan run.yml", "gradus plan METHOD --model gpt2 --data rows.jsonl"]),
     (
         "compare",
-        &["gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/judge --max-steps 100"],
+        &["gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model --max-steps 100"],
     ),
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch"]),
     (
@@ -119,7 +127,7 @@ fn of_method(method: &MethodConfig) -> String {
         Need::Prompt => "prompts.jsonl",
         Need::Any | Need::Sft | Need::Unpaired | Need::Score | Need::Columns => "rows.jsonl",
     };
-    let reward = if method.is_online() { " --reward-model runs/judge" } else { "" };
+    let reward = if method.is_online() { " --reward-model runs/reward/model" } else { "" };
     format!("gradus {} --model gpt2 --data {rows}{reward} --max-steps 100", method.name())
 }
 
@@ -160,7 +168,11 @@ fn at(mut command: Command, path: &str) -> Command {
         Some(own) => format!("{example}\n\n{own}"),
         None => example,
     };
-    command.after_help(after)
+    let more = command.get_arguments().filter(|arg| arg.is_hide_short_help_set() && !arg.is_hide_set()).count();
+    match more {
+        0 => command.after_help(after),
+        _ => command.after_help(format!("{after}\n\n{more} more options: gradus {path} --help")).after_long_help(after),
+    }
 }
 
 #[cfg(test)]
