@@ -5,12 +5,16 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+/// How deep a message may be nested.
+const DEPTH_MAX: usize = 128;
+
 /// Reads a message.
 ///
 /// # Errors
 /// With what is wrong.
 pub fn read(bytes: &[u8]) -> Result<Value, String> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    reader.set_max_depth(DEPTH_MAX);
     Loose::deserialize(&mut reader).map(|loose| loose.0).map_err(|error| error.to_string())
 }
 

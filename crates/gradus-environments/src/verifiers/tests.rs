@@ -163,7 +163,7 @@ fn episodes_play_side_by_side_and_rows_may_hold_their_task_in_a_column() {
     let row = |n: u32| json!({ "prompt": "x", "task": { "n": n } }).as_object().cloned().expect("an object");
     let begin = |n: u32| environment.begin(&Start { row: row(n), ..start() }).expect("begun").episode;
     let mut episodes: Vec<_> = (1..=20).map(begin).collect();
-    for (n, episode) in (1..=20).zip(&mut episodes).rev() {
+    for (n, episode) in (1..=20).rev().zip(episodes.iter_mut().rev()) {
         assert_eq!(episode.prompt_ids(), Some(&[n][..]));
         let observation = episode.step_drawn(&Turn::default(), &drawn(&[n + 100])).expect("the end");
         assert_eq!(observation.reward, Some(1.0));
