@@ -68,7 +68,9 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("plan", &["gradus plan run.yml", "gradus plan METHOD --model gpt2 --data rows.jsonl"]),
     (
         "compare",
-        &["gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model --max-steps 100"],
+        &[
+            "gradus compare --methods all --model gpt2 --data pairs.jsonl --reward-model runs/reward/model --max-steps 100",
+        ],
     ),
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch"]),
     (

@@ -59,9 +59,9 @@ class SharedKeys(TypedDict, total=False):
     rollouts_server: Name
     """The address of the server, such as `http://localhost:8000`."""
     rollouts_kind: Literal["gradus", "vllm", "sglang"]
-    """What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`."""
+    """The kind of server: `gradus`, `vllm` or `sglang`. Default `vllm`."""
     rollouts_model: Name
-    """What the model is called at the server. Default: the first of its list."""
+    """The name of the model on the server. Default: the first of its list."""
     rollouts_shared: Name
     """A folder that this process and the server both see: adapters and weights go through it."""
     rollouts_shared_at_server: Name
@@ -82,8 +82,8 @@ class SharedKeys(TypedDict, total=False):
     """Multiply the loss with the ratio of the probabilities that the policy and the server give a completion. Default
     true (TRL)."""
     rollouts_importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-    """What has a ratio, a token or a sequence, and what happens to ratios beyond the bounds: they become the bounds
-    (`truncate`) or 0 (`mask`). Default `sequence_mask` (TRL)."""
+    """Whether each token or each sequence has a ratio, and what happens to ratios beyond the bounds: they become the
+    bounds (`truncate`) or 0 (`mask`). Default `sequence_mask` (TRL)."""
     rollouts_importance_sampling_clip_max: float
     """The upper bound of the ratio; null for none. Default 3 (TRL)."""
     rollouts_importance_sampling_clip_min: float
@@ -140,12 +140,12 @@ class SharedKeys(TypedDict, total=False):
     """Longest row in tokens, prompt and completion together; where an encoder reads the prompt, each of them. Default
     1024 (TRL)."""
     too_long: Literal["skip", "truncate"]
-    """What happens to longer rows. The default is the method's."""
+    """The treatment of longer rows. The default depends on the method, as in TRL."""
     max_prompt_length: int
     """Longest prompt in tokens that completions are sampled for; longer ones are cut. Default: none is cut, and one
     that leaves no room for a completion within `max_length` is left out."""
     prompt_truncation: Literal["left", "right"]
-    """At which side such prompts are cut. Default `left` (RL4LMs)."""
+    """The side at which such prompts are cut. Default `left` (RL4LMs)."""
     filter_drop_ties: bool
     """Leave out pairs that the data marks as ties: `margin` is 0, or both answers have the same score (`score_chosen`
     and `score_rejected`, `chosen_score` and `rejected_score`, `chosen_rating` and `rejected_rating`). Default false."""
@@ -178,7 +178,7 @@ class SharedKeys(TypedDict, total=False):
     wandb_entity: Name
     """The user or team that the project belongs to. Default: whoever uploads it."""
     wandb_name: Name
-    """What the run is called there. Default: the name of the run directory."""
+    """The name of the run there. Default: the name of the run directory."""
     eval_steps: int
     """Evaluate every so many steps; 0 only at the end; -1 never. Default 0."""
     eval_sample: int
@@ -188,7 +188,7 @@ class SharedKeys(TypedDict, total=False):
     """Metrics of completions beside their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md lists
     them). Methods that sample nothing in training sample for these. Default: none."""
     evaluation_post_process: Any
-    """What is done to completions before metrics see them. Default: nothing."""
+    """The change of completions before metrics read them. Default: none."""
     evaluation_max_new_tokens: int
     """Longest completion in tokens."""
     evaluation_min_new_tokens: int
@@ -220,8 +220,8 @@ class SharedKeys(TypedDict, total=False):
     """Diverse beam search: the beams are divided into this many groups, each a search of its own, in which a token is
     less likely that an earlier group has chosen in its place. It divides `num_beams`. Default 1."""
     evaluation_beams_diversity_penalty: float
-    """What a token's log-probability loses for every beam of an earlier group that has chosen it in the same place.
-    Above 0 where there are groups. Default 0."""
+    """The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same
+    position. Must be above 0 with groups. Default 0."""
     evaluation_samples: int
     """Completions of each held-out prompt; of a search the best ones. Default 1."""
     save_steps: int
@@ -276,8 +276,8 @@ class SharedKeys(TypedDict, total=False):
     """Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the
     prompt."""
     system_prompt: Name
-    """What the system says before every conversation that has no message of its own for it; rows that are no
-    conversations are refused then. Default: nothing."""
+    """The system message of every conversation that has none of its own. Rows that are not conversations are refused
+    then. Default: none."""
     transcripts_as_messages: bool
     """Read transcripts (`\\n\\nHuman: …\\n\\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat
     template renders. Default false: they are trained on as they are written."""
@@ -337,8 +337,8 @@ class OnlineKeys(SharedKeys, total=False):
     """The id that a completion of `max_new_tokens` ends with. Default: the one that the generation configuration of a
     model with an encoder forces, if any."""
     sampling_trained_logprobs: Literal["raw", "untempered", "processed"]
-    """Whose logprobs train: those of the model at the temperature (`raw`), those of the model itself, at temperature 1
-    whatever was sampled at (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from
+    """The log-probabilities in the loss: those of the model at the sampling temperature (`raw`), those at temperature 1
+    whatever the sampling temperature (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from
     (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and
     entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here
     except `repetition_penalty`. Default `raw` (TRL)."""
@@ -351,14 +351,15 @@ class OnlineKeys(SharedKeys, total=False):
     reward_classifier_label: Name
     """The label that is rewarded, by name or number. Default: the only one there is."""
     reward_classifier_value: Literal["logit", "probability", "log_odds"]
-    """What of it is the reward. Default: its probability; of a model that gives numbers of their own, the number."""
+    """The value of the label that becomes the reward. Default: its probability, or the number itself for a regression
+    model."""
     reward_classifier_text: Name
     """The text that is read: `{prompt}`, `{completion}`, `{reference}` and any column of the row stand in braces.
     Default: prompt and completion, one after the other."""
     reward_classifier_pair: Name
     """A second text that is read beside the first, such as a hypothesis beside its premise. Default: none."""
     reward_classifier_truncate: Literal["left", "right"]
-    """At which side what is longer than the classifier's positions is cut. Default: it is an error."""
+    """The side at which texts longer than the classifier's positions are cut. Default: such a text is an error."""
     reward_rule_length_target: int
     """The wanted length in tokens."""
     reward_rule_length_tolerance: int
@@ -406,17 +407,17 @@ class OnlineKeys(SharedKeys, total=False):
     """A metric of each completion (docs/metrics.md): the choice is the key, as in `rouge: {}`. Metrics without a value
     of one new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, and `spice` over `scene_graphs`."""
     reward_toxicity_scorer: Any
-    """Who says how toxic a text is; it reads the completion without its prompt."""
+    """The scorer of a completion's toxicity; it reads the completion without its prompt."""
     reward_toxicity_segments: Literal["whole", "sentence", "sub_sentence"]
-    """What is rewarded: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by how much
-    less toxic the text is with it than before it. Default `whole`."""
+    """The rewarded unit: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by the
+    decrease in toxicity from the text before it to the text with it. Default `whole`."""
     reward_command: str | Sequence[str]
     """An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line
     out."""
     reward_command_timeout_s: float
     """Seconds it may take for one batch of completions. Default 60."""
     reward_command_name: Name
-    """What the reward is logged as. Default `command`."""
+    """The name of the reward in the log. Default `command`."""
     reward_judge_url: Name
     """The endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is added."""
     reward_judge_model: Name
@@ -435,22 +436,22 @@ class OnlineKeys(SharedKeys, total=False):
     reward_judge_temperature: float
     """The temperature of the judge. Default 0."""
     reward_judge_record: Name
-    """Where answers are kept, so that no question is asked twice. Default: `judgements.jsonl` in the directory of the
-    run."""
+    """The file of the judge's answers; a question in it is not sent again. Default: `judgements.jsonl` in the directory
+    of the run."""
     reward_judge_requests_per_second: float
     """Requests a second at most, over all connections. Default 20."""
     reward_judge_connections: int
     """Requests under way at a time. Default 8."""
     reward_judge_retries: int
-    """How often a question is asked again after a refusal for now (429), an error of the server, a broken connection or
-    an answer without a verdict. Default 5."""
+    """How often a question is sent again after a temporary refusal (429), a server error, a broken connection or an
+    answer without a verdict. Default 5."""
     reward_judge_timeout_s: float
     """Seconds that one request may take. Default 60."""
     reward_code_tests: Name
     """The column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. One that
     ends without an exception is passed."""
     reward_code_value: Literal["all", "share"]
-    """What counts: `share` of the tests that are passed, or `all` of them (1 or 0). Default `all`."""
+    """The reward: the `share` of passed tests, or 1 if `all` pass and else 0. Default `all`."""
     reward_code_sandbox_python: Name
     """The interpreter. Default `python3`."""
     reward_code_sandbox_seconds: int
@@ -464,7 +465,8 @@ class OnlineKeys(SharedKeys, total=False):
     reward_mix: Any
     """A weighted sum of rewards."""
     environment: Any
-    """What answers the policy between its turns (online methods only; docs/environments.md): the choice is the key."""
+    """The environment that answers the policy between its turns (online methods only; docs/environments.md): its name
+    is the key."""
     tools: Any
     """Tools that the policy may call (online methods only; docs/environments.md). The model needs a chat template."""
     episode_max_turns: int
@@ -547,7 +549,7 @@ class RewardModelKeys(SharedKeys, total=False):
     `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are
     more."""
     truncation: Literal["left", "right"]
-    """At which side a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the
+    """The side at which a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the
     conversation, which holds the answer (`truncation_side` of transformers). Models with an encoder and a decoder leave
     such pairs out. Default `right`."""
 
@@ -581,16 +583,15 @@ class ClassifyKeys(SharedKeys, total=False):
     """Keys of `classify`."""
 
     task: Literal["single_label", "multi_label", "regression", "tokens"]
-    """What is learnt of a row. Default: what the start model's head says; of a model without one `single_label`."""
+    """The kind of label of a row. Default: that of the start model's head, or `single_label` if it has none."""
     labels: str | Sequence[str]
     """The labels, in the order of their numbers. Default: the start model's, where it knows all of the training rows;
     otherwise those of the training rows in alphabetical order."""
     label_column: Name
-    """The column with what is learnt. Default: `label`; of tokens the first that there is of `labels`, `tags`,
-    `ner_tags`."""
+    """The column of labels. Default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`."""
     ignored_label: Name
-    """Of tokens: the label of words of which nothing is learnt, such as `Ignore`. It is no label of the model's unless
-    `labels` names it. Default: none (null and −100 say so too)."""
+    """For tokens: the label of words without a loss, such as `Ignore`. It is no label of the model unless `labels`
+    names it. Default: none (null and −100 have the same meaning)."""
     negative_label: Name
     """The label that says that nothing was found, such as `O`: evaluations then also say how well anything else is told
     from it (`detection/…`), whatever it is. Default: none."""
@@ -600,9 +601,9 @@ class ClassifyKeys(SharedKeys, total=False):
     pair: Name
     """A second text that is read beside the first. Default: none."""
     truncate: Literal["left", "right"]
-    """At which side what is too long is cut, where it is cut. Default `right`."""
+    """The side at which long texts are cut, if they are cut. Default `right`."""
     class_weights: Any
-    """What the loss of labels is multiplied by; 1 for those that are not named. Default: none are."""
+    """Factors of the labels' losses; 1 for labels that are not named. Default: none."""
     balanced: bool
     """Weigh every label by N / (K · N_label) of the training rows, on top of `class_weights`. Default false."""
 
@@ -640,7 +641,7 @@ class DpoKeys(SharedKeys, total=False):
     loss_type: Literal["sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"] | Sequence[Literal["sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"]]
     """The loss on the log-ratios of policy and reference; several are added. Default `sigmoid`."""
     loss_weights: float | Sequence[float]
-    """What each loss of `loss_type` is multiplied with. Default: 1 each."""
+    """The weight of each loss of `loss_type`. Default: 1 each."""
     label_smoothing: float
     """The probability that a label is wrong (`sigmoid`, `robust`, `exo_pair`, `aot`, `aot_unpaired`). Default 0."""
     ld_alpha: float
@@ -723,7 +724,7 @@ class CpoKeys(SharedKeys, total=False):
     """Keys of `cpo`."""
 
     beta: float
-    """What differences of logprobs are multiplied with. Default 0.1 (TRL)."""
+    """The factor β of differences of log-probabilities. Default 0.1 (TRL)."""
     loss_type: Literal["sigmoid", "hinge", "ipo", "simpo"]
     """The loss on the logprobs of a pair. Default `sigmoid` (Xu et al. 2024)."""
     cpo_alpha: float
@@ -765,7 +766,7 @@ class SimpoKeys(SharedKeys, total=False):
     """Keys of `simpo`."""
 
     beta: float
-    """What differences of mean logprobs are multiplied with. Default 2 (Meng et al. 2024, on Llama 3 8B)."""
+    """The factor β of differences of mean log-probabilities. Default 2 (Meng et al. 2024, on Llama 3 8B)."""
     simpo_gamma: float
     """The margin γ by which the chosen completion is to be better. Default 1 (half of `beta`: Meng et al. 2024, on
     Llama 3 8B)."""
@@ -809,11 +810,11 @@ class KtoKeys(SharedKeys, total=False):
     beta: float
     """How strongly the policy is held to the reference. Default 0.1 (TRL; Ethayarajh et al. 2024)."""
     loss_type: Literal["kto", "apo_zero_unpaired"]
-    """What log-ratios are compared with. Default `kto`."""
+    """The loss. Default `kto`."""
     desirable_weight: float
-    """What the losses of desirable completions are multiplied with. Default 1 (TRL)."""
+    """The weight of the losses of desirable completions. Default 1 (TRL)."""
     undesirable_weight: float
-    """What the losses of undesirable completions are multiplied with. Default 1 (TRL)."""
+    """The weight of the losses of undesirable completions. Default 1 (TRL)."""
     reference_model: Name
     """The reference: a model directory. Default: the model training starts from."""
 
@@ -947,9 +948,9 @@ class PpoKeys(OnlineKeys, total=False):
     whiten_advantages: bool
     """Whether advantages are whitened. Default true (TRL)."""
     whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What the rewards' distances from their mean are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the rewards' distances from their mean. Default `unbiased` (TRL)."""
     whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What those of the advantages are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the advantages' distances from their mean. Default `unbiased` (TRL)."""
     whitening_center_rewards: bool
     """Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`:
     true)."""
@@ -1001,13 +1002,12 @@ class PpoKeys(OnlineKeys, total=False):
     critic_trunk: Literal["shared", "separate"]
     """Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL)."""
     critic_model: Name
-    """What a separate critic starts from: a model directory. Default: the reward model where there is one, else the
-    policy."""
+    """The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy."""
     critic_learning_rate: float
     """The critic's own learning rate. Default: the policy's."""
     critic_head: Literal["linear", "two_layer"]
-    """What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose
-    last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
+    """The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer
+    starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
     critic_freeze_trunk: bool
     """Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's
     `freeze_value_model`). Default false."""
@@ -1076,9 +1076,9 @@ class NlpoKeys(OnlineKeys, total=False):
     whiten_advantages: bool
     """Whether advantages are whitened. Default true (TRL)."""
     whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What the rewards' distances from their mean are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the rewards' distances from their mean. Default `unbiased` (TRL)."""
     whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What those of the advantages are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the advantages' distances from their mean. Default `unbiased` (TRL)."""
     whitening_center_rewards: bool
     """Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`:
     true)."""
@@ -1130,13 +1130,12 @@ class NlpoKeys(OnlineKeys, total=False):
     critic_trunk: Literal["shared", "separate"]
     """Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL)."""
     critic_model: Name
-    """What a separate critic starts from: a model directory. Default: the reward model where there is one, else the
-    policy."""
+    """The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy."""
     critic_learning_rate: float
     """The critic's own learning rate. Default: the policy's."""
     critic_head: Literal["linear", "two_layer"]
-    """What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose
-    last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
+    """The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer
+    starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
     critic_freeze_trunk: bool
     """Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's
     `freeze_value_model`). Default false."""
@@ -1216,9 +1215,9 @@ class A2cKeys(OnlineKeys, total=False):
     whiten_advantages: bool
     """Whether advantages are whitened. Default false (RL4LMs)."""
     whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What the rewards' distances from their mean are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the rewards' distances from their mean. Default `unbiased` (TRL)."""
     whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What those of the advantages are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the advantages' distances from their mean. Default `unbiased` (TRL)."""
     whitening_center_rewards: bool
     """Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`:
     true)."""
@@ -1252,13 +1251,12 @@ class A2cKeys(OnlineKeys, total=False):
     critic_trunk: Literal["shared", "separate"]
     """Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL)."""
     critic_model: Name
-    """What a separate critic starts from: a model directory. Default: the reward model where there is one, else the
-    policy."""
+    """The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy."""
     critic_learning_rate: float
     """The critic's own learning rate. Default: the policy's."""
     critic_head: Literal["linear", "two_layer"]
-    """What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose
-    last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
+    """The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer
+    starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
     critic_freeze_trunk: bool
     """Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's
     `freeze_value_model`). Default false."""
@@ -1307,7 +1305,7 @@ class TrpoKeys(OnlineKeys, total=False):
     cg_damping: float
     """Added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs)."""
     line_search_shrinking_factor: float
-    """What a step that is too long is multiplied by. Default 0.8 (RL4LMs)."""
+    """The factor that shortens a step that is too long. Default 0.8 (RL4LMs)."""
     line_search_max_iter: int
     """How many lengths of the step are tried. Default 10 (RL4LMs)."""
     critic_updates: int
@@ -1323,9 +1321,9 @@ class TrpoKeys(OnlineKeys, total=False):
     whiten_advantages: bool
     """Whether advantages are whitened. Default true (RL4LMs)."""
     whitening_rewards: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What the rewards' distances from their mean are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the rewards' distances from their mean. Default `unbiased` (TRL)."""
     whitening_advantages: Literal["unbiased", "biased", "deviation", "biased_deviation", "root_of_deviation"]
-    """What those of the advantages are divided by. Default `unbiased` (TRL)."""
+    """The divisor of the advantages' distances from their mean. Default `unbiased` (TRL)."""
     whitening_center_rewards: bool
     """Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`:
     true)."""
@@ -1357,13 +1355,12 @@ class TrpoKeys(OnlineKeys, total=False):
     critic_trunk: Literal["shared", "separate"]
     """Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL)."""
     critic_model: Name
-    """What a separate critic starts from: a model directory. Default: the reward model where there is one, else the
-    policy."""
+    """The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy."""
     critic_learning_rate: float
     """The critic's own learning rate. Default: the policy's."""
     critic_head: Literal["linear", "two_layer"]
-    """What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose
-    last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
+    """The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer
+    starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL)."""
     critic_freeze_trunk: bool
     """Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's
     `freeze_value_model`). Default false."""
@@ -1422,8 +1419,8 @@ class GrpoKeys(OnlineKeys, total=False):
     """Whether the KL term is multiplied by the importance ratio, which makes its gradient that of the reverse KL.
     Default true (TRL)."""
     importance_sampling_level: Literal["token", "sequence"]
-    """What has an importance ratio: a token, or a sequence with the geometric mean of its tokens' (GSPO). Default
-    `token` (TRL)."""
+    """The unit of the importance ratio: a token, or a sequence with the geometric mean of its tokens' ratios (GSPO).
+    Default `token` (TRL)."""
     loss_type: Literal["grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
     """The loss of tokens, and its reduction. Default `dapo` (TRL)."""
     sapo_temperature_pos: float
@@ -1439,9 +1436,9 @@ class GrpoKeys(OnlineKeys, total=False):
     vespo_lambda_neg: float
     """Rate of `vespo`'s weight there. Default 2 (TRL)."""
     baseline: Literal["group_mean", "leave_one_out"]
-    """What a reward is compared with. Default `group_mean` (TRL)."""
+    """The baseline of a reward. Default `group_mean` (TRL)."""
     scale_rewards: Literal["group", "batch", "none"]
-    """What advantages are divided by. Default `group` (TRL)."""
+    """The divisor of advantages. Default `group` (TRL)."""
     mask_truncated_completions: bool
     """Leave completions without a stop id out of the loss. Default false (TRL)."""
     missing_eos_penalty: float
@@ -1503,7 +1500,8 @@ class RlooKeys(OnlineKeys, total=False):
     clip_range_high: float
     """Upper clip range: 1 + clip_range_high. Default: `clip_range`."""
     kl_coefficient: float
-    """What the reward loses of the KL (k1, summed over the completion); 0 needs no reference. Default 0.05 (TRL)."""
+    """The weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference.
+    Default 0.05 (TRL)."""
     normalize_advantages: bool
     """Whether advantages are normalised over the batch. Default false (TRL)."""
     reward_clip_range: float | Sequence[float]

@@ -132,7 +132,7 @@ const FOREIGN: &[Foreign] = &[
     same(&["gamma"], "method.*.discount"),
     same(&["lam", "lambda", "gae_lam"], "method.*.gae_lambda"),
     same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], "method.*.kl.coefficient"),
-    noted(&["beta"], "method.*.kl_coefficient", "of methods that sample; preferences have a `beta`"),
+    noted(&["beta"], "method.*.kl_coefficient", "of methods that sample; those on preferences have `--beta`"),
     same(&["target_kl_value", "kl_target"], "method.*.kl.target"),
     same(&["ref_model", "ref_model_name", "reference_model_path"], "method.*.reference_model"),
     same(&["reward_model_path", "reward_model_name_or_path"], "reward.model"),
@@ -172,10 +172,10 @@ pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option
     };
     let note = if found.note.is_empty() { String::new() } else { format!(" ({})", found.note) };
     let only = match (key.contains(".*."), spelling, method) {
-        (true, Spelling::Flag, None) => " of the methods that have it",
+        (true, Spelling::Flag, None) => ", for methods that have it",
         _ => "",
     };
-    Some(format!("it is `{place}`{only} here{note}"))
+    Some(format!("it is `{place}` here{only}{note}"))
 }
 
 #[cfg(test)]
