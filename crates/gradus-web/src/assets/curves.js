@@ -122,7 +122,8 @@ function picture(of, width, height, isSmall) {
   const level = (value) => (log.checked ? Math.log10(value) : value);
   const range = (list) => {
     const [low, high] = list.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
-    if (low !== high) return [low, high];
+    // Values that differ by rounding alone are one value: no tick fits between them.
+    if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) return [low, high];
     const room = Math.abs(low) * 0.1 || 1;
     return [low - room, high + room];
   };

@@ -262,14 +262,24 @@ mod tests {
         markdown(text).into_string()
     }
 
-    /// The names of all tags of a page, and its attributes.
+    /// The names of all tags of a page, and of its attributes.
     fn tags(page: &str) -> (Vec<String>, Vec<String>) {
         let (mut names, mut attributes) = (Vec::new(), Vec::new());
         for part in page.split('<').skip(1) {
-            let tag = part.split('>').next().unwrap_or_default();
-            let mut words = tag.split_whitespace();
-            names.push(words.next().unwrap_or_default().trim_start_matches('/').to_owned());
-            attributes.extend(words.filter_map(|word| word.split_once('=')).map(|(name, _)| name.to_owned()));
+            let mut rest = part.trim_start_matches('/');
+            let end = rest.find([' ', '>']).expect("a tag ends");
+            names.push(rest[..end].to_owned());
+            rest = &rest[end..];
+            // Values are in quotes, which they do not have themselves.
+            while let Some(after) = rest.strip_prefix(' ') {
+                let end = after.find(['=', ' ', '>']).expect("a name ends");
+                attributes.push(after[..end].to_owned());
+                rest = &after[end..];
+                if let Some(value) = rest.strip_prefix("=\"") {
+                    rest = value.split_once('"').expect("a value ends").1;
+                }
+            }
+            assert!(rest.starts_with('>'), "{part}");
         }
         (names, attributes)
     }
@@ -409,6 +419,7 @@ mod tests {
             "tabindex",
             "role",
             "aria-label",
+            "data-copy",
             "type",
             "display",
             "alttext",

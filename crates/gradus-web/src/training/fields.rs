@@ -61,7 +61,7 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
         return None;
     }
     match spec.name.as_str() {
-        "model" | "reference-model" => return Some(Takes::Model),
+        "model" | "reference-model" | "teacher-model" => return Some(Takes::Model),
         "reward-model" => return Some(Takes::Reward),
         "data" | "eval-data" | "test-data" => return Some(Takes::Data),
         "task" | "eval-task" | "test-task" => return Some(Takes::Task),

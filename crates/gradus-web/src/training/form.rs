@@ -142,7 +142,9 @@ pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (Asked, Vec<S
             Some(list) => list.replace(", ", ","),
             None => value,
         };
-        let known = fields.iter().find(|(spec, _)| spec.key == key.path);
+        // A file of rows is written as `data: FILE`, which is short for `data: { from: FILE }`.
+        let is_it = |spec: &FlagSpec| spec.key.strip_suffix(".from").unwrap_or(&spec.key) == key.path;
+        let known = fields.iter().find(|(spec, _)| is_it(spec));
         let value = known.and_then(|(_, takes)| match takes {
             Takes::Model | Takes::Reward | Takes::Data => lists.name(*takes, Path::new(&value)).map(str::to_owned),
             Takes::Mix => None,

@@ -43,7 +43,7 @@ fn answers_are_rendered_and_code_is_copied() {
         ("strong", 1),
         ("ol > li", 2),
         ("table tbody tr", 2),
-        ("figure.code .code-word", 2),
+        ("figure.code .code-word", 4),
         ("math", 2),
         ("a[href='https://tea.example/'][rel~=noopener]", 1),
     ] {

@@ -118,7 +118,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     let page = browser.text("main");
     assert!(page.contains("learning_rate") && page.contains("2e-5") && !page.contains("max_steps"), "{page}");
     assert_eq!(browser.eval("document.querySelectorAll('#values tbody tr').length"), 40);
-    browser.eval("document.querySelector('.curves details').open = true");
+    browser.eval("document.getElementById('values').closest('details').open = true");
     assert_eq!(browser.text("#values tbody tr:last-child td:first-child"), "40");
     let raw = browser.text("#values tbody tr:last-child td:last-child");
     browser.eval(

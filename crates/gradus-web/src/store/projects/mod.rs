@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use super::sessions::sum;
 use super::{Store, now};
-use crate::annotate::answer::Answer;
 use crate::annotate::foreign::Imported;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::shown::Shown;
