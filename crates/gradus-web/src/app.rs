@@ -10,6 +10,7 @@ use crate::failed::Failed;
 use crate::guard::Guard;
 use crate::guesses::Guesses;
 use crate::models::Models;
+use crate::rich::Rich;
 use crate::runs::Cache;
 use crate::serving::Changing;
 use crate::store::Store;
@@ -36,6 +37,8 @@ pub struct App {
     pub tinker: Option<crate::tinker::Training>,
     /// What people did.
     pub store: Store,
+    /// Answers as pages show them.
+    pub rich: Rich,
     /// Who gave wrong tokens.
     pub guesses: Guesses,
 }

@@ -11,13 +11,16 @@ use crate::app::App;
 
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
 
 /// What there is: path, kind, content.
 const FILES: &[(&str, &str, &str)] = &[
     ("/assets/style.css", CSS, include_str!("assets/style.css")),
+    ("/assets/icon.svg", SVG, include_str!("assets/icon.svg")),
     ("/assets/page.js", JS, include_str!("assets/page.js")),
     ("/assets/saving.js", JS, include_str!("assets/saving.js")),
     ("/assets/annotate.js", JS, include_str!("assets/annotate.js")),
+    ("/assets/form.js", JS, include_str!("assets/form.js")),
     ("/assets/curves.js", JS, include_str!("assets/curves.js")),
     ("/assets/run.js", JS, include_str!("assets/run.js")),
     ("/assets/making.js", JS, include_str!("assets/making.js")),

@@ -30,6 +30,11 @@ impl Html {
         self.0
     }
 
+    /// How many bytes it has.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -24,7 +24,10 @@ mod judge;
 mod models;
 mod openai;
 mod page;
+mod parts;
 mod passing;
+mod ranking;
+mod rich;
 mod runs;
 mod server;
 mod serving;
@@ -34,9 +37,10 @@ mod training;
 mod within;
 mod worth;
 
+pub use agreement::ranking::{Share, Strength, Versus};
 pub use annotate::export::Form;
 pub use annotate::foreign::Tool;
-pub use annotate::stats::{Agreement, Claim, Number, Share, Stats, Strength, Versus, Work};
+pub use annotate::stats::{Agreement, Claim, Number, Stats, Work};
 pub use annotate::terminal::{
     Answering, NewProject, Overview, export_project, import_project, invite, new_project, project_overview,
     project_stats, projects, release_tasks, remove_project,

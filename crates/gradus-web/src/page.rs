@@ -47,7 +47,7 @@ impl Page<'_> {
             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
             "<meta name=\"color-scheme\" content=\"light dark\">\n"
             "<meta name=\"csrf\" content=\"" (session.csrf) "\">\n<title>" (title) " · gradus</title>\n"
-            "<link rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/assets/style.css\">\n"
+            "<link rel=\"icon\" href=\"/assets/icon.svg\" type=\"image/svg+xml\">\n<link rel=\"stylesheet\" href=\"/assets/style.css\">\n"
             (styles) (scripts)
             "</head>\n<body>\n" (head(Some(place))) "<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
         ];

@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::guesses::Guesses;
 use crate::models::{Computing, Models};
+use crate::rich::Rich;
 use crate::serving::Changing;
 use crate::store::Store;
 use crate::tinker::TrainingOptions;
@@ -134,7 +135,8 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
         options.training_api.map(|of| tinker::Training::open(&folder, Arc::clone(&models), options.computing, of));
     let tinker = tinker.transpose()?;
     let (store, runs, guesses) = (Store::open(&folder)?, runs::Cache::default(), Guesses::default());
-    Ok(App { guard, store, models, runs, training, changing, tinker, folder, guesses })
+    let rich = Rich::default();
+    Ok(App { guard, store, models, runs, training, changing, tinker, folder, rich, guesses })
 }
 
 fn routes(app: Arc<App>) -> Router {

@@ -6,6 +6,7 @@
 mod alpha;
 mod bradley_terry;
 mod kappa;
+pub mod ranking;
 mod spans;
 
 pub use alpha::{Level, alpha};

@@ -14,6 +14,7 @@ pub mod stats;
 pub mod task;
 pub mod terminal;
 mod train;
+mod turns;
 pub mod words;
 
 use std::sync::Arc;

@@ -6,11 +6,14 @@ use super::answer::{Answer, Marked, Rank, pair_name, pairs};
 use super::export::Form;
 use super::labels::{Asked, BUILT_IN, LabelSet};
 use super::shown::Shown;
-use super::stats::{Claim, Number, Share, Stats, Versus};
+use super::stats::{Claim, Number, Stats};
 use super::task::Task;
+use super::turns;
 use crate::html;
 use crate::html::Html;
 use crate::page::{Page, Place};
+use crate::parts::{table, tile};
+use crate::ranking;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
 use crate::training::{Making as Begun, Standing};
@@ -259,7 +262,7 @@ fn frame(project: &Project, task: &Task, places: &(String, String), head: Html, 
     html![
         (head) (instructions(labels))
         "<div class=\"work" (wide) "\" data-task=\"" (places.0) "\" data-next=\"" (places.1) "\">\n"
-        "<section class=\"given\" aria-label=\"Question\">\n<h2>Question</h2>\n<p class=\"text\" dir=\"auto\">" (task.question) "</p>\n" (reference) "</section>\n"
+        "<section class=\"given\" aria-label=\"Question\">\n<h2>Question</h2>\n" (turns::question(&task.question)) (reference) "</section>\n"
         (said) (passages)
         "<section class=\"asked\" aria-label=\"Your answer\">\n<div id=\"asked\"></div>\n"
         "<div class=\"field\"><label for=\"feedback\">Comment (optional)</label><textarea id=\"feedback\" rows=\"2\" dir=\"auto\"></textarea></div>\n"
@@ -448,60 +451,6 @@ fn number(value: &Number) -> Html {
     }
 }
 
-fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {
-    // A name with `#` is of a column of numbers.
-    let head = |head: &&'static str| match head.strip_prefix('#') {
-        Some(head) => html!["<th scope=\"col\" class=\"number\">" (head) "</th>"],
-        None => html!["<th scope=\"col\">" (*head) "</th>"],
-    };
-    let heads: Vec<Html> = heads.iter().map(head).collect();
-    html![
-        "<h2>" (name) "</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" (name) "\"><table>\n<thead><tr>" (heads)
-        "</tr></thead>\n<tbody>\n" (rows) "</tbody>\n</table></div>\n"
-    ]
-}
-
-/// A share in percent with its interval.
-fn percent(share: &Share) -> Html {
-    let of = |value: f64| format!("{:.0}", 100.0 * value);
-    let (low, high) = share.interval;
-    html![(of(share.value)) " % <span class=\"soft small\">(" (of(low)) "–" (of(high)) ")</span>"]
-}
-
-/// Wins, ties and losses of two models as one bar.
-fn bar(versus: &Versus) -> Html {
-    let (win, tie) = (100.0 * versus.win.value, 100.0 * versus.tie.value);
-    let number = |value: f64| format!("{value:.2}");
-    html![
-        "<svg class=\"split\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"split-win\" x=\"0\" width=\"" (number(win))
-        "\" height=\"8\"/><rect class=\"split-tie\" x=\"" (number(win)) "\" width=\"" (number(tie)) "\" height=\"8\"/><rect class=\"split-loss\" x=\""
-        (number(win + tie)) "\" width=\"" (number(100.0 - win - tie)) "\" height=\"8\"/></svg>"
-    ]
-}
-
-/// The comparisons of models, two at a time.
-fn comparisons(stats: &Stats) -> Html {
-    if stats.comparisons.is_empty() {
-        return Html::new();
-    }
-    let row = |of: &Versus| {
-        html![
-            "<tr><td>" (of.one) "</td><td>" (of.other) "</td><td class=\"number\">" (of.votes) "</td><td>" (bar(of)) "</td><td class=\"number\">"
-            (percent(&of.win)) "</td><td class=\"number\">" (percent(&of.tie)) "</td><td class=\"number\">" (percent(&of.loss)) "</td></tr>\n"
-        ]
-    };
-    let heads = html![
-        "<th scope=\"col\">Model</th><th scope=\"col\">Against</th><th scope=\"col\" class=\"number\">Votes</th><td></td>"
-        "<th scope=\"col\" class=\"number\">Wins</th><th scope=\"col\" class=\"number\">Ties</th><th scope=\"col\" class=\"number\">Losses</th>"
-    ];
-    html![
-        "<h2>Comparisons</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Comparisons\"><table>\n<thead><tr>" (heads)
-        "</tr></thead>\n<tbody>\n" (stats.comparisons.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
-        "<p class=\"small soft\">In brackets are 95 % intervals (Wilson). Each vote counts once. Votes on the same task depend on each other, "
-        "so with several people a task the true intervals are wider.</p>\n"
-    ]
-}
-
 /// Tasks that people have open.
 fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner: bool) -> Html {
     if claims.is_empty() {
@@ -530,13 +479,6 @@ fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner:
     ]
 }
 
-/// A number with what it counts.
-fn tile(name: &'static str, value: Html, note: &'static str) -> Html {
-    html![
-        "<div class=\"tile\"><span class=\"soft small\">" (name) "</span><strong>" (value) "</strong><span class=\"soft small\">" (note) "</span></div>\n"
-    ]
-}
-
 /// The results of a project. `waiting` tasks need a decision; `train` leads to training.
 pub fn results(
     session: &Session,
@@ -558,21 +500,6 @@ pub fn results(
         .span_f1
         .as_ref()
         .map(|f1| html!["<p>F1 of marked characters over all pairs of people: " (number(f1)) "</p>\n"]);
-    let strength = |of: &super::stats::Strength| {
-        let (low, high) = of.interval;
-        html!["<tr><td>" (of.model) "</td><td class=\"number\">" (format!("{:.3}", of.log_strength)) "</td><td class=\"number\">" (format!("{low:.3} to {high:.3}")) "</td></tr>\n"]
-    };
-    let models = match (stats.models.is_empty(), stats.models_undefined) {
-        (true, None) => Html::new(),
-        (true, Some(why)) => {
-            html!["<p class=\"soft\">There is no ranking of the models (Bradley–Terry): " (why) ".</p>\n"]
-        }
-        (false, _) => table(
-            "Ranking (Bradley–Terry)",
-            &["Model", "#Log-strength", "#95 % interval"],
-            stats.models.iter().map(strength).collect(),
-        ),
-    };
     let share = |of: &'static str, share: &Number| html!["<tr><td>" (of) "</td><td class=\"number\">" (number(share)) "</td></tr>\n"];
     let bias = match project.labels.comparison {
         true => table(
@@ -628,7 +555,7 @@ pub fn results(
     };
     let body = html![
         "<nav class=\"task-head\" aria-label=\"Project\"><a href=\"/annotate\">Projects</a> <a href=\"/annotate/" (project.name) "\">Annotate</a></nav>\n"
-        (tiles) (decide) (comparisons(stats)) (models) (people) (in_progress(session, project, &stats.claims, is_owner))
+        (tiles) (decide) (ranking::comparisons(&stats.comparisons)) (ranking::models(&stats.models, stats.models_undefined)) (people) (in_progress(session, project, &stats.claims, is_owner))
         (table("Agreement", &["On", "#Items", "#Same", "#Cohen’s κ", "#Fleiss’ κ", "#Krippendorff’s α"], agreement.collect())) (spans) (bias) (train) (download)
     ];
     let title = format!("Results of {}", project.name);

@@ -1,13 +1,14 @@
 //! The results of a project: who did how much, how far people agree, which models they prefer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gradus::Result;
 use serde::Serialize;
 
 use super::answer::{Rank, pair_name, pairs};
 use super::task::Task;
-use crate::agreement::{Defined, Level, Span, alpha, bradley_terry, cohen, fleiss, raw, span_f1};
+use crate::agreement::ranking::{self, Outcome, Strength, Versus, Vote};
+use crate::agreement::{Defined, Level, Span, alpha, cohen, fleiss, raw, span_f1};
 use crate::store::Store;
 use crate::store::projects::{Annotation, Project, State};
 
@@ -75,47 +76,6 @@ pub struct Claim {
     pub holds: bool,
 }
 
-/// A share with its 95 % interval.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Share {
-    /// The share, 0 to 1.
-    pub value: f64,
-    /// Wilson's score interval.
-    pub interval: (f64, f64),
-}
-
-impl Share {
-    /// `count` of `of`, which is not 0.
-    ///
-    /// Wilson's interval (Wilson 1927; Brown, Cai and DasGupta 2001, equation 4), with z = 1.96:
-    /// (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
-    fn of(count: usize, of: usize) -> Self {
-        const Z: f64 = 1.959_963_984_540_054;
-        let (n, value) = (of as f64, count as f64 / of as f64);
-        let middle = value + Z * Z / (2.0 * n);
-        let reach = Z * (value * (1.0 - value) / n + Z * Z / (4.0 * n * n)).sqrt();
-        let end = |at: f64| (at / (1.0 + Z * Z / n)).clamp(0.0, 1.0);
-        Self { value, interval: (end(middle - reach), end(middle + reach)) }
-    }
-}
-
-/// Two models that people compared.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Versus {
-    /// A model.
-    pub one: String,
-    /// The model that it was compared with.
-    pub other: String,
-    /// Votes.
-    pub votes: usize,
-    /// How often the first model was better.
-    pub win: Share,
-    /// How often neither was.
-    pub tie: Share,
-    /// How often the other model was better.
-    pub loss: Share,
-}
-
 /// What someone did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Work {
@@ -152,17 +112,6 @@ pub struct Agreement {
     pub alpha: Number,
 }
 
-/// A model's strength.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Strength {
-    /// The model.
-    pub model: String,
-    /// The logarithm of its strength; they sum to 0.
-    pub log_strength: f64,
-    /// The 95 % interval.
-    pub interval: (f64, f64),
-}
-
 /// The stats of a project.
 ///
 /// # Errors
@@ -172,7 +121,9 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     let tasks = store.projects().tasks(project.id)?;
     let done: Vec<&Annotation> = all.iter().filter(|said| said.state == State::Done).collect();
     let per_task = |number: usize| done.iter().filter(|said| said.task == number).count();
-    let (models, models_undefined) = strengths(&done, &tasks);
+    let votes = votes(&done, &tasks);
+    let named = tasks.iter().flat_map(|task| &task.models).map(String::as_str).collect();
+    let (models, models_undefined) = ranking::strengths(&named, &votes);
     let marks = !project.labels.spans.is_empty();
     Ok(Stats {
         tasks: project.tasks,
@@ -182,7 +133,7 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
         people: people(&all, &tasks),
         agreement: agreement(project, &done, &tasks),
         span_f1: marks.then(|| spans(&done).into()),
-        comparisons: comparisons(&done, &tasks),
+        comparisons: ranking::comparisons(&votes),
         models,
         models_undefined,
         left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
@@ -203,31 +154,21 @@ fn claims(project: &Project, all: &[Annotation]) -> Vec<Claim> {
     open.map(|said| Claim { task: said.task, person: said.person.clone(), holds: project.holds(said) }).collect()
 }
 
-/// Wins, ties and losses of every two models, by name.
-fn comparisons(done: &[&Annotation], tasks: &[Task]) -> Vec<Versus> {
-    let mut counts: BTreeMap<(&String, &String), [usize; 3]> = BTreeMap::new();
-    for said in done {
+/// How two models did against each other, wherever the data names them and somebody compared them.
+fn votes<'t>(done: &[&Annotation], tasks: &'t [Task]) -> Vec<Vote<'t>> {
+    let of = |said: &&Annotation| {
         let models = &tasks[said.task - 1].models;
-        for pair in pairs(models.len()) {
-            let Some(rank) = said.answer.ranks.get(&pair_name(pair)) else { continue };
-            let (one, other) = (&models[pair.0], &models[pair.1]);
-            if one == other {
-                continue;
-            }
-            let of = match (rank, one < other) {
-                (Rank::Tie | Rank::Bad, _) => 1,
-                (Rank::First, true) | (Rank::Second, false) => 0,
-                (Rank::Second, true) | (Rank::First, false) => 2,
+        let vote = |pair: (usize, usize)| {
+            let outcome = match said.answer.ranks.get(&pair_name(pair))? {
+                Rank::First => Outcome::First,
+                Rank::Tie | Rank::Bad => Outcome::Tie,
+                Rank::Second => Outcome::Second,
             };
-            counts.entry((one.min(other), one.max(other))).or_default()[of] += 1;
-        }
-    }
-    let versus = |((one, other), [win, tie, loss]): ((&String, &String), [usize; 3])| {
-        let votes = win + tie + loss;
-        let [win, tie, loss] = [win, tie, loss].map(|count| Share::of(count, votes));
-        Versus { one: one.clone(), other: other.clone(), votes, win, tie, loss }
+            Some(Vote { one: models[pair.0].as_str(), other: models[pair.1].as_str(), outcome })
+        };
+        pairs(models.len()).into_iter().filter_map(vote).collect::<Vec<_>>()
     };
-    counts.into_iter().map(versus).collect()
+    done.iter().flat_map(of).collect()
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -347,47 +288,6 @@ fn spans(done: &[&Annotation]) -> Defined {
     if both.is_empty() { Err("no task was marked by two") } else { span_f1(both) }
 }
 
-/// Models by strength; a tie is half a win of each.
-fn strengths(done: &[&Annotation], tasks: &[Task]) -> (Vec<Strength>, Option<&'static str>) {
-    let names: BTreeSet<&String> = tasks.iter().flat_map(|task| &task.models).collect();
-    let at: BTreeMap<&String, usize> = names.iter().enumerate().map(|(i, name)| (*name, i)).collect();
-    let mut wins = vec![vec![0.0; at.len()]; at.len()];
-    let mut met = false;
-    for said in done {
-        let task = &tasks[said.task - 1];
-        for pair in pairs(task.models.len()) {
-            let Some(rank) = said.answer.ranks.get(&pair_name(pair)) else { continue };
-            let (one, other) = (at[&task.models[pair.0]], at[&task.models[pair.1]]);
-            if one == other {
-                continue;
-            }
-            met = true;
-            let share = match rank {
-                Rank::First => 1.0,
-                Rank::Tie | Rank::Bad => 0.5,
-                Rank::Second => 0.0,
-            };
-            wins[one][other] += share;
-            wins[other][one] += 1.0 - share;
-        }
-    }
-    if !met {
-        return (Vec::new(), None);
-    }
-    let found = match bradley_terry(&wins) {
-        Ok(found) => found,
-        Err(why) => return (Vec::new(), Some(why)),
-    };
-    let of = |(i, name): (usize, &&String)| Strength {
-        model: (*name).clone(),
-        log_strength: found.log_strengths[i],
-        interval: found.interval(i),
-    };
-    let mut models: Vec<Strength> = names.iter().enumerate().map(of).collect();
-    models.sort_by(|a, b| b.log_strength.total_cmp(&a.log_strength));
-    (models, None)
-}
-
 /// The share of pairs with a preferred answer for which `holds`, of those for which that is known. Its last argument is whether the
 /// first answer of the pair is preferred.
 fn preferred(
@@ -417,6 +317,8 @@ fn preferred(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::answer::Answer;
     use super::super::labels::LabelSet;
     use super::*;
@@ -477,20 +379,5 @@ mod tests {
         assert_eq!(found.people[1].fast, 0, "a third of the median, 6 s, is 2 s");
         assert_eq!(found.people[0].median_seconds, Number::Value(10.0));
         assert!(matches!(found.left_preferred, Number::Value(_)) && found.span_f1.is_none());
-    }
-
-    /// scipy 1.17.1: `binomtest(k, n).proportion_ci(method="wilson")`.
-    #[test]
-    fn intervals_are_wilsons() {
-        for (count, of, low, high) in [
-            (2, 2, 0.342_380_227_506_653_03, 1.0),
-            (0, 7, 0.0, 0.354_330_435_066_687_43),
-            (4, 8, 0.215_216_062_213_877_5, 0.784_783_937_786_122_4),
-            (1, 8, 0.022_417_491_450_056_67, 0.470_888_182_212_853_5),
-            (37, 120, 0.232_727_369_889_163_3, 0.395_829_977_238_006_7),
-        ] {
-            let (a, b) = Share::of(count, of).interval;
-            assert!((a - low).abs() < 1e-9 && (b - high).abs() < 1e-9, "{count} of {of}: {a} to {b}");
-        }
     }
 }

@@ -113,14 +113,33 @@ fn text(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Array(messages) => {
             let said = |message: &Value| {
-                let (role, content) = (message.get("role")?.as_str()?, message.get("content")?.as_str()?);
-                Some(if messages.len() == 1 { content.to_owned() } else { format!("{role}: {content}") })
+                let role = message.get("role")?.as_str()?;
+                let content = message.get("content").and_then(Value::as_str);
+                let calls: Vec<String> = calls(message);
+                let parts: Vec<&str> = content.into_iter().chain(calls.iter().map(String::as_str)).collect();
+                let content = (!parts.is_empty()).then(|| parts.join("\n"))?;
+                Some(if messages.len() == 1 { content } else { format!("{role}: {content}") })
             };
             let said: Option<Vec<String>> = messages.iter().map(said).collect();
             said.filter(|said| !said.is_empty()).map(|said| said.join("\n\n"))
         }
         _ => None,
     }
+}
+
+/// The calls of tools in a message, as lines of text.
+fn calls(message: &Value) -> Vec<String> {
+    let line = |call: &Value| {
+        let function = call.get("function").unwrap_or(call);
+        let arguments = match function.get("arguments") {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => String::new(),
+        };
+        Some(format!("Call of {}: {arguments}", function.get("name")?.as_str()?))
+    };
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    calls.into_iter().flatten().filter_map(line).collect()
 }
 
 /// The question with which both answers of a pair begin, and the answers without it; `None` for a row that is no pair.

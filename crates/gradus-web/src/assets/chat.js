@@ -134,12 +134,6 @@ stop.addEventListener("click", () => going && going.abort());
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && going) going.abort();
-  // Enter sends; with a touch keyboard, which has no other key for it, it starts a new line.
-  const sends = event.ctrlKey || event.metaKey || (!event.shiftKey && !matchMedia("(pointer: coarse)").matches);
-  if (event.key === "Enter" && event.target === field && sends && !event.isComposing) {
-    event.preventDefault();
-    form.requestSubmit();
-  }
   const writes = event.target.closest("input, textarea, select, [contenteditable]");
   if (writes || event.ctrlKey || event.metaKey || event.altKey || !/^[1-4]$/.test(event.key)) return;
   const groups = thread.querySelectorAll(".votes");
@@ -191,10 +185,12 @@ async function tokens(turn, button) {
     const text = answer.querySelector(".text");
     if (shown) {
       if (text.before) text.replaceChildren(...text.before);
+      text.classList.toggle("rich", Boolean(text.isRich));
       continue;
     }
     const response = await fetch(`${base}/tokens/${answer.dataset.message}`);
     text.before = [...text.childNodes];
+    text.isRich = text.classList.contains("rich");
     const spans = (await response.json()).map(([said, logprob, likeliest]) => {
       const span = element("span", "token", said);
       const step = Math.min(4, Math.floor(-logprob));
@@ -205,7 +201,9 @@ async function tokens(turn, button) {
       ].join("\n");
       return span;
     });
-    if (spans.length) text.replaceChildren(...spans);
+    if (!spans.length) continue;
+    text.classList.remove("rich");
+    text.replaceChildren(...spans);
   }
 }
 
@@ -222,29 +220,30 @@ function colour(answer, button) {
   for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
 }
 
-const about = element("div", "about");
-about.hidden = true;
-document.body.append(about);
-
-/** Tells of the token under the pointer. */
-thread.addEventListener("pointerover", (event) => {
-  const token = event.target.closest(".token");
-  about.hidden = !token;
-  if (!token) return;
-  about.textContent = visible(token.dataset.about);
-  const place = token.getBoundingClientRect();
-  about.style.left = `${Math.max(8, Math.min(place.left, innerWidth - about.offsetWidth - 8))}px`;
-  about.style.top = `${place.bottom + 4}px`;
-});
-thread.addEventListener("pointerleave", () => {
-  about.hidden = true;
-});
+/** Puts a text on the clipboard. Where the browser does not allow that, what shows it is selected. */
+async function copy(text, shown) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {
+    getSelection().selectAllChildren(shown);
+    say("Press Ctrl C to copy the selected text.");
+  }
+}
 
 thread.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   const turn = button.closest("article");
   if (button.dataset.edit) edit(turn);
+  if (button.dataset.copy !== undefined) {
+    const code = button.closest("figure").querySelector("code");
+    copy(code.textContent, code);
+  }
+  if (button.dataset.copyAnswer !== undefined) {
+    const text = turn.querySelector(".answer .text");
+    copy(text.dataset.source, text);
+  }
   if (button.dataset.answer) attempt(() => answer(Number(button.dataset.answer)));
   if (button.dataset.part !== undefined) colour(button.closest(".answer"), button);
   if (button.dataset.tokens !== undefined) attempt(() => tokens(turn, button));
@@ -262,3 +261,10 @@ thread.addEventListener("click", (event) => {
     });
   }
 });
+
+// Who wrote the first message on the page before wants it answered.
+if (location.hash === "#answer") {
+  history.replaceState(null, "", location.pathname);
+  const button = thread.querySelector("button[data-answer]");
+  if (button) button.click();
+}

@@ -1,5 +1,6 @@
-// Curves of runs: one metric at a time, of one run or several. The pointer tells values, a drag zooms, and a table below has the same
-// numbers. Long curves come as averages; a zoom fetches what lies within. While a run goes on, its curves are fetched anew.
+// Curves of runs: one metric large, and all metrics as small panels. The pointer and the arrow keys tell values, a drag zooms, and a table
+// below has the same numbers. Long curves come as averages; a zoom fetches what lies within. While a run goes on, its curves are fetched
+// anew. What is chosen is in the address, so a link shows the same.
 "use strict";
 
 const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, color: own.dataset.color, curves: {} }));
@@ -12,8 +13,48 @@ const plot = document.getElementById("plot");
 const legend = document.getElementById("legend");
 const values = document.getElementById("values");
 const averages = document.getElementById("averages");
-const edge = { left: 70, right: 12, top: 12, bottom: 34 };
+const panels = document.getElementById("panels");
+const others = document.getElementById("others");
+const find = document.getElementById("find");
+const tiles = document.getElementById("tiles");
 let zoom = null;
+
+/** The metrics that people look at first: of each thing, the names it goes by. */
+const FIRST = [
+  ["Reward", ["eval_reward", "reward", "objective/scores"]],
+  ["Accuracy", ["eval_rewards/accuracies", "rewards/accuracies", "eval_accuracy", "accuracy"]],
+  ["KL", ["eval_kl", "objective/kl", "kl"]],
+  ["Length", ["eval_length", "completions/mean_length"]],
+  ["Loss", ["eval_loss", "loss"]],
+];
+const FURTHER = ["entropy", "grad_norm", "learning_rate"];
+
+// What the address says.
+const asked = new URLSearchParams(location.search);
+let wanted = asked.get("metric");
+if (["step", "num_examples", "num_tokens"].includes(asked.get("axis"))) axis.value = asked.get("axis");
+if (Number(asked.get("smooth")) > 0) smooth.value = asked.get("smooth");
+log.checked = asked.get("log") === "1";
+find.value = asked.get("find") ?? "";
+others.parentElement.open = asked.get("all") === "1" || find.value !== "";
+if (asked.has("from") && asked.has("to") && Number(asked.get("from")) < Number(asked.get("to"))) zoom = [Number(asked.get("from")), Number(asked.get("to"))];
+whole.hidden = !zoom;
+
+/** Puts what is chosen into the address. */
+function remember() {
+  const now = new URLSearchParams(location.search);
+  const set = (name, value) => (value ? now.set(name, value) : now.delete(name));
+  set("metric", metric.value !== metric.options[0]?.value ? metric.value : "");
+  set("axis", axis.value !== "step" ? axis.value : "");
+  set("smooth", Number(smooth.value) > 0 ? smooth.value : "");
+  set("log", log.checked ? "1" : "");
+  set("find", find.value.trim());
+  set("all", others.parentElement.open && !find.value.trim() ? "1" : "");
+  set("from", zoom ? Number(zoom[0].toFixed(2)) : "");
+  set("to", zoom ? Number(zoom[1].toFixed(2)) : "");
+  const address = `${location.pathname}?${now.toString().replaceAll("%2F", "/")}`;
+  if (address !== location.pathname + location.search) history.replaceState(null, "", address);
+}
 
 /** An element of a picture. */
 function shape(name, attributes, text) {
@@ -39,17 +80,23 @@ function place(run, step) {
 }
 
 /** The curve of a run: what lies within the zoom, where it was fetched, else the whole. */
-const curve = (run) => (zoom && run.detail?.metric === metric.value ? run.detail.points : run.curves[metric.value]);
+const curve = (run, key) => (zoom && run.detail?.metric === key ? run.detail.points : run.curves[key]);
 
-/** The points of a run, smoothed by a moving average that forgets; the first values weigh no more than others. */
-function points(run) {
+/** The points of a run within the zoom: as they are, and smoothed by a moving average that forgets; the first values weigh no more than others. */
+function points(run, key) {
   const keep = Number(smooth.value);
   let [sum, weight] = [0, 0];
-  return (curve(run) ?? []).map(([step, value]) => {
+  const raw = [];
+  const smoothed = [];
+  for (const [step, value] of curve(run, key) ?? []) {
     sum = keep * sum + (1 - keep) * value;
     weight = keep * weight + (1 - keep);
-    return [place(run, step), keep === 0 ? value : sum / weight, step];
-  }).filter(([at]) => at !== null);
+    const at = place(run, step);
+    if (at === null || (zoom && (at < zoom[0] || at > zoom[1]))) continue;
+    raw.push([at, value, step]);
+    smoothed.push([at, keep === 0 ? value : sum / weight, step]);
+  }
+  return { raw, smoothed };
 }
 
 /** Round numbers between two, at least so far apart. */
@@ -63,139 +110,258 @@ function ticks(low, high, count, least = 0) {
   return found;
 }
 
+const isDrawn = ([, value]) => !log.checked || value > 0;
+
+/** The picture of a metric in `width` by `height`; null where there is nothing to draw. */
+function picture(of, width, height, isSmall) {
+  const edge = isSmall ? { left: 8, right: 8, top: 6, bottom: 6 } : { left: 70, right: 12, top: 12, bottom: 34 };
+  const smoothed = of.map((one) => one.smoothed.filter(isDrawn));
+  const flat = smoothed.flat();
+  if (!flat.length) return null;
+  const shown = Number(smooth.value) > 0 ? [...flat, ...of.flatMap((one) => one.raw.filter(isDrawn))] : flat;
+  const level = (value) => (log.checked ? Math.log10(value) : value);
+  const range = (list) => {
+    const [low, high] = list.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+    // Values that differ by rounding alone are one value: no tick fits between them.
+    if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) return [low, high];
+    const room = Math.abs(low) * 0.1 || 1;
+    return [low - room, high + room];
+  };
+  const [left, right] = range(flat.map(([at]) => at));
+  const [low, high] = range(shown.map(([, value]) => level(value)));
+  const x = (at) => edge.left + ((at - left) / (right - left)) * (width - edge.left - edge.right);
+  const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
+  const made = shape("svg", { viewBox: `0 0 ${width} ${height}` });
+  if (!isSmall) {
+    for (const at of ticks(low, high, 5)) {
+      made.append(
+        shape("line", { class: "grid-line", x1: edge.left, x2: width - edge.right, y1: y(at), y2: y(at) }),
+        shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
+      );
+    }
+    // Steps are whole.
+    for (const at of ticks(left, right, width / 110, 1)) made.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
+  }
+  const line = (list, name) => {
+    // A value that cannot be drawn ends the line: the next one begins anew.
+    let part = [];
+    const end = () => {
+      if (part.length > 1) {
+        const joined = part.map(([at, value]) => `${x(at).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
+        made.append(shape("polyline", { class: name, points: joined }));
+      } else if (part.length) {
+        made.append(shape("circle", { class: name.replace("series ", "dot "), cx: x(part[0][0]), cy: y(level(part[0][1])), r: isSmall ? 2 : 3 }));
+      }
+      part = [];
+    };
+    for (const point of list) {
+      if (isDrawn(point)) part.push(point);
+      else end();
+    }
+    end();
+  };
+  if (Number(smooth.value) > 0) of.forEach((one, i) => line(one.raw, `series raw series-${runs[i].color}`));
+  of.forEach((one, i) => line(one.smoothed, `series series-${runs[i].color}`));
+  return { made, edge, x, left, right, smoothed };
+}
+
+/** Draws the chosen metric large. */
 function draw() {
-  const within = runs.map((run) => points(run).filter(([step]) => !zoom || (step >= zoom[0] && step <= zoom[1])));
-  const isDrawn = ([, value]) => !log.checked || value > 0;
-  const all = within.map((of) => of.filter(isDrawn));
-  const flat = all.flat();
-  table(all);
-  tellAverages(within);
-  if (!flat.length) {
+  const key = metric.value;
+  const of = runs.map((run) => points(run, key));
+  tellAverages(of);
+  // As wide as there is room, so that its words are as large as others.
+  const width = Math.max(280, plot.clientWidth);
+  const height = Math.min(360, Math.round(width * 0.7));
+  const drawn = key ? picture(of, width, height, false) : null;
+  table(drawn ? drawn.smoothed : runs.map(() => []));
+  if (!drawn) {
     plot.replaceChildren(element("p", "soft", log.checked ? "No values above 0." : "No values yet."));
     legend.replaceChildren();
     return;
   }
-  // As wide as there is room, so that its words are as large as others.
-  const width = Math.max(280, plot.clientWidth);
-  const height = Math.min(360, Math.round(width * 0.7));
-  const level = (value) => (log.checked ? Math.log10(value) : value);
-  const range = (of) => {
-    const [low, high] = [Math.min(...of), Math.max(...of)];
-    if (low !== high) return [low, high];
-    const room = Math.abs(low) * 0.1 || 1;
-    return [low - room, high + room];
-  };
-  const [left, right] = range(flat.map(([step]) => step));
-  const [low, high] = range(flat.map(([, value]) => level(value)));
-  const x = (step) => edge.left + ((step - left) / (right - left)) * (width - edge.left - edge.right);
-  const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${metric.value} over ${axis.selectedOptions[0].textContent}; the table below has the numbers` });
-  for (const at of ticks(low, high, 5)) {
-    picture.append(
-      shape("line", { class: "grid-line", x1: edge.left, x2: width - edge.right, y1: y(at), y2: y(at) }),
-      shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
-    );
-  }
-  // Steps are whole.
-  for (const at of ticks(left, right, width / 110, 1)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
-  within.forEach((of, i) => {
-    // A value that cannot be drawn ends the line: the next one begins anew.
-    let line = [];
-    const end = () => {
-      if (line.length > 1) {
-        const joined = line.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
-        picture.append(shape("polyline", { class: `series series-${runs[i].color}`, points: joined }));
-      } else if (line.length) {
-        picture.append(shape("circle", { class: `dot series-${runs[i].color}`, cx: x(line[0][0]), cy: y(level(line[0][1])), r: 3 }));
-      }
-      line = [];
-    };
-    for (const point of of) {
-      if (isDrawn(point)) line.push(point);
-      else end();
-    }
-    end();
-  });
+  const { made, edge, x, left, right, smoothed: all } = drawn;
+  made.setAttribute("role", "img");
+  made.setAttribute("tabindex", "0");
+  made.setAttribute("aria-label", `${key} over ${axis.selectedOptions[0].textContent}. The arrow keys tell values; the table below has all numbers.`);
   const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
   const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
-  picture.append(cross, chosen);
+  made.append(cross, chosen);
   const step = (event) => {
-    const place = picture.getBoundingClientRect();
-    const at = ((event.clientX - place.left) / place.width) * width;
+    const box = made.getBoundingClientRect();
+    const at = ((event.clientX - box.left) / box.width) * width;
     return left + ((at - edge.left) / (width - edge.left - edge.right)) * (right - left);
   };
-  const nearest = (of, at) => of.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best), of[0]);
+  const nearest = (list, at) => list.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best), list[0]);
   const tell = (at) => legend.replaceChildren(...runs.map((run, i) => {
     const found = all[i].length ? (at === null ? all[i][all[i].length - 1] : nearest(all[i], at)) : null;
-    const made = element("span", `key series-${run.color}`);
-    made.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at ${axis.value === "step" ? "step " : ""}${Math.round(found[0])}${axis.value === "step" ? "" : ` ${axis.selectedOptions[0].textContent}`} ` : ": none ");
-    return made;
+    const own = element("span", `key series-${run.color}`);
+    own.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at ${axis.value === "step" ? "step " : ""}${Math.round(found[0])}${axis.value === "step" ? "" : ` ${axis.selectedOptions[0].textContent}`} ` : ": none ");
+    return own;
   }));
-  let begun = null;
-  picture.addEventListener("pointerdown", (event) => {
-    begun = step(event);
-  });
-  picture.addEventListener("pointermove", (event) => {
-    const at = step(event);
-    cross.removeAttribute("visibility");
+  const mark = (at) => {
+    cross.setAttribute("visibility", "visible");
     cross.setAttribute("x1", x(at));
     cross.setAttribute("x2", x(at));
     tell(at);
+  };
+  let begun = null;
+  made.addEventListener("pointerdown", (event) => {
+    begun = step(event);
+    mark(begun);
+  });
+  made.addEventListener("pointermove", (event) => {
+    const at = step(event);
+    mark(at);
     if (begun !== null) {
       chosen.setAttribute("x", Math.min(x(begun), x(at)));
       chosen.setAttribute("width", Math.abs(x(at) - x(begun)));
     }
   });
-  picture.addEventListener("pointerup", (event) => {
+  made.addEventListener("pointerup", (event) => {
     const [from, to] = [begun, step(event)].sort((a, b) => a - b);
     begun = null;
     if (x(to) - x(from) < 8) return;
     zoom = [from, to];
     whole.hidden = false;
-    draw();
+    redraw();
     sharpen();
   });
-  picture.addEventListener("pointerleave", () => {
+  made.addEventListener("pointerleave", () => {
     begun = null;
     tell(null);
   });
-  plot.replaceChildren(picture);
+  // With the keyboard from value to value of all runs.
+  const places = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
+  let at = places.length;
+  made.addEventListener("keydown", (event) => {
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: places.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    at = Math.max(0, Math.min(places.length - 1, to));
+    mark(places[at]);
+    say(legend.textContent.trim());
+  });
+  const isFocused = plot.contains(document.activeElement);
+  plot.replaceChildren(made);
+  if (isFocused) made.focus();
   tell(null);
 }
 
+/** The metrics that people look at first, of those that there are. */
+function first(keys) {
+  const found = [...FIRST.flatMap(([, names]) => names), ...FURTHER].filter((key) => keys.includes(key));
+  return [...found, ...keys.filter((key) => !found.includes(key))].slice(0, Math.max(4, Math.min(9, found.length)));
+}
+
+/** A small panel of a metric: a button that shows it large. */
+function panel(key) {
+  const of = runs.map((run) => points(run, key));
+  const made = element("button", "panel");
+  made.type = "button";
+  made.dataset.metric = key;
+  made.setAttribute("aria-pressed", String(key === metric.value));
+  const head = element("span", "panel-head");
+  const last = of.map((one) => one.smoothed[one.smoothed.length - 1]?.[1]).filter((value) => value !== undefined);
+  head.append(element("span", "panel-name", key), element("span", "panel-last", last.map(short).join(" · ")));
+  const drawn = picture(of, 240, 90, true);
+  made.append(head);
+  if (drawn) {
+    drawn.made.setAttribute("aria-hidden", "true");
+    made.append(drawn.made);
+  } else {
+    made.append(element("span", "panel-none", log.checked ? "no values above 0" : "no values"));
+  }
+  return made;
+}
+
+/** Draws the small panels: those of a search, or the first ones, with the others where they are open. */
+function drawPanels() {
+  const keys = [...metric.options].map((option) => option.value);
+  const text = find.value.trim().toLowerCase();
+  const above = text ? keys.filter((key) => key.toLowerCase().includes(text)) : first(keys);
+  const below = text ? [] : keys.filter((key) => !above.includes(key));
+  const focused = document.activeElement?.dataset?.metric;
+  panels.replaceChildren(...above.map(panel));
+  if (text && !above.length) panels.append(element("p", "soft", "No metric has this name."));
+  others.parentElement.hidden = !below.length;
+  others.previousElementSibling.textContent = `All metrics (${below.length} more)`;
+  others.replaceChildren(...(others.parentElement.open ? below.map(panel) : []));
+  if (focused) [...document.querySelectorAll("[data-metric]")].find((one) => one.dataset.metric === focused)?.focus();
+}
+
+/** Seconds in words. */
+function time(seconds) {
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+/** How long a run still takes: its last steps had so many tokens each, at so many tokens a second. Null where that is not known. */
+function left(run, found) {
+  const tokens = run.curves.num_tokens ?? [];
+  const speed = run.curves.tokens_per_s ?? [];
+  if (!found.steps || found.state !== "running" || tokens.length < 2 || !speed.length) return null;
+  const [[from, before], [to, after]] = [tokens[Math.max(0, tokens.length - 6)], tokens[tokens.length - 1]];
+  const each = (after - before) / (to - from) / speed[speed.length - 1][1];
+  return Number.isFinite(each) && each > 0 ? each * (found.steps - found.step) : null;
+}
+
+/** What a run has reached, in a few numbers. */
+function drawTiles(found) {
+  const run = runs[0];
+  const tile = (name, value, note) => {
+    const made = element("div", "tile");
+    made.append(element("span", "soft small", name), element("strong", "", value), element("span", "soft small", note));
+    return made;
+  };
+  const made = FIRST.map(([name, keys]) => {
+    const key = keys.find((key) => run.curves[key]?.length);
+    if (!key) return null;
+    const of = run.curves[key];
+    const [, begun] = of[0];
+    const [, now] = of[of.length - 1];
+    return tile(name, short(now), of.length > 1 ? `${key}, from ${short(begun)}` : key);
+  });
+  const seconds = left(run, found);
+  if (seconds !== null) made.push(tile("Time left", time(seconds), `about, for ${found.steps - found.step} steps`));
+  tiles.replaceChildren(...made.filter(Boolean));
+}
+
 /** Says what points are, where they are averages, and how many values cannot be drawn. */
-function tellAverages(within) {
-  const long = runs.map((run, i) => [within[i].length, zoom && run.detail?.metric === metric.value ? run.detail.averaged : zoom ? 0 : run.averaged?.[metric.value]]);
+function tellAverages(of) {
+  const key = metric.value;
+  const long = runs.map((run, i) => [of[i].smoothed.length, zoom && run.detail?.metric === key ? run.detail.averaged : zoom ? 0 : run.averaged?.[key]]);
   const parts = [];
   const most = Math.max(0, ...long.map(([points, values]) => (values ? values / Math.max(1, points) : 0)));
   if (most > 1) parts.push(`Each point is the mean of about ${short(Math.round(most))} values. Drag over the curve to see them all.`);
-  const left = log.checked ? within.flat().filter(([, value]) => value <= 0).length : 0;
-  if (left) parts.push(`${left} ${left === 1 ? "value is" : "values are"} 0 or less and cannot be drawn on a logarithmic scale.`);
+  const dropped = log.checked ? of.flatMap((one) => one.smoothed).filter(([, value]) => value <= 0).length : 0;
+  if (dropped) parts.push(`${dropped} ${dropped === 1 ? "value is" : "values are"} 0 or less and cannot be drawn on a logarithmic scale.`);
   averages.textContent = parts.join(" ");
 }
 
 /** Fetches what lies within the zoom, where a curve came as averages. */
 async function sharpen() {
-  const wanted = zoom;
+  const within = zoom;
   const key = metric.value;
   await Promise.all(runs.map(async (run) => {
-    const within = (run.curves[key] ?? []).filter(([step]) => {
+    const part = (run.curves[key] ?? []).filter(([step]) => {
       const at = place(run, step);
-      return at !== null && at >= wanted[0] && at <= wanted[1];
+      return at !== null && at >= within[0] && at <= within[1];
     });
-    if (!run.averaged?.[key] || !within.length) return;
-    const [from, to] = axis.value === "step" ? wanted : [within[0][0], within[within.length - 1][0]];
+    if (!run.averaged?.[key] || !part.length) return;
+    const [from, to] = axis.value === "step" ? within : [part[0][0], part[part.length - 1][0]];
     const response = await fetch(`/runs/series?run=${run.id}&metric=${encodeURIComponent(key)}&from=${from}&to=${to}`);
     if (!response.ok) return say(await why(response));
     const found = await response.json();
     run.detail = { metric: key, points: found.curves[key] ?? [], averaged: found.averaged[key] ?? 0 };
   }));
-  if (zoom === wanted && metric.value === key) draw();
+  if (zoom === within && metric.value === key) draw();
 }
 
 /** What is drawn, as numbers. */
 function table(all) {
-  const steps = [...new Set(all.flat().map(([step]) => step))].sort((a, b) => a - b);
+  const steps = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
   const made = element("table");
   const head = element("tr");
   head.append(...[axis.value === "step" ? "Step" : axis.selectedOptions[0].textContent, ...runs.map((run) => run.name)].map((name) => Object.assign(element("th", "number", name), { scope: "col" })));
@@ -212,6 +378,19 @@ function table(all) {
   values.replaceChildren(made);
 }
 
+function redraw() {
+  draw();
+  drawPanels();
+  remember();
+}
+
+/** Shows a metric large. */
+function choose(key) {
+  metric.value = key;
+  redraw();
+  if (zoom) sharpen();
+}
+
 /** Fetches the curves; whether one of the runs goes on. */
 async function renew() {
   const found = await Promise.all(runs.map(async (run) => {
@@ -224,40 +403,59 @@ async function renew() {
     runs[i].averaged = one.averaged;
   });
   const keys = [...new Set(found.flatMap((one) => Object.keys(one.curves)))];
-  const chosen = metric.value;
+  const chosen = wanted ?? metric.value;
   metric.replaceChildren(...keys.map((key) => Object.assign(element("option", "", key), { value: key })));
-  if (keys.includes(chosen)) metric.value = chosen;
+  if (keys.includes(chosen)) {
+    metric.value = chosen;
+    wanted = null;
+  }
   const step = document.getElementById("step");
   if (step && found.length === 1) step.textContent = found[0].step;
   const progress = document.getElementById("progress");
   if (progress) progress.value = found[0].step;
+  if (tiles && found.length === 1) drawTiles(found[0]);
   draw();
+  drawPanels();
   return found.some((one) => one.state === "running");
 }
 
-metric.addEventListener("change", () => {
-  draw();
-  if (zoom) sharpen();
-});
+metric.addEventListener("change", () => choose(metric.value));
 axis.addEventListener("change", () => {
   zoom = null;
   whole.hidden = true;
-  draw();
+  redraw();
 });
-smooth.addEventListener("input", draw);
-log.addEventListener("change", draw);
+smooth.addEventListener("input", redraw);
+log.addEventListener("change", redraw);
+find.addEventListener("input", () => {
+  drawPanels();
+  remember();
+});
+others.parentElement.addEventListener("toggle", () => {
+  drawPanels();
+  remember();
+});
 addEventListener("resize", draw);
 whole.addEventListener("click", () => {
   zoom = null;
   whole.hidden = true;
-  draw();
+  redraw();
+});
+document.querySelector(".curves").addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-metric]");
+  if (!button) return;
+  choose(button.dataset.metric);
+  plot.scrollIntoView({ block: "nearest" });
 });
 
 (async function live() {
+  let isGoing = true;
   try {
-    if (await renew()) setTimeout(live, 3000);
+    isGoing = await renew();
+    if (zoom && isGoing === false) sharpen();
   } catch (error) {
     say(error.message);
-    setTimeout(live, 10000);
+    return setTimeout(live, 10000);
   }
+  if (isGoing) setTimeout(live, 3000);
 })();

@@ -9,6 +9,14 @@ function visible(text) {
   );
 }
 
+// Enter sends a message; with a touch keyboard, which has no other key for it, it starts a new line.
+document.addEventListener("keydown", (event) => {
+  const sends = event.ctrlKey || event.metaKey || (!event.shiftKey && !matchMedia("(pointer: coarse)").matches);
+  if (event.key !== "Enter" || !sends || event.isComposing || !event.target.matches("[data-sends]")) return;
+  event.preventDefault();
+  event.target.form.requestSubmit();
+});
+
 /** Says what happened, to eyes and to screen readers. */
 function say(text) {
   const status = document.getElementById("status");
@@ -56,3 +64,43 @@ async function* events(response) {
     for (const part of parts) if (part.startsWith("data: ")) yield JSON.parse(part.slice(6));
   }
 }
+
+/** What a piece of text has to tell: what is known of a token, or what it was worth. */
+const TELLS = ".token[data-about], .judged[title], .worth[title]";
+const about = element("div", "about");
+about.hidden = true;
+document.body.append(about);
+
+/** Shows what is known of a piece of text, below it. */
+function tellOf(piece) {
+  for (const other of document.querySelectorAll(".current")) other.classList.remove("current");
+  about.hidden = !piece;
+  if (!piece) return;
+  about.textContent = visible(piece.dataset.about ?? piece.title);
+  const place = piece.getBoundingClientRect();
+  about.style.left = `${Math.max(8, Math.min(place.left, innerWidth - about.offsetWidth - 8))}px`;
+  about.style.top = `${place.bottom + 4}px`;
+}
+
+// The pointer: a title is shown by the browser where there is a mouse.
+document.addEventListener("pointerover", (event) => {
+  const piece = event.target.closest?.(TELLS);
+  if (piece ? piece.title && event.pointerType === "mouse" : about.hidden) return;
+  tellOf(piece);
+});
+
+// The keyboard: in a text that has the focus, the arrow keys go from piece to piece.
+document.addEventListener("keydown", (event) => {
+  const area = event.target;
+  const pieces = area.tabIndex === 0 && !area.matches("input, textarea, select, button, a") ? [...area.querySelectorAll(TELLS)] : [];
+  if (event.key === "Escape") return tellOf(null);
+  if (!pieces.length || !["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) return;
+  event.preventDefault();
+  const at = pieces.indexOf(area.querySelector(".current"));
+  const to = { ArrowLeft: at < 0 ? pieces.length - 1 : at - 1, ArrowRight: at + 1, Home: 0, End: pieces.length - 1 }[event.key];
+  const piece = pieces[Math.max(0, Math.min(pieces.length - 1, to))];
+  piece.scrollIntoView({ block: "nearest" });
+  tellOf(piece);
+  piece.classList.add("current");
+  say(about.textContent);
+});

@@ -14,11 +14,12 @@ async function paint(button) {
     const tokens = await response.json();
     const most = Math.max(1e-6, ...tokens.map(([, own, other]) => (other === null ? 0 : Math.abs(own - other))));
     cell.before = [...cell.childNodes];
+    cell.tabIndex = 0;
     cell.replaceChildren(...tokens.map(([text, own, other]) => {
       const made = element("span", "token", text);
-      made.title = own === null ? "nothing stands before it" : `log-probability ${own.toFixed(3)}, ${(100 * Math.exp(own)).toFixed(1)} %`;
+      made.dataset.about = own === null ? "nothing stands before it" : `log-probability ${own.toFixed(3)}, ${(100 * Math.exp(own)).toFixed(1)} %`;
       if (own !== null && other !== null) {
-        made.title += `; the other ${other.toFixed(3)}, difference ${(own - other).toFixed(3)}`;
+        made.dataset.about += `; the other ${other.toFixed(3)}, difference ${(own - other).toFixed(3)}`;
         const size = Math.ceil((Math.abs(own - other) / most) * 3);
         if (size > 0) made.classList.add("worth", `${own < other ? "worse" : "better"}-${size}`);
       } else if (own !== null) {
@@ -44,3 +45,6 @@ document.addEventListener("click", async (event) => {
   button.disabled = false;
   button.focus();
 });
+
+// What tokens were worth is told with the keyboard, too.
+for (const cell of document.querySelectorAll(".completion")) if (cell.querySelector(TELLS)) cell.tabIndex = 0;

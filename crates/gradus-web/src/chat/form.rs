@@ -30,9 +30,18 @@ pub struct Fields {
     repetition_penalty: String,
     max_tokens: String,
     seed: String,
+    /// What is said first.
+    #[serde(default)]
+    text: String,
 }
 
 impl Fields {
+    /// What is said first; empty where the conversation only begins.
+    pub fn first_message(&self) -> String {
+        // Forms end lines as the wire does.
+        self.text.replace("\r\n", "\n")
+    }
+
     /// The settings that these mean.
     pub fn settings(&self, found: &[Found]) -> Result<Settings, String> {
         let check = |name: &String, is_judge: bool| match found
@@ -120,7 +129,15 @@ pub fn new(session: &Session, found: &[Found]) -> Html {
     html![
         "<form method=\"post\" action=\"/chat\" class=\"fields\">\n"
         "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields)
-        "<button type=\"submit\" class=\"main\">Start</button>\n</form>\n"
+        "<div><label for=\"first\">Your message</label><textarea id=\"first\" name=\"text\" rows=\"4\" dir=\"auto\" data-sends autofocus></textarea></div>\n"
+        "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>" (keys()) "</div>\n</form>\n"
+    ]
+}
+
+/// Which keys send.
+pub fn keys() -> Html {
+    html![
+        "<small class=\"soft send-keys\"><kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a new line, <kbd>Esc</kbd> stops</small>"
     ]
 }
 
@@ -163,13 +180,13 @@ fn fields(settings: &Settings, found: &[Found]) -> Html {
         ],
     };
     html![
-        "<div><label for=\"model\">Model</label><select id=\"model\" name=\"model\">\n"
+        "<div class=\"picker\"><div><label for=\"model\">Model</label><select id=\"model\" name=\"model\">\n"
         (options(false, settings.models.first())) "</select></div>\n"
-        "<div><label for=\"other\">Second model, side by side (optional)</label><select id=\"other\" name=\"other\">\n"
-        "<option value=\"\">None</option>\n" (options(false, settings.models.get(1))) "</select></div>\n"
+        "<div><label for=\"other\">Compare with</label><select id=\"other\" name=\"other\">\n"
+        "<option value=\"\">No second model</option>\n" (options(false, settings.models.get(1))) "</select></div></div>\n"
+        "<details class=\"drawer\"><summary>Blind votes, reward model, system prompt, sampling</summary>\n"
         "<div class=\"check\"><input id=\"blind\" name=\"blind\" type=\"checkbox\"" (blind) ">"
-        "<label for=\"blind\">Hide model names until I vote</label></div>\n" (judges)
-        "<details class=\"drawer\"><summary>System prompt and sampling</summary>\n"
+        "<label for=\"blind\">Hide the names of two models until I vote</label></div>\n" (judges)
         "<div><label for=\"system\">System prompt</label><textarea id=\"system\" name=\"system\" rows=\"3\">\n" (settings.system)
         "</textarea></div>\n<fieldset class=\"grid\"><legend>Sampling</legend>\n"
         (number("temperature", "Temperature", settings.temperature.to_string(), "any"))

@@ -4,14 +4,16 @@
 //! alone; its script sends what is done, shows an answer while it streams, and takes the thread anew from here.
 
 mod answer;
+mod aside;
 mod export;
 mod form;
 mod thread;
+mod votes;
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{Html as Body, IntoResponse, Redirect};
 use axum::routing::{get, post};
@@ -22,10 +24,9 @@ use serde_json::json;
 use crate::app::App;
 use crate::failed::{Done, Failed, read};
 use crate::html;
-use crate::html::Html;
 use crate::models::Found;
 use crate::page::{Page, Place};
-use crate::store::chats::{Asker, Choice, Conversation, Tree, Voted};
+use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;
 
@@ -34,6 +35,8 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/chat", get(list).post(begin))
         .route("/chat/preferences.jsonl", get(export::preferences))
+        .route("/chat/votes", get(votes::show))
+        .route("/chat/votes.json", get(votes::numbers))
         .route("/chat/{id}", get(show))
         .route("/chat/{id}/thread", get(fragment))
         .route("/chat/{id}/say", post(say))
@@ -41,6 +44,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/chat/{id}/show", post(branch))
         .route("/chat/{id}/vote", post(vote))
         .route("/chat/{id}/settings", post(set))
+        .route("/chat/{id}/rename", post(rename))
         .route("/chat/{id}/delete", post(delete))
         .route("/chat/{id}/conversation.jsonl", get(export::conversation))
         .route("/chat/{id}/tokens/{message}", get(tokens))
@@ -59,30 +63,28 @@ async fn models(app: &Arc<App>) -> Vec<Found> {
     tokio::task::spawn_blocking(move || app.models.list()).await.unwrap_or_default()
 }
 
-async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+#[derive(Deserialize)]
+struct Sought {
+    #[serde(default)]
+    search: String,
+}
+
+/// A new conversation, and those that there are.
+async fn list(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Query(Sought { search }): Query<Sought>,
+) -> Done {
     let found = models(&app).await;
-    let conversations = app.store.chats(&app.asker(&session)?).list()?;
-    let row = |conversation: &Conversation| {
-        let with = match conversation.settings.blind {
-            true => "two models, names hidden".to_owned(),
-            false => conversation.settings.models.join(" and "),
-        };
-        let owner = conversation.owner.as_ref().map(|owner| html![" · "(owner)]);
-        html!["<li><a href=\"/chat/" (conversation.id) "\">" (conversation.title) "</a> <small class=\"soft\">" (with) (owner) "</small></li>\n"]
-    };
-    let before = match conversations.is_empty() {
-        true => Html::new(),
-        false => html![
-            "<section aria-labelledby=\"before\">\n<h2 id=\"before\">Conversations</h2>\n<ul class=\"list\">\n"
-            (conversations.iter().map(row).collect::<Vec<_>>())
-            "</ul>\n<p><a href=\"/chat/preferences.jsonl\" download>Download all votes as training rows</a></p>\n</section>\n"
-        ],
-    };
+    let search = search.trim();
+    let conversations = app.store.chats(&app.asker(&session)?).search(search)?;
     let body = html![
-        "<div class=\"two\">\n<section aria-labelledby=\"new\">\n<h2 id=\"new\">New conversation</h2>\n"
-        (form::new(&session, &found)) "</section>\n" (before) "</div>\n"
+        "<div class=\"talk\">\n<section class=\"chat\" aria-labelledby=\"new\">\n<h2 id=\"new\">New conversation</h2>\n"
+        (form::new(&session, &found)) "</section>\n" (aside::beside(&conversations, search, None)) "</div>\n"
     ];
-    Ok(Page { title: "Chat", place: Place::Chat, scripts: &[], styles: &[], body }.framed(&session).into_response())
+    Ok(Page { title: "Chat", place: Place::Chat, scripts: &["page.js"], styles: &[], body }
+        .framed(&session)
+        .into_response())
 }
 
 async fn begin(
@@ -91,38 +93,51 @@ async fn begin(
     Form(fields): Form<Fields>,
 ) -> Done {
     let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
-    let id = app.store.chats(&app.asker(&session)?).begin(&settings)?;
-    Ok(Redirect::to(&format!("/chat/{id}")).into_response())
+    let asker = app.asker(&session)?;
+    let id = app.store.chats(&asker).begin(&settings)?;
+    // The page answers what was said here as soon as it is there.
+    let first = fields.first_message();
+    let answers = match first.trim().is_empty() {
+        true => "",
+        false => app.store.chats(&asker).say(id, None, &first)?.map_or("", |_| "#answer"),
+    };
+    Ok(Redirect::to(&format!("/chat/{id}{answers}")).into_response())
 }
 
 async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
-    let tree = tree(&app, &app.asker(&session)?, id)?;
+    let asker = app.asker(&session)?;
+    let tree = tree(&app, &asker, id)?;
     let found = models(&app).await;
+    let conversations = app.store.chats(&asker).list()?;
     let settings = &tree.conversation.settings;
+    let title = &tree.conversation.title;
+    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
     let body = html![
-        "<div class=\"chat\" data-chat=\"" (id) "\" data-sides=\"" (settings.models.len()) "\">\n"
-        "<p class=\"soft\" id=\"with\">" (thread::with(settings)) "</p>\n"
-        "<div id=\"thread\">\n" (thread::thread(&tree)) "</div>\n"
-        "<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
-        "<form id=\"say\">\n<label for=\"text\">Your message</label>\n"
-        "<textarea id=\"text\" name=\"text\" rows=\"2\" dir=\"auto\" required></textarea>\n"
-        "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>"
-        "<button type=\"button\" id=\"stop\" hidden>Stop</button>"
-        "<small class=\"soft\"><kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a new line, <kbd>Esc</kbd> stops</small></div>\n</form>\n"
-        "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
-        "<details>\n<summary>Settings</summary>\n" (form::change(&session, id, settings, &found)) "</details>\n"
+        "<div class=\"talk\">\n<div class=\"chat\" data-chat=\"" (id) "\" data-sides=\"" (settings.models.len()) "\">\n"
+        "<div class=\"chat-head\"><p class=\"soft\" id=\"with\">" (thread::with(settings)) "</p>\n"
+        "<details class=\"drawer\">\n<summary>Model and sampling</summary>\n" (form::change(&session, id, settings, &found)) "</details>\n"
+        "<details class=\"drawer\">\n<summary>Rename, download, delete</summary>\n<form method=\"post\" action=\"/chat/" (id) "/rename\" class=\"row\">"
+        (csrf) "<label for=\"title\">Title</label><input id=\"title\" name=\"title\" value=\"" (title) "\" maxlength=\"80\" required>"
+        "<button type=\"submit\">Rename</button></form>\n"
         "<p class=\"row\"><a href=\"/chat/" (id) "/conversation.jsonl\" download>Download as training rows</a></p>\n"
-        "<details>\n<summary>Delete this conversation</summary>\n<form method=\"post\" action=\"/chat/" (id) "/delete\">\n"
-        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"
-        "<p>This deletes its messages and votes.</p>\n<button type=\"submit\">Delete</button>\n</form>\n</details>\n</div>\n"
+        "<form method=\"post\" action=\"/chat/" (id) "/delete\" class=\"row\">" (csrf)
+        "<button type=\"submit\">Delete</button><span class=\"soft small\">This deletes the messages and votes of this conversation.</span></form>\n</details></div>\n"
+        "<div id=\"thread\">\n" (thread::thread(&tree, &app.rich)) "</div>\n"
+        "<div class=\"composer\">\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<form id=\"say\">\n<label class=\"unseen\" for=\"text\">Your message</label>\n"
+        "<textarea id=\"text\" name=\"text\" rows=\"2\" dir=\"auto\" placeholder=\"Your message\" data-sends required></textarea>\n"
+        "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>"
+        "<button type=\"button\" id=\"stop\" hidden>Stop</button>" (form::keys()) "</div>\n</form>\n</div>\n"
+        "<noscript><p>This page needs its script. Allow JavaScript for this site.</p></noscript>\n"
+        "</div>\n" (aside::beside(&conversations, "", Some(id))) "</div>\n"
     ];
-    let title = tree.conversation.title.clone();
-    let page = Page { title: &title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
+    let page = Page { title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
 async fn fragment(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
-    Ok(Body(thread::thread(&tree(&app, &app.asker(&session)?, id)?).into_string()).into_response())
+    let tree = tree(&app, &app.asker(&session)?, id)?;
+    Ok(Body(thread::thread(&tree, &app.rich).into_string()).into_response())
 }
 
 #[derive(Deserialize)]
@@ -199,6 +214,27 @@ async fn set(
         ));
     }
     match app.store.chats(&asker).set(id, &settings)? {
+        true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
+        false => Err(missing()),
+    }
+}
+
+#[derive(Deserialize)]
+struct Renamed {
+    title: String,
+}
+
+async fn rename(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    Form(Renamed { title }): Form<Renamed>,
+) -> Done {
+    let title = title_of(&title);
+    if title.is_empty() {
+        return Err(Failed::request("The title is empty."));
+    }
+    match app.store.chats(&app.asker(&session)?).rename(id, &title)? {
         true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
         false => Err(missing()),
     }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::html;
 use crate::html::Html;
+use crate::rich::Rich;
 use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
 use crate::worth::class;
 
@@ -22,14 +23,14 @@ pub fn with(settings: &Settings) -> Html {
 }
 
 /// All turns of the path.
-pub fn thread(tree: &Tree) -> Html {
+pub fn thread(tree: &Tree, rich: &Rich) -> Html {
     let path = tree.path(tree.conversation.leaf);
     if path.is_empty() {
         return html!["<p class=\"soft\">Write the first message.</p>\n"];
     }
     let mut thread = Html::new();
     for message in &path {
-        let turn = if message.role == "user" { said(tree, message) } else { answers(tree, message) };
+        let turn = if message.role == "user" { said(tree, message) } else { answers(tree, message, rich) };
         thread.add(&turn);
     }
     // What has no answer can be answered: after an error, or when the server was ended.
@@ -67,7 +68,7 @@ fn branches(tree: &Tree, message: &Message) -> Html {
     ]
 }
 
-fn answers(tree: &Tree, message: &Message) -> Html {
+fn answers(tree: &Tree, message: &Message, rich: &Rich) -> Html {
     let sides = tree.side_by_side(message);
     let is_hidden = tree.is_hidden(message);
     let vote = message.pair.and_then(|pair| tree.votes.get(&pair).copied());
@@ -85,14 +86,15 @@ fn answers(tree: &Tree, message: &Message) -> Html {
         } else {
             Html::new()
         };
-        // What reward models think of an answer would sway a blind vote.
-        let (text, segments) = match is_hidden {
-            true => (html![(answer.text)], Html::new()),
-            false => (judged(answer), parts(answer)),
+        // What reward models think of an answer would sway a blind vote. Segments count characters of the text as it was written.
+        let (text, kind, segments) = match is_hidden || of_segments(answer).is_empty() {
+            true => (rich.answer(&answer.text), " rich", Html::new()),
+            false => (judged(answer), "", parts(answer)),
         };
         html![
             "<div class=\"answer\" data-message=\"" (answer.id) "\" data-side=\"" (side) "\">\n<h2>" (name) (chosen) "</h2>\n"
-            "<div class=\"text\" dir=\"auto\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\">" (text) "</div>\n<p class=\"small soft remark\">"
+            "<div class=\"text" (kind) "\" dir=\"auto\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\" data-source=\"" (answer.text) "\">" (text)
+            "</div>\n<p class=\"small soft remark\">"
             (remark(answer, is_hidden)) "</p>\n" (segments) "</div>\n"
         ]
     };
@@ -100,6 +102,10 @@ fn answers(tree: &Tree, message: &Message) -> Html {
     let parent = message.parent.map_or(String::new(), |parent| parent.to_string());
     let is_locked = tree.conversation.settings.blind && vote.is_some();
     let pair = message.pair.map(|pair| votes(pair, vote, is_locked));
+    let copy = match sides.len() {
+        1 => html!["<button type=\"button\" data-copy-answer>Copy</button>"],
+        _ => Html::new(),
+    };
     let tokens = match is_hidden {
         true => Html::new(),
         false => html!["<button type=\"button\" data-tokens aria-pressed=\"false\">Show tokens</button>"],
@@ -107,7 +113,7 @@ fn answers(tree: &Tree, message: &Message) -> Html {
     html![
         "<article class=\"turn assistant\" data-message=\"" (message.id) "\" data-parent=\"" (parent) "\">\n<div class=\"sides sides-"
         (sides.len()) "\">\n" (of) "</div>\n" (pair) "<p class=\"row\"><button type=\"button\" data-answer=\"" (parent)
-        "\">Answer again</button>" (tokens) (branches(tree, message)) "</p>\n</article>\n"
+        "\">Answer again</button>" (copy) (tokens) (branches(tree, message)) "</p>\n</article>\n"
     ]
 }
 

@@ -7,6 +7,7 @@ mod cache;
 mod completions;
 mod conversation;
 mod difference;
+mod list;
 mod page;
 mod tokens;
 
@@ -46,7 +47,7 @@ const WARNINGS: usize = 10;
 /// The routes below `/runs`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/runs", get(list))
+        .route("/runs", get(all))
         .route("/runs/show", get(show))
         .route("/runs/series", get(curves))
         .route("/runs/state", get(state))
@@ -75,10 +76,10 @@ pub fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
     found.ok_or_else(|| Failed::missing("There is no such run; it may have been renamed or removed."))
 }
 
-async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
+async fn all(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
     let of = Arc::clone(&app);
     let mut entries = apart(move || of.runs.entries(&of.folder)).await?;
-    let all = entries.len();
+    let number = entries.len();
     let fits = |entry: &Entry| {
         let text = first(&asked, "text").is_none_or(|text| {
             let words = [Some(&entry.name), entry.model.as_ref(), entry.data.as_ref(), entry.note.as_ref()];
@@ -89,12 +90,12 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
         let tag = first(&asked, "tag").is_none_or(|tag| entry.tags.iter().any(|own| own == tag));
         text && state && method && tag
     };
-    let known = page::Known::of(&entries);
+    let known = list::Known::of(&entries);
     entries.retain(fits);
-    entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
+    list::sort(&mut entries, &asked);
     let bare = app.training.without_directory();
     let empty = training::offer_demo(&app, &session);
-    let body = page::list(&entries, all, &known, &asked, app.training.is_allowed().then_some(&bare), empty);
+    let body = list::list(&entries, number, &known, &asked, app.training.is_allowed().then_some(&bare), empty);
     Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
@@ -138,7 +139,10 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
             let may_tag = app.may_change_runs(&session)?;
             (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions, may_tag))
         }
-        several => (format!("{} runs", several.len()), page::several(several, &differences(&settings), rates.as_ref())),
+        several => (
+            format!("{} runs", several.len()),
+            page::several(several, &settings, &differences(&settings), rates.as_ref()),
+        ),
     };
     let page =
         Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js", "run.js"], styles: &[], body };

@@ -1,35 +1,17 @@
 //! The pages of runs.
 
-use std::collections::BTreeSet;
-
 use gradus::run::compare::WinRates;
 use gradus::run::plots::colors;
 use gradus::runs::{Difference, Entry, Settings, Status};
 
-use super::{Asked, first};
 use crate::html;
 use crate::html::{Html, percent};
 use crate::store::now;
 use crate::store::sessions::Session;
-use crate::training::Standing;
 
 /// The address of a page about a run.
 pub fn address(what: &str, run: &str) -> String {
     format!("/runs/{what}?run={}", percent(run))
-}
-
-/// What filters can choose among.
-pub struct Known {
-    methods: BTreeSet<String>,
-    tags: BTreeSet<String>,
-}
-
-impl Known {
-    /// What these runs have.
-    pub fn of(entries: &[Entry]) -> Self {
-        let methods = entries.iter().filter_map(|entry| entry.method.clone()).collect();
-        Self { methods, tags: entries.iter().flat_map(|entry| entry.tags.clone()).collect() }
-    }
 }
 
 /// The state of a run.
@@ -63,7 +45,8 @@ fn short(value: f64) -> String {
     }
 }
 
-fn age(changed: Option<u64>) -> Option<String> {
+/// How long ago something was.
+pub fn age(changed: Option<u64>) -> Option<String> {
     let passed = u64::try_from(now()).ok()?.saturating_sub(changed?);
     Some(match passed {
         0..=89 => format!("{passed} s ago"),
@@ -73,73 +56,14 @@ fn age(changed: Option<u64>) -> Option<String> {
     })
 }
 
-/// The list.
-///
-/// `bare` are runs that were begun here and have nothing to show yet; `None` where pages begin none. `empty` is what a folder without runs shows.
-pub fn list(
-    entries: &[Entry],
-    all: usize,
-    known: &Known,
-    asked: &Asked,
-    bare: Option<&Vec<(String, Standing)>>,
-    empty: Html,
-) -> Html {
-    let row = |entry: &Entry| {
-        let steps = entry.steps.map(|steps| html![" of "(steps)]);
-        let model = entry.model.as_deref().map(|model| model.rsplit('/').next().unwrap_or(model).to_owned());
-        html![
-            "<tr><td><input type=\"checkbox\" name=\"run\" value=\"" (entry.name) "\" aria-label=\"Select " (entry.name) "\"></td><td><a href=\""
-            (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (model) "</td><td>" (badge(entry))
-            "</td><td class=\"number\">" (entry.step) (steps) "</td><td>" (figure(entry)) "</td><td>" (age(entry.changed)) "</td><td>" (entry.tags.join(" "))
-            "</td></tr>\n"
-        ]
-    };
-    let options = |name: &'static str, values: Vec<&str>| {
-        let option = |value: &&str| match first(asked, name) == Some(*value) {
-            true => html!["<option selected>" (*value) "</option>"],
-            false => html!["<option>" (*value) "</option>"],
-        };
-        html!["<option value=\"\">All</option>"(values.iter().map(option).collect::<Vec<_>>())]
-    };
-    let states = Status::ALL.iter().map(|state| state.name()).collect();
-    let begin = bare.map(|bare| {
-        let row = |(name, standing): &(String, Standing)| {
-            let words = match standing {
-                Standing::Going => html!["<span class=\"badge\">starting</span>"],
-                Standing::Ended(_) => html!["<span class=\"badge badge-bad\">did not start</span>"],
-            };
-            html!["<li><a href=\"" (address("show", name)) "\">" (name) "</a> " (words) "</li>\n"]
-        };
-        let rows: Vec<Html> = bare.iter().map(row).collect();
-        html!["<p><a class=\"button\" href=\"/runs/new\">New run</a></p>\n<ul class=\"list\">" (rows) "</ul>\n"]
-    });
-    if all == 0 {
-        return html![(begin)(empty)];
-    }
-    html![
-        (begin)
-        "<form method=\"get\" action=\"/runs\" class=\"filter\">\n"
-        "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
-        "<div><label for=\"state\">State</label><select id=\"state\" name=\"state\">" (options("state", states)) "</select></div>\n"
-        "<div><label for=\"method\">Method</label><select id=\"method\" name=\"method\">"
-        (options("method", known.methods.iter().map(String::as_str).collect())) "</select></div>\n"
-        "<div><label for=\"tag\">Tag</label><select id=\"tag\" name=\"tag\">" (options("tag", known.tags.iter().map(String::as_str).collect()))
-        "</select></div>\n<button type=\"submit\">Filter</button>\n</form>\n"
-        "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all) " runs</p>\n"
-        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table>\n<thead><tr><td></td><th scope=\"col\">Run</th><th scope=\"col\">Method</th>"
-        "<th scope=\"col\">Model</th><th scope=\"col\">State</th><th scope=\"col\" class=\"number\">Step</th><th scope=\"col\">Key figure</th><th scope=\"col\">Changed</th>"
-        "<th scope=\"col\">Tags</th></tr></thead>\n<tbody>\n" (entries.iter().map(row).collect::<Vec<_>>())
-        "</tbody>\n</table></div>\n<button type=\"submit\">Compare selected</button>\n</form>\n"
-    ]
-}
-
 /// Where curves are drawn.
 fn curves(runs: &[&Entry]) -> Html {
     let methods: Vec<Option<&str>> = runs.iter().map(|run| run.method.as_deref()).collect();
     let own = |(run, color): (&&Entry, usize)| html!["<span hidden data-run=\"" (percent(&run.name)) "\" data-color=\"" (color) "\">" (run.name) "</span>\n"];
     let data: Vec<Html> = runs.iter().zip(colors(&methods)).map(own).collect();
+    let tiles = (runs.len() == 1).then(|| html!["<div id=\"tiles\" class=\"tiles\"></div>\n"]);
     html![
-        "<section class=\"curves\" aria-label=\"Curves\">\n" (data)
+        "<section class=\"curves\" aria-label=\"Curves\">\n" (data) (tiles)
         "<div class=\"filter\">\n<div><label for=\"metric\">Metric</label><select id=\"metric\"></select></div>\n"
         "<div><label for=\"axis\">X axis</label><select id=\"axis\"><option value=\"step\">steps</option><option value=\"num_examples\">examples</option>"
         "<option value=\"num_tokens\">tokens</option></select></div>\n"
@@ -147,6 +71,9 @@ fn curves(runs: &[&Entry]) -> Html {
         "<div class=\"check\"><input id=\"log\" type=\"checkbox\"><label for=\"log\">Log scale</label></div>\n"
         "<button type=\"button\" id=\"whole\" hidden>Reset zoom</button>\n</div>\n"
         "<div id=\"plot\"></div>\n<p id=\"averages\" class=\"small soft\"></p>\n<p id=\"legend\" class=\"small\"></p>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<div class=\"find-metric\"><label for=\"find\">Search metrics</label><input id=\"find\" type=\"search\" autocomplete=\"off\"></div>\n"
+        "<div id=\"panels\" class=\"panels\" role=\"group\" aria-label=\"Metrics\"></div>\n"
+        "<details><summary>All metrics</summary><div id=\"others\" class=\"panels\" role=\"group\" aria-label=\"Further metrics\"></div></details>\n"
         "<details><summary>Values as a table</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Values\" id=\"values\"></div>\n</details>\n</section>\n"
     ]
 }
@@ -247,8 +174,25 @@ pub fn one(
     ]
 }
 
+/// What somebody set in all of several runs, to the same value.
+fn shared(settings: &[Settings]) -> Html {
+    let [one, others @ ..] = settings else { return Html::new() };
+    let is_shared = |path: &str, value: &str| others.iter().all(|other| other.get(path) == Some(value));
+    let is_set = |path: &str| settings.iter().any(|of| of.keys.iter().any(|key| key.path == path && key.is_set));
+    let keys = one.keys.iter().filter(|key| is_set(&key.path) && is_shared(&key.path, &key.value));
+    let rows = keys.map(|key| html!["<tr><th scope=\"row\"><code>" (key.path) "</code></th><td><code>" (key.value) "</code></td></tr>\n"]);
+    let rows: Vec<Html> = rows.collect();
+    if rows.is_empty() {
+        return Html::new();
+    }
+    html![
+        "<details><summary>What all of them share (" (rows.len()) ")</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Shared settings\"><table>\n"
+        "<thead><tr><th scope=\"col\">Key</th><th scope=\"col\">Value</th></tr></thead>\n<tbody>\n" (rows) "</tbody></table></div>\n</details>\n"
+    ]
+}
+
 /// Several runs beside each other.
-pub fn several(entries: &[Entry], differences: &[Difference], rates: Option<&WinRates>) -> Html {
+pub fn several(entries: &[Entry], settings: &[Settings], differences: &[Difference], rates: Option<&WinRates>) -> Html {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];
     let heads: Vec<Html> = names.iter().map(head).collect();
@@ -264,6 +208,6 @@ pub fn several(entries: &[Entry], differences: &[Difference], rates: Option<&Win
     html![
         (curves(&entries.iter().collect::<Vec<_>>())) (rates.map(win_rates)) "<h2>Differences</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Differences\"><table>\n<thead><tr><td></td>" (heads)
         "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
-        "</tbody></table></div>\n"
+        "</tbody></table></div>\n" (shared(settings))
     ]
 }

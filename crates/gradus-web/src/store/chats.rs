@@ -61,6 +61,17 @@ pub(super) const VOTERS: &str = "
     ALTER TABLE votes ADD COLUMN voter TEXT;
 ";
 
+/// The title of a conversation in which nothing was said.
+const NEW: &str = "New conversation";
+
+/// The longest title, in characters.
+const TITLE: usize = 80;
+
+/// A text as a title: one line, and not a long one.
+pub fn title(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE).collect()
+}
+
 /// Who asks for conversations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
@@ -239,6 +250,19 @@ pub enum Voted {
     Nowhere,
 }
 
+/// A vote with the models that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vote {
+    /// The model of the left answer.
+    pub left: String,
+    /// The model of the right answer.
+    pub right: String,
+    /// Which answer is better.
+    pub choice: Choice,
+    /// Whether the names were hidden.
+    pub is_blind: bool,
+}
+
 /// All of one conversation.
 #[derive(Debug, Clone)]
 pub struct Tree {
@@ -369,9 +393,57 @@ impl Chats<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self) -> Result<Vec<Conversation>> {
+        self.search("")
+    }
+
+    /// The conversations with a title or a message that has `text` in it, the last changed first. The case of ASCII letters does not
+    /// matter.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn search(&self, text: &str) -> Result<Vec<Conversation>> {
+        let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
         self.store.read(|open| {
-            let mut found = open.prepare(&format!("{CONVERSATION} WHERE {SEEN} ORDER BY changed DESC, id DESC"))?;
-            found.query_map(params![self.asker.owner, self.asker.sees_unowned], conversation)?.collect()
+            let mut found = open.prepare(&format!(
+                "{CONVERSATION} WHERE {SEEN} AND (?3 = '%%' OR title LIKE ?3 ESCAPE '\\' OR EXISTS (SELECT 1 FROM messages
+                 WHERE conversation = conversations.id AND text LIKE ?3 ESCAPE '\\')) ORDER BY changed DESC, id DESC"
+            ))?;
+            let sought = params![self.asker.owner, self.asker.sees_unowned, format!("%{escaped}%")];
+            found.query_map(sought, conversation)?.collect()
+        })
+    }
+
+    /// All votes on answers of two models, oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn votes(&self) -> Result<Vec<Vote>> {
+        self.store.read(|open| {
+            let mut found = open.prepare(&format!(
+                "SELECT one.model, other.model, choice, json_extract(settings, '$.blind') FROM votes
+                 JOIN messages AS one ON one.id = votes.pair
+                 JOIN messages AS other ON other.pair = votes.pair AND other.id <> votes.pair
+                 JOIN conversations ON conversations.id = one.conversation WHERE {SEEN}
+                 AND one.model IS NOT NULL AND other.model IS NOT NULL ORDER BY votes.pair"
+            ))?;
+            let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?));
+            let found = found.query_map(params![self.asker.owner, self.asker.sees_unowned], row)?;
+            let found = found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter();
+            let vote = |(left, right, choice, is_blind): (String, String, String, bool)| {
+                Some(Vote { left, right, choice: Choice::of(&choice)?, is_blind })
+            };
+            Ok(found.filter_map(vote).collect())
+        })
+    }
+
+    /// Gives a conversation another title. Whether it is there.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn rename(&self, id: i64, title: &str) -> Result<bool> {
+        self.store.change(|open| {
+            let change = "UPDATE conversations SET title = ?2 WHERE id = ?1";
+            Ok(self.is_seen(open, id)? && open.execute(change, params![id, title])? > 0)
         })
     }
 
@@ -381,7 +453,7 @@ impl Chats<'_> {
     /// When it cannot be kept.
     pub fn begin(&self, settings: &Settings) -> Result<i64> {
         self.store.change(|open| {
-            let row = params!["New conversation", json(settings), now(), self.asker.author];
+            let row = params![NEW, json(settings), now(), self.asker.author];
             open.execute("INSERT INTO conversations (title, settings, changed, owner) VALUES (?1, ?2, ?3, ?4)", row)?;
             Ok(open.last_insert_rowid())
         })
@@ -412,7 +484,7 @@ impl Chats<'_> {
         })
     }
 
-    /// Says something after `parent`; its number. The first thing that is said names the conversation.
+    /// Says something after `parent`; its number. The first thing that is said names the conversation, unless it has a name.
     ///
     /// # Errors
     /// When it cannot be kept, or `parent` is no message of the conversation.
@@ -421,14 +493,9 @@ impl Chats<'_> {
             if !self.belongs(open, id, parent)? {
                 return Ok(None);
             }
-            let title: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect();
-            let is_first: bool =
-                open.query_row("SELECT NOT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1)", [id], |row| {
-                    row.get(0)
-                })?;
-            if is_first {
-                open.execute("UPDATE conversations SET title = ?2 WHERE id = ?1", params![id, title])?;
-            }
+            let named = "UPDATE conversations SET title = ?2 WHERE id = ?1 AND title = ?3
+                 AND NOT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1)";
+            open.execute(named, params![id, title(text), NEW])?;
             let message = insert(open, id, parent, "user", text, None)?;
             show(open, id, message)?;
             Ok(Some(message))
@@ -665,5 +732,62 @@ pub(super) mod tests {
         // Where names are known, a vote can be corrected.
         let (id, pair) = begin(false);
         assert_eq!([vote(id, pair, Choice::Left), vote(id, pair, Choice::Tie)], [Voted::Stored; 2]);
+    }
+
+    #[test]
+    fn conversations_are_found_by_what_was_said_and_renamed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let (session, other) = (store.sessions().begin(), store.sessions().begin());
+        let [ada, eve] = [Asker::of(&session, None), Asker::of(&other, None)];
+        let chats = store.chats(&ada);
+        let begin = |text: &str| {
+            let id = chats.begin(&settings()).expect("stored");
+            (!text.is_empty()).then(|| chats.say(id, None, text).expect("stored").expect("there"));
+            id
+        };
+        let (tea, share, empty) = (begin("The Tea is warm"), begin("100% of a_b \\ c"), begin(""));
+        let found =
+            |text: &str| -> Vec<i64> { chats.search(text).expect("read").into_iter().map(|found| found.id).collect() };
+        assert_eq!((found("tea"), found("nothing"), found("").len()), (vec![tea], vec![], 3));
+        assert_eq!([found("100%"), found("a_b"), found("\\")], [vec![share], vec![share], vec![share]]);
+        assert_eq!([found("%"), found("_")], [vec![share], vec![share]], "they are no wild cards");
+        assert!(store.chats(&eve).search("tea").expect("read").is_empty());
+        assert!(chats.rename(empty, "Cups").expect("stored") && !store.chats(&eve).rename(tea, "x").expect("stored"));
+        assert_eq!(found("cups"), [empty]);
+        chats.say(empty, None, "And saucers").expect("stored");
+        assert_eq!(chats.tree(empty).expect("read").expect("there").conversation.title, "Cups", "a name stays");
+        assert_eq!(title(&format!(" a\n b {}", "x".repeat(99))).len(), TITLE);
+    }
+
+    #[test]
+    fn votes_have_their_models() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let (session, other) = (store.sessions().begin(), store.sessions().begin());
+        let [ada, eve] = [Asker::of(&session, None), Asker::of(&other, None)];
+        let chats = store.chats(&ada);
+        for (blind, models, choice) in
+            [(true, ["m", "n"], Choice::Right), (false, ["n", "m"], Choice::Tie), (false, ["m", "n"], Choice::Bad)]
+        {
+            let models = models.map(str::to_owned).to_vec();
+            let id = chats.begin(&Settings { models: models.clone(), blind, ..settings() }).expect("stored");
+            let said = chats.say(id, None, "Hello").expect("stored").expect("there");
+            let pair = chats.begin_answers(id, said, &models).expect("stored")[0];
+            assert_eq!(chats.vote(id, pair, choice).expect("stored"), Voted::Stored);
+        }
+        let vote = |left: &str, right: &str, choice, is_blind| Vote {
+            left: left.into(),
+            right: right.into(),
+            choice,
+            is_blind,
+        };
+        let expected = [
+            vote("m", "n", Choice::Right, true),
+            vote("n", "m", Choice::Tie, false),
+            vote("m", "n", Choice::Bad, false),
+        ];
+        assert_eq!(chats.votes().expect("read"), expected);
+        assert!(store.chats(&eve).votes().expect("read").is_empty());
     }
 }

@@ -61,7 +61,7 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
         return None;
     }
     match spec.name.as_str() {
-        "model" | "reference-model" => return Some(Takes::Model),
+        "model" | "reference-model" | "teacher-model" => return Some(Takes::Model),
         "reward-model" => return Some(Takes::Reward),
         "data" | "eval-data" | "test-data" => return Some(Takes::Data),
         "task" | "eval-task" | "test-task" => return Some(Takes::Task),
@@ -75,6 +75,22 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
         FlagKind::Value("COLUMN" | "METRIC" | "REGEX") => Some(Takes::Text),
         FlagKind::Value(_) if TEXTS.contains(&spec.key.as_str()) => Some(Takes::Text),
         FlagKind::Value(_) | FlagKind::Repeated | FlagKind::Names | FlagKind::Arguments | FlagKind::Yaml => None,
+    }
+}
+
+/// What is wrong with a filled form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The field that it is about.
+    pub field: Option<String>,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl Problem {
+    /// Something that is wrong with a field, or with no field alone.
+    pub fn of(field: Option<&str>, text: String) -> Self {
+        Self { field: field.map(str::to_owned), text }
     }
 }
 
@@ -108,6 +124,18 @@ impl Lists {
         }
     }
 
+    /// The name that a path has in a list.
+    pub fn name(&self, takes: Takes, path: &Path) -> Option<&str> {
+        let is_it = |name: &&str| {
+            let known = self.path(takes, name);
+            known.is_some_and(|known| {
+                known == path
+                    || known.canonicalize().is_ok_and(|known| path.canonicalize().is_ok_and(|path| known == path))
+            })
+        };
+        self.names(takes).into_iter().find(is_it)
+    }
+
     /// The path of what is called so in a list.
     fn path(&self, takes: Takes, name: &str) -> Option<PathBuf> {
         let kind = match takes {
@@ -127,7 +155,7 @@ pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
 }
 
 /// The flags that a filled form means, or what is wrong with it. Names that are no fields are refused: no page sends them.
-pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result<Vec<Flag>, Vec<String>> {
+pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result<Vec<Flag>, Vec<Problem>> {
     let fields = fields(method);
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     match mix(lists, filled) {
@@ -139,11 +167,12 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
     for (name, value) in filled.iter().filter(|(name, value)| !is_of_mix(name) && !value.trim().is_empty()) {
         let known = fields.iter().find(|(spec, takes)| spec.name == *name && *takes != Takes::Mix);
         let Some((spec, takes)) = known else {
-            problems.push(format!("There is no field {name}."));
+            problems.push(Problem::of(None, format!("There is no field {name}.")));
             continue;
         };
         if value.len() > BYTES {
-            problems.push(format!("{name} has {} bytes, but at most {BYTES} are taken.", value.len()));
+            problems
+                .push(Problem::of(Some(name), format!("It has {} bytes, but at most {BYTES} are taken.", value.len())));
             continue;
         }
         let mut written = format!("--{name}");
@@ -154,11 +183,11 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
             }
             Takes::Switch if value == "true" => value.clone(),
             Takes::Switch => {
-                problems.push(format!("{name} is neither yes nor no."));
+                problems.push(Problem::of(Some(name), "It is neither yes nor no.".into()));
                 continue;
             }
             Takes::Task if !lists.tasks.contains(value) => {
-                problems.push(format!("{name}: there is no task {value}."));
+                problems.push(Problem::of(Some(name), format!("There is no task {value}.")));
                 continue;
             }
             Takes::Number | Takes::Word | Takes::Task => value.trim().to_owned(),
@@ -167,7 +196,7 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
             Takes::Model | Takes::Reward | Takes::Data | Takes::Mix => match lists.path(*takes, value) {
                 Some(path) => path.to_string_lossy().into_owned(),
                 None => {
-                    problems.push(format!("{name}: there is no {value} in the list."));
+                    problems.push(Problem::of(Some(name), format!("There is no {value} in the list.")));
                     continue;
                 }
             },
@@ -178,7 +207,8 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
 }
 
 /// Further rows as the key `mix` has them, of the pairs of fields; nothing where none is chosen.
-fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, String> {
+fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, Problem> {
+    let problem = |text: String| Problem::of(Some("mix"), text);
     let of = |field: &'static str| filled.iter().filter(move |(name, _)| name == field).map(|(_, value)| value.trim());
     let (data, mut rows) = (of(MIX_DATA), of(MIX_ROWS));
     let mut all = Vec::new();
@@ -186,21 +216,21 @@ fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, Str
         let rows = rows.next().unwrap_or_default();
         match (name, rows) {
             ("", "") => continue,
-            ("", _) => return Err("mix: rows are asked for, but no file is chosen.".into()),
-            _ if all.len() == MIXED => return Err(format!("mix: at most {MIXED} files are taken.")),
+            ("", _) => return Err(problem("Rows are asked for, but no file is chosen.".into())),
+            _ if all.len() == MIXED => return Err(problem(format!("At most {MIXED} files are taken."))),
             _ => {}
         }
-        let path = lists.path(Takes::Data, name).ok_or_else(|| format!("mix: there is no {name} in the list."))?;
+        let path = lists.path(Takes::Data, name).ok_or_else(|| problem(format!("There is no {name} in the list.")))?;
         let mut one = Map::from_iter([("data".to_owned(), json!(path.to_string_lossy()))]);
         if !rows.is_empty() {
-            let count: usize = rows.parse().map_err(|_| format!("mix: {rows} is no number of rows."))?;
+            let count: usize = rows.parse().map_err(|_| problem(format!("{rows} is no number of rows.")))?;
             one.insert("rows".into(), count.into());
         }
         all.push(Value::Object(one));
     }
     match rows.all(str::is_empty) {
         true => Ok((!all.is_empty()).then(|| Value::Array(all).to_string())),
-        false => Err("mix: rows are asked for, but no file is chosen.".into()),
+        false => Err(problem("Rows are asked for, but no file is chosen.".into())),
     }
 }
 
@@ -232,12 +262,13 @@ pub fn quoted(word: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use gradus::config::MethodConfig;
 
     use super::*;
 
-    fn lists() -> Lists {
+    /// A model, a reward model, a file and a folder of files.
+    pub fn lists() -> Lists {
         let found = |name: &str, kind| Found { name: name.into(), path: format!("/m/{name}").into(), kind };
         let models = vec![found("gpt2", Kind::Language), found("judge", Kind::Reward)];
         let data = vec![("tea.jsonl".into(), "/d/tea.jsonl".into()), ("cups/".into(), "/d/cups".into())];
@@ -343,11 +374,9 @@ mod tests {
         let written: Vec<(String, Option<usize>)> =
             written.into_iter().map(|mixed| (mixed.data.to_string(), mixed.rows)).collect();
         assert_eq!(written, [("/d/cups".to_owned(), Some(40)), ("/d/tea.jsonl".to_owned(), None)]);
-        for (rows, problem) in
-            [("-1", "mix: -1 is no number of rows."), ("1, x: 2", "mix: 1, x: 2 is no number of rows.")]
-        {
+        for (rows, problem) in [("-1", "-1 is no number of rows."), ("1, x: 2", "1, x: 2 is no number of rows.")] {
             let form = filled(&[("mix-data", "cups/"), ("mix-rows", rows)]);
-            assert_eq!(given("sft", &lists, &form), Err(vec![problem.to_owned()]));
+            assert_eq!(given("sft", &lists, &form), Err(vec![Problem::of(Some("mix"), problem.to_owned())]));
         }
         assert!(given("sft", &lists, &filled(&[("mix-data", "cups/"); MIXED + 1])).is_err());
     }

@@ -7,13 +7,14 @@
 
 mod choices;
 mod fields;
+mod form;
 mod manage;
 mod page;
 mod start;
 
 pub use choices::data_files;
 pub use fields::quoted;
-pub use page::{actions, bare, offer_demo};
+pub use page::{actions, bare, bytes, offer_demo};
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

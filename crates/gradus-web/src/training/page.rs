@@ -1,19 +1,15 @@
 //! The pages on which runs are described, begun and changed.
 
-use gradus::config::{FlagKind, FlagSpec, MethodConfig};
 use gradus::runs::{Entry, Snapshot, Status};
 use serde_json::Value;
 
-use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Takes, fields};
+use super::form::option;
 use super::{Standing, quoted};
 use crate::app::App;
 use crate::html;
-use crate::html::Html;
-use crate::runs::{Asked, address, first};
+use crate::html::{Html, percent};
+use crate::runs::address;
 use crate::store::sessions::Session;
-
-/// Headings whose fields are seen at once; the others are opened.
-const OPEN: [&str; 2] = ["Input and output", "Reward"];
 
 /// What a folder without runs offers: the demonstration, by a button where pages may start runs, else by its command.
 pub fn offer_demo(app: &App, session: &Session) -> Html {
@@ -38,125 +34,8 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
     ]
 }
 
-fn csrf(session: &Session) -> Html {
+pub(super) fn csrf(session: &Session) -> Html {
     html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"]
-}
-
-/// All methods.
-pub fn methods(all: &[MethodConfig]) -> Html {
-    let row = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <small class=\"soft\">" (method.method().about()) "</small></li>\n"];
-    html!["<p>Choose a method.</p>\n<ul class=\"list\">\n" (all.iter().map(row).collect::<Vec<_>>()) "</ul>\n"]
-}
-
-fn option(value: &str, words: &str, is_chosen: bool) -> Html {
-    let chosen = if is_chosen { html![" selected"] } else { Html::new() };
-    html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
-}
-
-/// A default as a field shows it.
-fn default(spec: &FlagSpec) -> Option<String> {
-    match spec.default.as_ref()? {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        Value::Bool(is_on) => Some(if *is_on { "yes" } else { "no" }.to_owned()),
-        other => Some(other.to_string()),
-    }
-}
-
-fn field(spec: &FlagSpec, takes: Takes, lists: &Lists, filled: &Asked) -> Html {
-    let value = first(filled, &spec.name).unwrap_or_default();
-    let usual = default(spec);
-    let nothing = usual.as_ref().map_or("–".to_owned(), |usual| format!("Default: {usual}"));
-    let options = |choices: &[&str]| {
-        let all: Vec<Html> = choices.iter().map(|choice| option(choice, choice, *choice == value)).collect();
-        html!["<select id=\"" (spec.name) "\" name=\"" (spec.name) "\" aria-describedby=\"about-" (spec.name) "\">" (option("", &nothing, value.is_empty())) (all) "</select>"]
-    };
-    let input = |kind: &'static str| {
-        html![
-            "<input id=\"" (spec.name) "\" name=\"" (spec.name) "\" value=\"" (value) "\" inputmode=\"" (kind) "\" placeholder=\""
-            (usual.clone().unwrap_or_default()) "\" autocomplete=\"off\" aria-describedby=\"about-" (spec.name) "\">"
-        ]
-    };
-    let own = match takes {
-        Takes::Switch => {
-            let all = [("true", "Yes"), ("false", "No")];
-            let all: Vec<Html> = all.iter().map(|(of, words)| option(of, words, *of == value)).collect();
-            html!["<select id=\"" (spec.name) "\" name=\"" (spec.name) "\" aria-describedby=\"about-" (spec.name) "\">" (option("", &nothing, value.is_empty())) (all) "</select>"]
-        }
-        Takes::Word => match &spec.kind {
-            FlagKind::Words(words) | FlagKind::WordList(words) => {
-                options(&words.iter().map(|word| word.name.as_str()).collect::<Vec<_>>())
-            }
-            _ => input("text"),
-        },
-        Takes::Number => input("decimal"),
-        Takes::Text => input("text"),
-        Takes::Model | Takes::Reward | Takes::Data | Takes::Task => options(&lists.names(takes)),
-        Takes::Mix => return mix(spec, lists, filled),
-    };
-    html![
-        "<div><label for=\"" (spec.name) "\">" (spec.name) "</label>" (own) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
-        (spec.doc) "</p></div>\n"
-    ]
-}
-
-/// Pairs of fields: a file, and how many of its rows.
-fn mix(spec: &FlagSpec, lists: &Lists, filled: &Asked) -> Html {
-    let before = |name: &str, at: usize| {
-        let mut of = filled.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
-        of.nth(at).unwrap_or_default().to_owned()
-    };
-    let pair = |at: usize| {
-        let (data, rows) = (before(MIX_DATA, at), before(MIX_ROWS, at));
-        let names = lists.names(Takes::Data);
-        let all: Vec<Html> = names.into_iter().map(|name| option(name, name, name == data)).collect();
-        html![
-            "<div class=\"row\"><select name=\"" (MIX_DATA) "\" aria-label=\"More rows " (at + 1) "\">" (option("", "–", data.is_empty())) (all) "</select>"
-            "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" placeholder=\"all rows\" autocomplete=\"off\" aria-label=\"How many rows, "
-            (at + 1) "\"></div>\n"
-        ]
-    };
-    html![
-        "<fieldset><legend>" (spec.name) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) "<p class=\"small soft about-field\">" (spec.doc)
-        "</p></fieldset>\n"
-    ]
-}
-
-/// The form of a method, filled with what was said, and above it what is wrong with that.
-pub fn form(session: &Session, method: &MethodConfig, lists: &Lists, filled: &Asked, problems: &[String]) -> Html {
-    let wrong = match problems.is_empty() {
-        true => Html::new(),
-        false => {
-            let items: Vec<Html> = problems.iter().map(|problem| html!["<li>" (problem) "</li>\n"]).collect();
-            html!["<div role=\"alert\"><p class=\"bad\">The run was not begun:</p>\n<ul class=\"bad problems\">\n" (items) "</ul></div>\n"]
-        }
-    };
-    let all = fields(method.name());
-    let mut sections: Vec<&str> = Vec::new();
-    for (spec, _) in &all {
-        if !sections.contains(&spec.section) {
-            sections.push(spec.section);
-        }
-    }
-    let section = |name: &&str| {
-        let own: Vec<&(FlagSpec, Takes)> = all.iter().filter(|(spec, _)| spec.section == *name).collect();
-        let is_filled = own.iter().any(|(spec, takes)| {
-            let name = if *takes == Takes::Mix { MIX_DATA } else { &spec.name };
-            first(filled, name).is_some()
-        });
-        let open = if OPEN.contains(name) || is_filled { html![" open"] } else { Html::new() };
-        let own: Vec<Html> = own.iter().map(|(spec, takes)| field(spec, *takes, lists, filled)).collect();
-        html!["<details" (open) ">\n<summary>" (*name) "</summary>\n<div class=\"grid\">\n" (own) "</div>\n</details>\n"]
-    };
-    html![
-        (wrong) "<p class=\"lead\">" (method.method().about()) ".</p>\n"
-        "<form method=\"post\" action=\"/runs/new\" class=\"run-form\">\n" (csrf(session))
-        "<input type=\"hidden\" name=\"method\" value=\"" (method.name()) "\">\n"
-        "<div class=\"grid\"><div><label for=\"name\">Name of the run</label><input id=\"name\" name=\"name\" value=\""
-        (first(filled, "name").unwrap_or_default()) "\" placeholder=\"by itself\" autocomplete=\"off\"></div></div>\n"
-        (sections.iter().map(section).collect::<Vec<_>>())
-        "<p><button type=\"submit\" class=\"main\">Plan it</button> <small class=\"soft\">Nothing begins yet: the next page says what it will need in memory.</small></p>\n</form>\n"
-    ]
 }
 
 /// A size in words.
@@ -170,7 +49,15 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// What a run will need, and the button that begins it.
-pub fn planned(session: &Session, (draft, name): (&str, &str), forecast: &Value, yaml: &str, command: &str) -> Html {
+///
+/// `change` is the address of the form with what was filled in.
+pub fn planned(
+    session: &Session,
+    (draft, name): (&str, &str),
+    forecast: &Value,
+    (yaml, command): (&str, &str),
+    change: &str,
+) -> Html {
     let size = |value: &Value| value.as_u64().unwrap_or(0);
     let (peak, memory) = (size(&forecast["peak_bytes"]), forecast["memory_bytes"].as_u64());
     let fits = forecast["fits"].as_bool().unwrap_or(true);
@@ -199,7 +86,7 @@ pub fn planned(session: &Session, (draft, name): (&str, &str), forecast: &Value,
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Memory by phase\"><table>\n<thead><tr><th scope=\"col\">Phase</th><th scope=\"col\" class=\"number\">Weights</th>"
         "<th scope=\"col\" class=\"number\">Gradients</th><th scope=\"col\" class=\"number\">Moments</th><th scope=\"col\" class=\"number\">Activations</th>"
         "<th scope=\"col\" class=\"number\">Working</th><th scope=\"col\" class=\"number\">With the program</th></tr></thead>\n<tbody>\n" (phases)
-        "</tbody></table></div>\n" (begin)
+        "</tbody></table></div>\n" (begin) "<p><a href=\"" (change) "\">Change the settings</a></p>\n"
         "<h2>In a terminal</h2>\n<pre class=\"command\" tabindex=\"0\">" (command) "</pre>\n"
         "<details><summary>The whole configuration</summary><pre tabindex=\"0\">" (yaml) "</pre></details>\n"
     ]
@@ -270,7 +157,8 @@ pub fn actions(
         true => Html::new(),
         false => html!["<p><a class=\"bad\" href=\"" (address("delete", &entry.name)) "\">Delete this run</a></p>\n"],
     };
-    html!["<section class=\"actions\" aria-label=\"What can be done\">\n" (failed) (change) (export) (delete) "</section>\n"]
+    let duplicate = html!["<p><a href=\"/runs/new?from=" (percent(&entry.name)) "\">Duplicate: a new run with these settings</a></p>\n"];
+    html!["<section class=\"actions\" aria-label=\"Actions\">\n" (failed) (change) (export) (duplicate) (delete) "</section>\n"]
 }
 
 /// What would be lost, and the question.

@@ -11,15 +11,16 @@ use gradus::config::{MethodConfig, Plan, Request, RunConfig};
 use gradus::error::Place as Where;
 use gradus::files::atomic;
 use gradus::machine::Machine;
+use gradus::runs::Settings;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::fields::{Lists, command, given, set};
-use super::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, free, is_plain, may_train, page, place};
+use super::fields::{Lists, Problem, command, given, set};
+use super::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, form, free, is_plain, may_train, page, place};
 use crate::app::App;
 use crate::failed::{Done, Failed};
 use crate::guard::secret;
-use crate::html::Html;
+use crate::html::{Html, percent};
 use crate::page::{Page, Place};
 use crate::passing::Passing;
 use crate::runs::{Asked, apart, first};
@@ -28,6 +29,20 @@ use crate::within;
 
 fn framed(session: &Session, title: &str, body: Html) -> Done {
     Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
+}
+
+fn form_of(
+    session: &Session,
+    method: &MethodConfig,
+    lists: &Lists,
+    filled: &Asked,
+    problems: &[Problem],
+    note: Html,
+) -> Done {
+    let (title, body) =
+        (format!("New {} run", method.name()), form::form(session, method, lists, filled, problems, note));
+    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "form.js"], styles: &[], body };
+    Ok(page.framed(session).into_response())
 }
 
 async fn lists(app: &Arc<App>) -> Result<Lists, Failed> {
@@ -42,12 +57,25 @@ pub async fn choose(
     Query(asked): Query<Asked>,
 ) -> Done {
     may_train(&app, &session)?;
+    let lists = lists(&app).await?;
+    if let Some(run) = first(&asked, "from") {
+        let settings = Settings::read(&crate::runs::find(&app, run)?.join("config.yml"))?;
+        let method = settings.method().and_then(MethodConfig::named);
+        let method = method.ok_or_else(|| Failed::request("This run has a method that this gradus does not know."))?;
+        let (filled, left) = form::of_run(method.name(), &settings, &lists);
+        let note = form::duplicated(run, &left);
+        return form_of(&session, &method, &lists, &filled, &[], note);
+    }
     let Some(method) = first(&asked, "method").and_then(MethodConfig::named) else {
-        return framed(&session, "New run", page::methods(&MethodConfig::all()));
+        return framed(&session, "New run", form::goals(&MethodConfig::all()));
     };
     let filled: Asked = asked.iter().filter(|(name, _)| name != "method").cloned().collect();
-    let lists = lists(&app).await?;
-    framed(&session, &format!("New {} run", method.name()), page::form(&session, &method, &lists, &filled, &[]))
+    let (lists, method, filled) = apart(move || {
+        let filled = form::sensible(&method, &lists, filled);
+        (lists, method, filled)
+    })
+    .await?;
+    form_of(&session, &method, &lists, &filled, &[], Html::new())
 }
 
 /// Checks what the form says; shows what the run will need, or the form again with what is wrong.
@@ -68,9 +96,7 @@ pub async fn plan(
         (lists, checked)
     })
     .await?;
-    let again = |problems: &[String]| {
-        framed(&session, &format!("New {name} run"), page::form(&session, &method, &lists, &filled, problems))
-    };
+    let again = |problems: &[Problem]| form_of(&session, &method, &lists, &filled, problems, Html::new());
     let (draft, line) = match checked {
         Ok(checked) => checked,
         Err(problems) => return again(&problems),
@@ -82,7 +108,10 @@ pub async fn plan(
         Err(error) => return again(&in_words(&error)),
     };
     let id = secret();
-    let shown = page::planned(&session, (&id, &draft.name), &forecast, &draft.yaml, &line);
+    let query = filled.iter().filter(|(_, value)| !value.is_empty());
+    let query: String = query.map(|(name, value)| format!("&{}={}", percent(name), percent(value))).collect();
+    let change = format!("/runs/new?method={name}{query}");
+    let shown = page::planned(&session, (&id, &draft.name), &forecast, (&draft.yaml, &line), &change);
     {
         let mut kept = app.training.kept();
         kept.drafts.push_back((id, draft));
@@ -94,18 +123,20 @@ pub async fn plan(
 }
 
 /// The run that a filled form means, and its command.
-fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Draft, String), Vec<String>> {
+fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Draft, String), Vec<Problem>> {
     let plain: Asked = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
     let mut flags = given(method, lists, &plain)?;
     let model = first(filled, "model").unwrap_or("model").rsplit('/').next().unwrap_or("model").to_owned();
     let name = first(filled, "name").map_or_else(|| free(app, &format!("{method}-{model}")), str::to_owned);
     if !is_plain(&name) || [CONFIGS, "models", "data"].contains(&name.as_str()) {
-        return Err(vec![format!("{name} is no name for a run: letters, digits, -, _ and . make one.")]);
+        let text = format!("{name} is no name for a run: letters, digits, -, _ and . make one.");
+        return Err(vec![Problem::of(Some("name"), text)]);
     }
     let (above, before) = place(&app.folder);
     let directory = above.join(&name);
     if directory.symlink_metadata().is_ok() {
-        return Err(vec![format!("There is a {before}{name} already: choose another name.")]);
+        let text = format!("There is a {before}{name} already: choose another name.");
+        return Err(vec![Problem::of(Some("name"), text)]);
     }
     flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
     let line = command(method, &flags);
@@ -117,20 +148,20 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Dr
 }
 
 /// Every problem with the field that it is about.
-fn in_words(error: &Error) -> Vec<String> {
+fn in_words(error: &Error) -> Vec<Problem> {
+    let with_hint = |text: String, hint: Option<&str>| match hint {
+        Some(hint) => format!("{text} ({hint})"),
+        None => text,
+    };
     let Error::Config(problems) = error else {
-        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-        return vec![format!("{error}{hint}")];
+        return vec![Problem::of(None, with_hint(error.to_string(), error.hint()))];
     };
     let one = |problem: &gradus::error::Diagnostic| {
-        let fields = problem.places.iter().filter_map(|place| match place {
-            Where::Flag(flag) => Some(flag.trim_start_matches('-')),
+        let mut fields = problem.places.iter().filter_map(|place| match place {
+            Where::Flag(flag) => Some(flag.trim_start_matches('-').trim_start_matches("no-")),
             Where::File { .. } | Where::Argument(_) => None,
         });
-        let fields: Vec<&str> = fields.collect();
-        let of = if fields.is_empty() { String::new() } else { format!("{}: ", fields.join(", ")) };
-        let hint = problem.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
-        format!("{of}{problem}{hint}")
+        Problem::of(fields.next(), with_hint(problem.to_string(), problem.hint.as_deref()))
     };
     problems.iter().map(one).collect()
 }

@@ -30,12 +30,13 @@ pub fn speak(browser: &mut Browser, text: &str) {
 }
 
 /// Waits until what was asked for is there.
-fn settled(browser: &mut Browser) {
+pub fn settled(browser: &mut Browser) {
     browser.wait("!document.querySelector('[aria-busy=true]')");
 }
 
 fn answers(browser: &mut Browser) -> Vec<String> {
-    let found = browser.eval("[...document.querySelectorAll('.answer .text')].map(e => e.textContent)");
+    let found =
+        browser.eval("[...document.querySelectorAll('.answer .text')].map(e => e.dataset.source ?? e.textContent)");
     serde_json::from_value(found).expect("texts")
 }
 
@@ -184,6 +185,79 @@ fn segments_are_coloured_by_what_all_parts_make_of_them_or_one() {
 }
 
 #[test]
+fn conversations_begin_with_a_message_and_are_found_and_renamed() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    let at = |path: &str| format!("http://{}{path}", server.host());
+    // Enter sends, Shift Enter does not; the answer comes by itself, and once.
+    browser.go(&at("/chat"));
+    assert_eq!(browser.eval("document.activeElement.id"), "first");
+    browser.eval("document.getElementById('max_tokens').value = '8'; window.isLeft = true");
+    browser.type_text("The tea");
+    browser.key("Enter", 8);
+    browser.type_text("is warm");
+    browser.key("Enter", 0);
+    browser.loaded();
+    browser.wait("document.querySelectorAll('.answer .remark').length === 1");
+    settled(&mut browser);
+    assert_eq!(browser.text("article.user .text"), "The tea\nis warm");
+    assert_eq!(browser.eval("location.pathname + location.hash"), "/chat/1");
+    browser.reload();
+    settled(&mut browser);
+    assert_eq!(browser.eval("document.querySelectorAll('article.assistant').length"), 1);
+    // Another one, which gets a name.
+    begin(&mut browser, &server, &[("max_tokens", "4")]);
+    speak(&mut browser, "A cup, please");
+    browser.eval("document.getElementById('title').value = '<b>Cups</b>'; window.isLeft = true");
+    browser.eval("document.getElementById('title').form.requestSubmit()");
+    browser.loaded();
+    assert_eq!(browser.text("h1"), "<b>Cups</b>");
+    assert_eq!(browser.text(".talks [aria-current]"), "<b>Cups</b>");
+    assert_eq!(browser.eval("document.querySelectorAll('main b').length"), 0);
+    // Found by its words, which are not its name.
+    browser.eval("document.getElementById('search').focus(); window.isLeft = true");
+    browser.type_text("CUP, pl");
+    browser.key("Enter", 0);
+    browser.loaded();
+    let found = browser.eval("[...document.querySelectorAll('.talks li a')].map(e => e.textContent)");
+    assert_eq!(found, json!(["<b>Cups</b>"]));
+    browser.go(&at("/chat?search=nothing+has+this"));
+    assert!(browser.text(".talks").contains("No conversation has these words."));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn votes_make_a_ranking() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2", "qwen3"]);
+    let server = Server::over(folder.path());
+    assert!(server.get("/chat/votes").body.contains("There is no vote yet."));
+    // One vote for each model, so that both have a finite strength.
+    for wanted in ["gpt2", "qwen3", "gpt2"] {
+        begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("max_tokens", "4")]);
+        speak(&mut browser, "The tea");
+        let side = browser.eval(&format!(
+            "[...document.querySelectorAll('.answer h2')].findIndex(e => e.textContent.includes({}))",
+            json!(wanted)
+        ));
+        browser.click(if side == 0 { "[data-vote=left]" } else { "[data-vote=right]" });
+        browser.wait("document.querySelector('[data-vote][aria-pressed=true]')");
+    }
+    browser.go(&format!("http://{}/chat/votes", server.host()));
+    let rows =
+        browser.eval("[...document.querySelectorAll('tbody')].map(t => [...t.rows].map(r => r.cells[0].innerText))");
+    assert_eq!(rows, json!([["gpt2", "qwen3"], ["gpt2"]]));
+    // Two wins of three: ln 2 apart. Wilson's interval of 2 in 3 is 21 to 94 %.
+    let numbers = server.get("/chat/votes.json").json();
+    let strength = |i: usize| numbers["models"][i]["log_strength"].as_f64().expect("a number");
+    assert!((strength(0) - strength(1) - 2f64.ln()).abs() < 1e-9, "{numbers}");
+    assert_eq!((&numbers["votes"], &numbers["blind"]), (&json!(3), &json!(0)));
+    assert!(browser.text("main").contains("67 % (21–94)"), "{}", browser.text("main"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn an_answer_is_stopped_and_what_was_said_stays() {
     let Some(mut browser) = Browser::open() else { return };
     let folder = folder(&["qwen3"]);
@@ -193,7 +267,7 @@ fn an_answer_is_stopped_and_what_was_said_stays() {
     browser.type_text("The tea");
     browser.key("Enter", 2);
     // The fixture has few positions, so it may be at its end before the key is seen: either way nothing is lost.
-    browser.wait("document.querySelector('.answer .text')?.textContent.length > 3");
+    browser.wait("(document.querySelector('.answer .text')?.dataset.source ?? document.querySelector('.answer .text')?.textContent ?? '').length > 3");
     browser.key("Escape", 0);
     settled(&mut browser);
     assert!(answers(&mut browser)[0].len() > 3);

@@ -8,10 +8,12 @@ mod chat;
 #[allow(dead_code, reason = "browsers do what the client of the other tests does by hand")]
 mod client;
 mod driver;
+mod flows;
 mod pictures;
 #[path = "../serve/recorder.rs"]
 #[allow(dead_code, reason = "what was asked is looked at by the tests without a browser")]
 mod recorder;
+mod rich;
 mod runs;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;

@@ -11,6 +11,7 @@ use crate::chat::{begin, speak};
 use crate::client::{Server, classifier, dense, folder};
 use crate::driver::Browser;
 use crate::recorder::Recorder;
+use crate::rich;
 use crate::runs;
 use crate::skip::skipped;
 
@@ -25,6 +26,8 @@ fn pictures_of_all_pages() {
     let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("system", "Be kind.")]);
     speak(&mut browser, "Which tea is good in the morning?");
+    rich::said(folder.path(), rich::HELPFUL);
+    begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("max_tokens", "40")]);
     speak(&mut browser, "And which cup?");
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward"), ("blind", "")]);
     speak(&mut browser, "Which tea is good in the morning?");
@@ -32,6 +35,12 @@ fn pictures_of_all_pages() {
     dense(folder.path(), "tea/ppo", "marks");
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "tea/ppo (its reward)"), ("max_tokens", "20")]);
     speak(&mut browser, "Which tea?");
+    for wanted in ["left", "right", "left"] {
+        begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("max_tokens", "8")]);
+        speak(&mut browser, "Which cup?");
+        browser.click(&format!("[data-vote={wanted}]"));
+        browser.wait("document.querySelector('[data-vote][aria-pressed=true]')");
+    }
     let take = |browser: &mut Browser, name: &str| {
         std::fs::write(to.join(format!("{name}.png")), browser.picture()).expect("written");
     };
@@ -48,9 +57,11 @@ fn pictures_of_all_pages() {
     let pages = [
         ("overview", "/"),
         ("chats", "/chat"),
+        ("tokens", "/chat/2"),
         ("chat", "/chat/1"),
-        ("blind", "/chat/2"),
-        ("judged", "/chat/3"),
+        ("blind", "/chat/3"),
+        ("judged", "/chat/4"),
+        ("ranking", "/chat/votes"),
         ("projects", "/annotate"),
         ("spans", "/annotate/fine"),
         ("comparison", "/annotate/pairs"),
@@ -61,6 +72,7 @@ fn pictures_of_all_pages() {
         ("error", "/nowhere"),
         ("episodes", "/runs/completions?run=game"),
         ("runs", "/runs"),
+        ("goals", "/runs/new"),
         ("new-run", "/runs/new?method=grpo"),
         ("delete", "/runs/delete?run=tea/a"),
         ("run", "/runs/show?run=tea/a"),
@@ -85,7 +97,7 @@ fn pictures_of_all_pages() {
             if name == "spans" {
                 annotate::mark(&mut browser);
             }
-            if name == "chat" {
+            if name == "tokens" {
                 browser.click("[data-tokens]");
                 browser.wait("document.querySelector('.token')");
             }

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use gradus::run::RolloutWriter;
 use gradus::run::database::{Record, Segment, Table};
@@ -10,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, Visitor, folder};
 use crate::driver::Browser;
+use crate::recorder::Recorder;
 
 /// A run of some steps; its loss falls from `loss`.
 pub fn run(at: &Path, name: &str, method: &str, loss: f64, rate: &str) {
@@ -115,7 +118,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     let page = browser.text("main");
     assert!(page.contains("learning_rate") && page.contains("2e-5") && !page.contains("max_steps"), "{page}");
     assert_eq!(browser.eval("document.querySelectorAll('#values tbody tr').length"), 40);
-    browser.eval("document.querySelector('.curves details').open = true");
+    browser.eval("document.getElementById('values').closest('details').open = true");
     assert_eq!(browser.text("#values tbody tr:last-child td:first-child"), "40");
     let raw = browser.text("#values tbody tr:last-child td:last-child");
     browser.eval(
@@ -176,7 +179,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.click("button[data-which]");
     browser.wait("document.querySelector('.completion .token')");
     assert_eq!(browser.text("td .completion"), "It is warm, 2 times.");
-    let titles = browser.eval("[...document.querySelectorAll('.completion .token')].map(e => e.title)");
+    let titles = browser.eval("[...document.querySelectorAll('.completion .token')].map(e => e.dataset.about)");
     let titles: Vec<String> = serde_json::from_value(titles).expect("titles");
     let ids = server.post("/v1/completions", &json!({ "model": "gpt2", "prompt": "Is tea 0 warm?It is warm, 2 times.", "max_tokens": 0, "echo": true, "logprobs": 0 }));
     let all = ids.json()["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("values").clone();
@@ -185,6 +188,15 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
         .map(|value| format!("log-probability {:.3},", value.as_f64().expect("a number")))
         .collect();
     assert!(titles.iter().zip(&own).all(|(title, own)| title.starts_with(own)), "{titles:?} {own:?}");
+    // What is known of a token is there for the keyboard and for touch.
+    browser.eval("document.querySelector('.completion:has(.token)').focus()");
+    browser.key("ArrowRight", 0);
+    assert_eq!(browser.text(".about"), titles[0]);
+    browser.key("End", 0);
+    assert_eq!(browser.text(".about"), titles[titles.len() - 1]);
+    assert_eq!(browser.text("#status"), titles[titles.len() - 1]);
+    browser.tap(".completion .token");
+    assert_eq!(browser.text(".about"), titles[0]);
     browser.click("button[data-which]");
     browser.wait("!document.querySelector('.completion .token') && document.querySelector('button[data-which][aria-pressed=false]')");
     let visitor = Visitor::of(&server);
@@ -221,6 +233,160 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
             assert_eq!(server.get(&format!("/runs/{what}?run={name}")).status, 404, "{what} {name}");
         }
     }
+}
+
+#[test]
+fn the_list_is_sorted_grouped_and_has_the_columns_that_were_chosen() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    for (name, method, steps) in [("a", "dpo", 3), ("b", "sft", 1), ("c", "dpo", 2)] {
+        run(folder.path(), name, method, 2.0, "1e-5");
+        let rows: String = (1..=steps).map(|step| format!("{}\n", json!({ "step": step, "loss": 1.0 }))).collect();
+        fs::write(folder.path().join(name).join("metrics.jsonl"), rows).expect("written");
+    }
+    let server = Server::over(folder.path());
+    let names = "[...document.querySelectorAll('tbody a')].map(e => e.textContent)";
+    let heads = "[...document.querySelectorAll('thead th')].map(e => e.innerText.trim())";
+    browser.go(&format!("http://{}/runs", server.host()));
+    for (link, expected) in [("step", ["a", "c", "b"]), ("step", ["b", "c", "a"]), ("run", ["a", "b", "c"])] {
+        browser.eval("window.isLeft = true");
+        browser.click(&format!("thead a[href*='sort={link}']"));
+        browser.loaded();
+        assert_eq!(browser.eval(names), json!(expected), "{link}");
+    }
+    // Columns and groups, through the form; the order stays.
+    browser.eval(
+        "document.querySelector('.columns').open = true; document.querySelectorAll('.columns input').forEach(e => { e.checked = ['step', 'size'].includes(e.value) });          document.getElementById('group').value = 'method'; window.isLeft = true",
+    );
+    browser.click("form.filter button");
+    browser.loaded();
+    assert_eq!(browser.eval(heads), json!(["Run ▲", "Step", "Size"]));
+    let groups = browser.eval("[...document.querySelectorAll('.group')].map(e => e.innerText)");
+    assert_eq!(groups, json!(["Method: dpo (2)", "Method: sft (1)"]));
+    assert_eq!(browser.eval(names), json!(["a", "c", "b"]));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn panels_show_all_metrics_and_the_address_what_is_chosen() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    run(folder.path(), "tea", "grpo", 2.0, "1e-5");
+    let row = |step: usize| {
+        let mut row = json!({
+            "step": step, "loss": 1.0, "reward": step as f64 / 10.0, "objective/kl": 0.5, "completions/mean_length": 20.0, "entropy": 1.0,
+            "num_tokens": 1000 * step, "tokens_per_s": 100.0,
+        });
+        (0..8).for_each(|i| row[format!("clip_ratio/{i}")] = json!(0.1));
+        row
+    };
+    let rows: String = (1..=20).map(|step| format!("{}\n", row(step))).collect();
+    fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
+    let (_, mut claim) =
+        gradus::run::RunDir::claim(folder.path().join("tea"), gradus::run::Existing::Resume).expect("a run");
+    claim.begin().expect("begun");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/show?run=tea", server.host()));
+    browser.wait("document.querySelector('.panel svg')");
+    let tiles = browser.eval("[...document.querySelectorAll('.tile')].map(e => e.innerText.split('\\n').filter(Boolean).slice(0, 2).join(' '))");
+    // 1000 tokens a step at 100 tokens a second are 10 s a step.
+    assert_eq!(tiles, json!(["Reward 2", "KL 0.5", "Length 20", "Loss 1", "Time left 3 min"]));
+    let panels = "[...document.querySelectorAll('#panels .panel-name')].map(e => e.textContent)";
+    assert_eq!(browser.eval(panels), json!(["reward", "objective/kl", "completions/mean_length", "loss", "entropy"]));
+    // The others are there when they are asked for, or searched.
+    browser.eval("document.getElementById('others').parentElement.querySelector('summary').click()");
+    browser.wait("document.querySelectorAll('#others .panel').length === 10");
+    browser.eval("document.getElementById('find').focus()");
+    browser.type_text("clip_ratio/3");
+    browser.wait("document.querySelectorAll('#panels .panel').length === 1");
+    browser.click("#panels .panel");
+    browser.wait("document.getElementById('metric').value === 'clip_ratio/3'");
+    browser.eval(
+        "(() => { const e = document.getElementById('smooth'); e.value = 0.9; e.dispatchEvent(new Event('input')) })(); document.getElementById('log').click()",
+    );
+    // The raw line is behind the smoothed one.
+    assert_eq!(browser.eval("document.querySelectorAll('#plot polyline.raw').length"), 1);
+    let address = browser.eval("location.search").as_str().expect("a text").to_owned();
+    for part in ["run=tea", "metric=clip_ratio/3", "smooth=0.9", "log=1", "find=clip_ratio/3"] {
+        assert!(address.contains(part), "{address}");
+    }
+    // The address alone shows the same.
+    browser.go(&format!("http://{}/runs/show{address}", server.host()));
+    browser.wait("document.querySelector('#plot polyline.raw')");
+    assert_eq!(browser.eval("document.getElementById('metric').value"), "clip_ratio/3");
+    assert_eq!(browser.eval("document.querySelectorAll('#panels .panel').length"), 1);
+    // The arrow keys tell values.
+    browser.eval("document.querySelector('#plot svg').focus()");
+    browser.key("Home", 0);
+    assert!(browser.text("#status").contains("at step 1"), "{}", browser.text("#status"));
+    browser.key("ArrowRight", 0);
+    assert!(browser.text("#status").contains("at step 2"), "{}", browser.text("#status"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2", "qwen3"]);
+    run(folder.path(), "tea", "dpo", 2.0, "3e-5");
+    fs::write(folder.path().join("tea.jsonl"), "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n")
+        .expect("written");
+    let recorder = Arc::new(Recorder::default());
+    let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(recorder));
+    let at = |path: &str| format!("http://{}{path}", server.host());
+    let value = |browser: &mut Browser, field: &str| browser.eval(&format!("document.getElementById('{field}').value"));
+    browser.go(&at("/runs/show?run=tea"));
+    browser.eval("window.isLeft = true");
+    browser.click("a[href='/runs/new?from=tea']");
+    browser.loaded();
+    assert_eq!(value(&mut browser, "learning-rate"), "3e-5");
+    assert!(browser.text(".note").contains("model, data"), "these lie elsewhere: {}", browser.text(".note"));
+
+    // The form has few fields, and the others are found by their words.
+    browser.go(&at("/runs/new?method=dpo"));
+    let shown = "[...document.querySelectorAll('.one-field')].filter(e => e.checkVisibility()).length";
+    let few = browser.eval(shown).as_u64().expect("a number");
+    assert!((7..=9).contains(&few), "{few}");
+    browser.click(".advanced > summary");
+    browser.eval("document.getElementById('find-field').focus()");
+    browser.type_text("warmup");
+    browser.wait("document.getElementById('warmup-steps').checkVisibility()");
+    assert!(browser.eval(shown).as_u64().expect("a number") < few + 4);
+    // A mistake is told beside its field.
+    browser.eval("document.getElementById('learning-rate').select()");
+    browser.type_text("fast");
+    browser.eval("window.isLeft = true");
+    browser.click(".run-form button.main");
+    browser.loaded();
+    assert_eq!(browser.eval("document.querySelector('[aria-invalid=true]').id"), "learning-rate");
+    assert!(browser.text("#problem-learning-rate").contains("fast"));
+    assert_eq!(value(&mut browser, "learning-rate"), "fast");
+    browser.click(".problems a");
+    assert_eq!(browser.eval("document.activeElement.id"), "learning-rate");
+    browser.eval("document.getElementById('learning-rate').select()");
+    browser.type_text("2e-5");
+    browser.eval("window.isLeft = true");
+    browser.click(".run-form button.main");
+    browser.loaded();
+    assert!(browser.text("main").contains("--learning-rate 2e-5"));
+    // Back, by the link and by the browser.
+    browser.eval("window.isLeft = true");
+    browser.click("a[href^='/runs/new?method=dpo&']");
+    browser.loaded();
+    assert_eq!(value(&mut browser, "learning-rate"), "2e-5");
+    browser.eval("document.getElementById('warmup-steps').closest('.advanced').open = true; document.getElementById('warmup-steps').closest('details').open = true");
+    browser.eval("document.getElementById('warmup-steps').focus()");
+    browser.type_text("7");
+    browser.eval("window.isLeft = true");
+    browser.click(".run-form button.main");
+    browser.loaded();
+    browser.eval("window.isLeft = true; history.back()");
+    browser.loaded();
+    assert_eq!(
+        (value(&mut browser, "warmup-steps"), value(&mut browser, "learning-rate")),
+        (json!("7"), json!("2e-5"))
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]

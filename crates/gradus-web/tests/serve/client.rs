@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -128,9 +128,19 @@ impl Server {
         format!("127.0.0.1:{}", self.address.socket.port())
     }
 
+    /// The server that another process of this machine is.
+    pub fn elsewhere(socket: SocketAddr) -> Self {
+        Self { address: Address { socket, token: None, weights_token: None }, stop: Arc::default(), thread: None }
+    }
+
     /// Sends bytes as they are; everything that comes back until the server closes.
     pub fn raw(&self, request: &[u8]) -> Answer {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.address.socket.port())).expect("the server listens");
+        self.reach(request).expect("the server listens")
+    }
+
+    /// The same of a server that may have ended.
+    fn reach(&self, request: &[u8]) -> Option<Answer> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.address.socket.port())).ok()?;
         // A request that is too large is answered before it is read: what cannot be written any more is not an error.
         let _ = stream.write_all(request);
         let mut bytes = Vec::new();
@@ -139,11 +149,15 @@ impl Server {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
         let chunked = head.to_lowercase().contains("transfer-encoding: chunked");
-        Answer { status, head: head.to_owned(), body: if chunked { joined(body) } else { body.to_owned() } }
+        Some(Answer { status, head: head.to_owned(), body: if chunked { joined(body) } else { body.to_owned() } })
     }
 
     /// A request with these headers besides `Host`.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        self.raw(self.request(method, path, headers, body).as_bytes())
+    }
+
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
         let host = self.host();
         let mut request =
             format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
@@ -153,7 +167,7 @@ impl Server {
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
-        self.raw(format!("{request}\r\n{body}").as_bytes())
+        format!("{request}\r\n{body}")
     }
 
     /// A page.
@@ -183,7 +197,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        let ended = self.thread.take().expect("it was started").join();
+        let Some(thread) = self.thread.take() else { return };
+        let ended = thread.join();
         if !std::thread::panicking() {
             ended.expect("the server does not panic").expect("the server ends well");
         }
@@ -275,9 +290,14 @@ impl<'a> Visitor<'a> {
 
     /// What a script sends.
     pub fn script(&self, path: &str, body: &Value) -> Answer {
+        self.try_script(path, body).expect("the server listens")
+    }
+
+    /// The same, where the server may have ended.
+    pub fn try_script(&self, path: &str, body: &Value) -> Option<Answer> {
         let (cookie, csrf) = self.known();
         let headers = [("Cookie", cookie.as_str()), ("X-CSRF-Token", &csrf), ("Content-Type", "application/json")];
-        self.server.ask("POST", path, &headers, &body.to_string())
+        self.server.reach(self.server.request("POST", path, &headers, &body.to_string()).as_bytes())
     }
 }
 

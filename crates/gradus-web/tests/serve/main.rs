@@ -4,6 +4,7 @@ mod annotate;
 mod client;
 mod clients;
 mod judges;
+mod killed;
 mod openai;
 #[path = "../../src/tinker/proto.rs"]
 #[allow(dead_code, reason = "the messages of the server, of which tests need some")]

@@ -1,0 +1,85 @@
+//! A question that is a conversation, as turns.
+//!
+//! Tasks store the text that annotations and exports use: `user: …`, `assistant: …` and so on, or `Human: …` and `Assistant: …`, with an
+//! empty line before each. Here it is only shown.
+
+use crate::html;
+use crate::html::Html;
+
+/// Who says something, and the class of their turns.
+const ROLES: [(&str, &str); 7] = [
+    ("system", "turn-reply"),
+    ("developer", "turn-reply"),
+    ("user", "turn-reply"),
+    ("human", "turn-reply"),
+    ("tool", "turn-reply"),
+    ("assistant", "turn-policy"),
+    ("model", "turn-policy"),
+];
+
+/// A turn: who, their class, and what they say.
+type Turn<'t> = (&'t str, &'static str, String);
+
+/// The question; as a list of turns where it is a conversation.
+pub fn question(text: &str) -> Html {
+    match turns(text) {
+        None => html!["<p class=\"text\" dir=\"auto\">" (text) "</p>\n"],
+        Some(turns) => {
+            let turn = |(who, class, said): &Turn<'_>| {
+                html![
+                    "<li class=\"" (*class) "\"><p class=\"who\">" (*who) "</p><div class=\"text\" dir=\"auto\">" (said) "</div></li>\n"
+                ]
+            };
+            html!["<ol class=\"episode\">\n" (turns.iter().map(turn).collect::<Vec<_>>()) "</ol>\n"]
+        }
+    }
+}
+
+/// The turns; nothing where the text does not begin with one, or has one alone.
+fn turns(text: &str) -> Option<Vec<Turn<'_>>> {
+    let mut turns: Vec<Turn<'_>> = Vec::new();
+    for paragraph in text.trim().split("\n\n") {
+        let begun = paragraph.split_once(':').and_then(|(who, said)| {
+            let role = ROLES.iter().find(|(role, _)| role.eq_ignore_ascii_case(who.trim()))?;
+            Some((who.trim(), role.1, said.trim().to_owned()))
+        });
+        match (begun, turns.last_mut()) {
+            (Some(turn), _) => turns.push(turn),
+            (None, Some((_, _, said))) => {
+                said.push_str("\n\n");
+                said.push_str(paragraph);
+            }
+            (None, None) => return None,
+        }
+    }
+    // Prompts may end with the mark of the answer that follows.
+    if turns.last().is_some_and(|(_, _, said)| said.is_empty()) {
+        turns.pop();
+    }
+    (turns.len() > 1).then_some(turns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversations_are_turns_and_other_questions_are_text() {
+        let of = |text: &str| {
+            turns(text).map(|turns| turns.into_iter().map(|(who, _, said)| format!("{who}={said}")).collect::<Vec<_>>())
+        };
+        let hh = "\n\nHuman: Is tea warm?\n\nAssistant: It is.\n\nVery.\n\nHuman: <b>Why</b>?\n\nAssistant:";
+        assert_eq!(of(hh).expect("turns"), ["Human=Is tea warm?", "Assistant=It is.\n\nVery.", "Human=<b>Why</b>?"]);
+        let roles = "system: Be kind.\n\nuser: a: b\n\ntool: 3";
+        assert_eq!(of(roles).expect("turns"), ["system=Be kind.", "user=a: b", "tool=3"]);
+        for text in ["Is tea warm?", "user: alone", "Note: a\n\nuser: b", "", "\n\nHuman: a\n\nAssistant:"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        let page = question(hh).into_string();
+        assert!(
+            page.contains("&lt;b&gt;Why&lt;/b&gt;?") && page.matches("<li class=\"turn-policy\">").count() == 1,
+            "{page}"
+        );
+        assert_eq!(question("a <b>").into_string(), "<p class=\"text\" dir=\"auto\">a &lt;b&gt;</p>\n");
+    }
+}

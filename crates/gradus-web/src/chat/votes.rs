@@ -1,0 +1,87 @@
+//! Which models people prefer in conversations.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use serde_json::json;
+
+use crate::agreement::ranking::{Outcome, Strength, Versus, Vote, comparisons, strengths};
+use crate::app::App;
+use crate::failed::{Done, Failed};
+use crate::html;
+use crate::page::{Page, Place};
+use crate::parts::tile;
+use crate::ranking;
+use crate::store::chats::{self, Choice};
+use crate::store::sessions::Session;
+
+/// What the votes say.
+struct Standing {
+    votes: usize,
+    blind: usize,
+    comparisons: Vec<Versus>,
+    models: Vec<Strength>,
+    undefined: Option<&'static str>,
+}
+
+impl Standing {
+    fn of(votes: &[chats::Vote]) -> Self {
+        let outcome = |choice: Choice| match choice {
+            Choice::Left => Outcome::First,
+            Choice::Right => Outcome::Second,
+            Choice::Tie | Choice::Bad => Outcome::Tie,
+        };
+        let between = votes.iter().filter(|vote| vote.left != vote.right);
+        let between = between.map(|vote| Vote { one: &vote.left, other: &vote.right, outcome: outcome(vote.choice) });
+        let between: Vec<Vote<'_>> = between.collect();
+        let named: BTreeSet<&str> = between.iter().flat_map(|vote| [vote.one, vote.other]).collect();
+        let (models, undefined) = strengths(&named, &between);
+        let blind = votes.iter().filter(|vote| vote.is_blind).count();
+        Self { votes: votes.len(), blind, comparisons: comparisons(&between), models, undefined }
+    }
+}
+
+fn standing(app: &App, session: &Session) -> Result<Standing, Failed> {
+    Ok(Standing::of(&app.store.chats(&app.asker(session)?).votes()?))
+}
+
+/// The page.
+pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+    let of = standing(&app, &session)?;
+    let body = match of.votes {
+        0 => html![
+            "<div class=\"empty\"><p><strong>There is no vote yet.</strong></p>\n<p>Start a conversation with two models. Then vote on their answers.</p>\n"
+            "<p><a class=\"button\" href=\"/chat\">New conversation</a></p></div>\n"
+        ],
+        _ => html![
+            "<p class=\"lead\">All votes of the conversations that you can see. A pair of bad answers counts as a tie.</p>\n<div class=\"tiles\">\n"
+            (tile("Votes", html![(of.votes)], "in conversations"))
+            (tile("Blind", html![(of.blind)], "names were hidden"))
+            (tile("Pairs", html![(of.comparisons.len())], "of models")) "</div>\n"
+            (ranking::models(&of.models, of.undefined)) (ranking::comparisons(&of.comparisons))
+            "<h2>Download</h2>\n<p><a href=\"/chat/preferences.jsonl\" download>All votes as training rows</a> · "
+            "<a href=\"/chat/votes.json\" download>These numbers as JSON</a></p>\n"
+        ],
+    };
+    let body = html!["<p><a href=\"/chat\">Conversations</a></p>\n"(body)];
+    Ok(Page { title: "Votes and ranking", place: Place::Chat, scripts: &[], styles: &[], body }
+        .framed(&session)
+        .into_response())
+}
+
+/// The same numbers for programs.
+pub async fn numbers(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+    let of = standing(&app, &session)?;
+    let body = json!({
+        "votes": of.votes,
+        "blind": of.blind,
+        "comparisons": of.comparisons,
+        "models": of.models,
+        "models_undefined": of.undefined,
+    });
+    Ok(([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response())
+}

@@ -1,0 +1,145 @@
+//! Answers of models as a page shows them: Markdown, formulas, colored code, thoughts and calls of tools.
+//!
+//! What a model writes is text that nobody has checked. The libraries below read it and write nothing: a page gets literals of this
+//! crate, and values that [`Html`] escapes. So no answer brings a tag, an attribute, a style, a script or an address of its own, except
+//! links to the web, which a person has to click. Images are links, too.
+
+mod code;
+mod markdown;
+mod math;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use gradus_environments::{Call, CallFormat};
+use ring::digest::{SHA256, digest};
+use serde_json::Value;
+
+use crate::html;
+use crate::html::Html;
+
+/// A longer answer is shown as it is.
+const LONGEST: usize = 100_000;
+
+/// The most bytes of pages that are kept.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// Answers on pages, with those that were asked for last kept.
+#[derive(Default)]
+pub struct Rich(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    pages: HashMap<[u8; 32], Html>,
+    /// The sums of texts, oldest first.
+    order: VecDeque<[u8; 32]>,
+    bytes: usize,
+}
+
+impl Rich {
+    /// An answer on a page.
+    pub fn answer(&self, text: &str) -> Html {
+        let mut sum = [0; 32];
+        sum.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
+        // A page is put in whole or not at all, so a thread that panicked has left nothing half done.
+        if let Some(page) = self.0.lock().unwrap_or_else(PoisonError::into_inner).pages.get(&sum) {
+            return page.clone();
+        }
+        let page = answer(text);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.pages.insert(sum, page.clone()).is_none() {
+            kept.order.push_back(sum);
+            kept.bytes += page.size();
+        }
+        while kept.bytes > KEPT_BYTES {
+            let Some(oldest) = kept.order.pop_front() else { break };
+            kept.bytes -= kept.pages.remove(&oldest).map_or(0, |page| page.size());
+        }
+        page
+    }
+}
+
+fn answer(text: &str) -> Html {
+    if text.len() > LONGEST {
+        return html!["<div class=\"plain\">" (text) "</div>"];
+    }
+    let (thought, said) = thought(text);
+    let (said, calls) = calls(said);
+    let thought = thought.map(|thought| {
+        html!["<details class=\"thought\"><summary>Reasoning</summary>\n" (markdown::markdown(thought)) "</details>\n"]
+    });
+    html![(thought)(markdown::markdown(&said))(calls.iter().map(call).collect::<Vec<_>>())]
+}
+
+/// What a model thinks before it answers, and the answer. Some templates write the mark that opens the thought into the prompt.
+fn thought(text: &str) -> (Option<&str>, &str) {
+    let (open, close) = ("<think>", "</think>");
+    let begun = text.trim_start().strip_prefix(open);
+    let (thought, said) = match (begun.unwrap_or(text).split_once(close), begun) {
+        (Some((thought, said)), _) => (Some(thought), said),
+        (None, Some(thought)) => (Some(thought), ""),
+        (None, None) => (None, text),
+    };
+    (thought.filter(|thought| !thought.trim().is_empty()), said)
+}
+
+/// The text besides calls of tools, and the calls. A text with a call that cannot be read stays a text.
+fn calls(text: &str) -> (String, Vec<Call>) {
+    let read = CallFormat::ALL.into_iter().map(|format| format.read(text));
+    let mut whole = read.filter(|(_, calls)| !calls.is_empty() && calls.iter().all(|call| call.arguments.is_ok()));
+    whole.next().unwrap_or_else(|| (text.to_owned(), Vec::new()))
+}
+
+fn call(call: &Call) -> Html {
+    let arguments = call.arguments.clone().map(Value::Object).unwrap_or_default();
+    let arguments = serde_json::to_string_pretty(&arguments).unwrap_or_default();
+    html![
+        "<section class=\"call\" aria-label=\"Tool call\"><p>Tool call <code>" (call.name) "</code></p>\n"
+        (code::block("json", &arguments, &mut arguments.len())) "</section>\n"
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        answer(text).into_string()
+    }
+
+    #[test]
+    fn thoughts_are_folded_and_calls_are_boxes() {
+        let page = shown("<think>A *cup*?</think>\nWarm.");
+        assert!(
+            page.starts_with("<details class=\"thought\"><summary>Reasoning</summary>\n<p>A <em>cup</em>?</p>"),
+            "{page}"
+        );
+        assert!(page.ends_with("</details>\n<p>Warm.</p>\n"), "{page}");
+        assert!(shown("A cup?</think>Warm.").contains("<p>A cup?</p>\n</details>"));
+        assert!(shown("<think>and on").contains("<p>and on</p>\n</details>"));
+        assert_eq!(shown("<think>\n</think>Warm."), "<p>Warm.</p>\n");
+        let page = shown("I look.\n<tool_call>{\"name\": \"<b>\", \"arguments\": {\"city\": \"<i>\"}}</tool_call>");
+        assert!(page.starts_with("<p>I look.</p>\n<section class=\"call\""), "{page}");
+        assert!(page.contains("<code>&lt;b&gt;</code>") && !page.contains("<i>") && !page.contains("<b>"), "{page}");
+        // What cannot be read is shown as it is.
+        assert_eq!(shown("<tool_call>{broken"), "<p>&lt;tool_call&gt;{broken</p>\n");
+    }
+
+    #[test]
+    fn pages_are_kept_up_to_a_number_of_bytes() {
+        let rich = Rich::default();
+        let text = |i: usize| format!("{i} {}", "*tea* ".repeat(10_000));
+        assert_eq!(rich.answer(&text(0)), rich.answer(&text(0)));
+        (0..300).for_each(|i| drop(rich.answer(&text(i))));
+        let kept = rich.0.lock().expect("nobody panicked");
+        let bytes: usize = kept.pages.values().map(Html::size).sum();
+        assert!(kept.bytes == bytes && bytes <= KEPT_BYTES && kept.pages.len() == kept.order.len(), "{bytes}");
+        assert!(kept.pages.len() < 300 && kept.pages.len() > 10, "{}", kept.pages.len());
+    }
+
+    #[test]
+    fn very_long_answers_are_shown_as_they_are() {
+        let page = shown(&"**a** <b>".repeat(LONGEST / 4));
+        assert!(page.starts_with("<div class=\"plain\">**a** &lt;b&gt;**a**"));
+    }
+}

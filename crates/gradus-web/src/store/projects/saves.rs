@@ -1,0 +1,247 @@
+//! What people say of tasks. A save never overwrites what its page has not seen.
+
+use gradus::Result;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+use super::{Projects, count, json, read};
+use crate::annotate::answer::Answer;
+use crate::annotate::shown::Shown;
+use crate::store::now;
+
+/// How an annotation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Begun.
+    Open,
+    /// Handed in.
+    Done,
+    /// Left out, with a reason.
+    Skipped,
+}
+
+impl State {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Done => "done",
+            Self::Skipped => "skipped",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Self {
+        [Self::Done, Self::Skipped].into_iter().find(|state| state.name() == name).unwrap_or(Self::Open)
+    }
+}
+
+/// What someone said of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Annotation {
+    /// The task's number, from 1.
+    pub task: usize,
+    /// Who.
+    pub person: String,
+    /// What.
+    pub answer: Answer,
+    /// How it stands.
+    pub state: State,
+    /// Why it was left out.
+    pub reason: String,
+    /// How long they looked at it.
+    pub seconds: f64,
+    /// What they were shown of the answers; unknown where another tool made the annotation.
+    pub shown: Option<Shown>,
+    /// How often it was saved.
+    pub revision: u64,
+    /// Which page saved it last.
+    pub page: String,
+    /// When it was last opened or changed, in seconds since 1970.
+    pub changed: i64,
+}
+
+/// What a page saves.
+#[derive(Debug, Clone)]
+pub struct Save<'a> {
+    /// The annotation.
+    pub answer: &'a Answer,
+    /// How it stands.
+    pub state: State,
+    /// Why the task is skipped.
+    pub reason: &'a str,
+    /// Seconds since the save before.
+    pub seconds: f64,
+    /// The revision that the page began with or saved last.
+    pub revision: u64,
+    /// The page: a random name of its own. What a page saves never conflicts with what it saved before.
+    pub page: &'a str,
+}
+
+impl<'a> Save<'a> {
+    /// A save of a program, which conflicts with nothing that programs save.
+    #[cfg(test)]
+    pub fn of(answer: &'a Answer, state: State, seconds: f64) -> Self {
+        Self { answer, state, reason: "", seconds, revision: 0, page: "" }
+    }
+
+    /// Whether `stored` came from elsewhere after the page read it. A save that was stored before its answer got lost is no
+    /// conflict.
+    pub(super) fn is_stale(&self, stored: &Annotation) -> bool {
+        let is_same = stored.answer == *self.answer && stored.state == self.state;
+        stored.revision != self.revision && stored.page != self.page && !is_same
+    }
+}
+
+/// What becomes of a save.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Saved {
+    /// It is stored, as this revision.
+    Stored(u64),
+    /// Something else was stored meanwhile: this.
+    Stale(Box<Annotation>),
+    /// The task is not theirs, or does not exist.
+    Nowhere,
+}
+
+pub(super) fn annotation(row: &Row<'_>) -> rusqlite::Result<Annotation> {
+    Ok(Annotation {
+        task: count(row, 0)?,
+        person: row.get(1)?,
+        answer: read(row, 2)?,
+        state: State::of(&row.get::<_, String>(3)?),
+        reason: row.get(4)?,
+        seconds: row.get(5)?,
+        shown: row.get::<_, Option<String>>(6)?.and_then(|text| serde_json::from_str(&text).ok()),
+        revision: count(row, 7)? as u64,
+        page: row.get(8)?,
+        changed: row.get(9)?,
+    })
+}
+
+const ANNOTATION: &str =
+    "SELECT tasks.number, people.name, answer, state, reason, seconds, shown, revision, page, changed
+     FROM annotations JOIN tasks ON tasks.id = task JOIN people ON people.id = person";
+
+/// What someone said of a task.
+pub(super) fn said(
+    open: &Transaction<'_>,
+    project: i64,
+    number: usize,
+    by: i64,
+) -> rusqlite::Result<Option<Annotation>> {
+    let sought = format!("{ANNOTATION} WHERE project = ?1 AND tasks.number = ?2 AND person = ?3");
+    open.query_row(&sought, params![project, number as i64, by], annotation).optional()
+}
+
+impl Projects<'_> {
+    /// Everything that was said in a project: by task, then by name.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn annotations(&self, project: i64) -> Result<Vec<Annotation>> {
+        self.0.read(|open| {
+            let mut found =
+                open.prepare(&format!("{ANNOTATION} WHERE project = ?1 ORDER BY tasks.number, people.name"))?;
+            found.query_map([project], annotation)?.collect()
+        })
+    }
+
+    /// What someone said of a task, if they did.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn annotation(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
+        self.0.read(|open| said(open, project, number, by))
+    }
+
+    /// The numbers of the tasks that someone has or had, in order, and how each stands.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn own(&self, project: i64, by: i64) -> Result<Vec<(usize, State)>> {
+        self.0.read(|open| {
+            let sought = "SELECT number, state FROM annotations JOIN tasks ON tasks.id = task
+                 WHERE project = ?1 AND person = ?2 ORDER BY number";
+            let row = |row: &Row<'_>| Ok((count(row, 0)?, State::of(&row.get::<_, String>(1)?)));
+            open.prepare(sought)?.query_map([project, by], row)?.collect()
+        })
+    }
+
+    /// Stores what someone says of a task, unless another page has stored something else since theirs read it. Seconds are added to
+    /// those before.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn save(&self, project: i64, number: usize, by: i64, save: &Save<'_>) -> Result<Saved> {
+        self.0.change(|open| {
+            let Some(stored) = said(open, project, number, by)? else { return Ok(Saved::Nowhere) };
+            if save.is_stale(&stored) {
+                return Ok(Saved::Stale(Box::new(stored)));
+            }
+            let revision = stored.revision + 1;
+            let Save { answer, state, reason, seconds, page, .. } = save;
+            open.execute(
+                "UPDATE annotations SET answer = ?4, state = ?5, reason = ?6, seconds = seconds + ?7, changed = ?8, revision = ?9, page = ?10
+                 WHERE task = (SELECT id FROM tasks WHERE project = ?1 AND number = ?2) AND person = ?3",
+                params![
+                    project, number as i64, by, json(answer), state.name(), reason, seconds, now(), revision as i64, page
+                ],
+            )?;
+            Ok(Saved::Stored(revision))
+        })
+    }
+
+    /// How many tasks of a project someone has done and skipped.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn progress(&self, project: i64, by: i64) -> Result<(usize, usize)> {
+        self.0.read(|open| {
+            let counted = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'skipped')
+                 FROM annotations JOIN tasks ON tasks.id = task WHERE project = ?1 AND person = ?2";
+            open.query_row(counted, [project, by], |row| Ok((count(row, 0)?, count(row, 1)?)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LEASE_MINUTES;
+    use super::super::tests::{signed_in, task};
+    use super::*;
+    use crate::annotate::labels::LabelSet;
+    use crate::store::Store;
+
+    #[test]
+    fn a_save_from_another_page_is_never_overwritten_unseen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let labels = LabelSet::open("comparison").expect("a label set");
+        let projects = store.projects();
+        assert!(projects.begin("p", &labels, 1, LEASE_MINUTES, &[task("1")]).expect("stored"));
+        let project = projects.find("p").expect("read").expect("a project");
+        let a = signed_in(&store, "a").id;
+        projects.next(&project, a).expect("read");
+        let [one, other] = ["one", "other"].map(|text| Answer { feedback: text.into(), ..Answer::default() });
+        let as_save = |answer, revision, page| Save { revision, page, ..Save::of(answer, State::Open, 1.0) };
+        let save =
+            |answer, revision, page| projects.save(project.id, 1, a, &as_save(answer, revision, page)).expect("saved");
+        let stored = || projects.annotation(project.id, 1, a).expect("read").expect("there");
+        assert_eq!(save(&one, 0, "x"), Saved::Stored(1));
+        let Saved::Stale(found) = save(&other, 0, "y") else { panic!("it was overwritten") };
+        assert_eq!((found.answer, found.revision, stored().answer), (one.clone(), 1, one.clone()));
+        assert_eq!(save(&other, 1, "y"), Saved::Stored(2), "who has seen it may");
+        assert_eq!(save(&other, 1, "x"), Saved::Stored(3), "the same again is no conflict");
+        // The page's own save was stored, but it never heard so.
+        assert_eq!(save(&one, 1, "x"), Saved::Stored(4));
+        // The same for decisions.
+        let decide = |answer, revision, page| {
+            projects.decide(project.id, 1, a, &as_save(answer, revision, page)).expect("saved")
+        };
+        assert_eq!(decide(&one, 0, "x"), Saved::Stored(1));
+        assert!(matches!(decide(&other, 0, "y"), Saved::Stale(_)));
+        assert_eq!(projects.verdicts(project.id).expect("read")[&1].answer, one);
+        assert_eq!(decide(&other, 1, "y"), Saved::Stored(2));
+        assert_eq!(projects.decide(project.id, 7, a, &as_save(&one, 0, "x")).expect("saved"), Saved::Nowhere);
+    }
+}

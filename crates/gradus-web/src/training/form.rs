@@ -1,0 +1,439 @@
+//! The form of a run: first what one has, then a few fields with sensible values, and everything else to be searched.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use gradus::config::{FlagKind, FlagSpec, MethodConfig};
+use gradus::data::{LoadOptions, recognise};
+use gradus::method::Preset;
+use gradus::runs::Settings;
+use serde_json::Value;
+
+use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Problem, Takes, fields};
+use super::page::csrf;
+use crate::html;
+use crate::html::Html;
+use crate::runs::{Asked, address, first};
+use crate::store::sessions::Session;
+
+/// What somebody has, and the methods that use it: the method and what it makes of it.
+struct Goal {
+    title: &'static str,
+    words: &'static str,
+    ways: &'static [(&'static str, &'static str)],
+}
+
+const GOALS: [Goal; 5] = [
+    Goal {
+        title: "I have demonstrations",
+        words: "Texts, conversations or completions that the model should learn to write.",
+        ways: &[("sft", "Fine-tune a model on them")],
+    },
+    Goal {
+        title: "I have preferences",
+        words: "Pairs of answers, of which one is better.",
+        ways: &[("dpo", "Train a model on them directly"), ("reward", "Train a reward model, to be used later")],
+    },
+    Goal {
+        title: "I have prompts and a reward",
+        words: "The model answers, and a reward model or a rule scores its answers.",
+        ways: &[
+            ("grpo", "Compare several answers to each prompt"),
+            ("ppo", "Learn with a critic"),
+            ("rloo", "Compare several answers, without clipping"),
+        ],
+    },
+    Goal {
+        title: "I have labels",
+        words: "Texts or words with labels, such as marks of annotators.",
+        ways: &[("classify", "Train a classifier")],
+    },
+    Goal {
+        title: "I have a better model",
+        words: "A smaller model should learn from a larger one.",
+        ways: &[("distill", "Learn its probabilities")],
+    },
+];
+
+/// The fields that are seen at once, of those that a method has.
+const OFFLINE: [&str; 10] = [
+    "model",
+    "data",
+    "eval-data",
+    "teacher-model",
+    "learning-rate",
+    "epochs",
+    "batch-size",
+    "beta",
+    "max-length",
+    "lora-rank",
+];
+const ONLINE: [&str; 9] = [
+    "model",
+    "data",
+    "reward-model",
+    "eval-data",
+    "learning-rate",
+    "max-steps",
+    "group-size",
+    "max-new-tokens",
+    "lora-rank",
+];
+
+/// So many of them.
+const SEEN: usize = 8;
+
+/// The most bytes of a first row that is looked at.
+const ROW_BYTES: u64 = 1 << 16;
+
+/// What one has, and all methods.
+pub fn goals(all: &[MethodConfig]) -> Html {
+    let way = |(method, words): &(&'static str, &'static str)| html!["<li><a href=\"/runs/new?method=" (*method) "\">" (*words) "</a> <span class=\"soft small\">" (*method) "</span></li>\n"];
+    let goal = |goal: &Goal| {
+        html![
+            "<section class=\"goal\"><h2>" (goal.title) "</h2>\n<p>" (goal.words) "</p>\n<ul>\n" (goal.ways.iter().map(way).collect::<Vec<_>>())
+            "</ul></section>\n"
+        ]
+    };
+    let row = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <small class=\"soft\">" (method.method().about()) "</small></li>\n"];
+    html![
+        "<p class=\"lead\">What do you have?</p>\n<div class=\"cards\">\n" (GOALS.iter().map(goal).collect::<Vec<_>>()) "</div>\n"
+        "<details><summary>All " (all.len()) " methods</summary>\n<ul class=\"list\">\n" (all.iter().map(row).collect::<Vec<_>>()) "</ul>\n</details>\n"
+    ]
+}
+
+/// Values for a form that is still empty: the first model, and the first file whose rows the method can use.
+pub fn sensible(method: &MethodConfig, lists: &Lists, mut filled: Asked) -> Asked {
+    let mut fill = |name: &str, value: Option<&str>| {
+        if let Some(value) = value.filter(|_| !filled.iter().any(|(known, _)| known == name)) {
+            filled.push((name.to_owned(), value.to_owned()));
+        }
+    };
+    fill("model", lists.names(Takes::Model).first().copied());
+    if method.is_online() {
+        fill("reward-model", lists.names(Takes::Reward).first().copied());
+    }
+    let fits = lists.data.iter().find(|(_, path)| is_useful(path, method));
+    fill("data", fits.map(|(name, _)| name.as_str()));
+    filled
+}
+
+/// Whether the first row of a file of JSON lines has what a method needs. Of other files nothing is known here.
+fn is_useful(path: &Path, method: &MethodConfig) -> bool {
+    let is_lines = path.extension().is_some_and(|ending| ["jsonl", "ndjson"].iter().any(|known| ending == *known));
+    let Some(file) = is_lines.then(|| File::open(path).ok()).flatten() else { return false };
+    let mut line = String::new();
+    let read = BufReader::new(file.take(ROW_BYTES)).read_line(&mut line);
+    let Some(Value::Object(row)) = read.ok().and_then(|_| serde_json::from_str(&line).ok()) else { return false };
+    recognise(&row, &LoadOptions::needing(method.method().need())).is_ok()
+}
+
+/// The form as another run filled it, and the keys that somebody set there and that no field takes.
+pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (Asked, Vec<String>) {
+    /// Each run has its own, and the server decides on them.
+    const OWN: [&str; 2] = ["output_dir", "train.device"];
+    let fields = fields(method);
+    let (mut filled, mut left) = (Asked::new(), Vec::new());
+    for key in settings.keys.iter().filter(|key| key.is_set && !OWN.contains(&key.path.as_str())) {
+        let Some(value) = settings.text(&key.path) else { continue };
+        // Files write lists in brackets, and fields take them without.
+        let value = match value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(list) => list.replace(", ", ","),
+            None => value,
+        };
+        // A file of rows is written as `data: FILE`, which is short for `data: { from: FILE }`.
+        let is_it = |spec: &FlagSpec| spec.key.strip_suffix(".from").unwrap_or(&spec.key) == key.path;
+        let known = fields.iter().find(|(spec, _)| is_it(spec));
+        let value = known.and_then(|(_, takes)| match takes {
+            Takes::Model | Takes::Reward | Takes::Data => lists.name(*takes, Path::new(&value)).map(str::to_owned),
+            Takes::Mix => None,
+            Takes::Switch | Takes::Number | Takes::Word | Takes::Text | Takes::Task => Some(value),
+        });
+        match known.zip(value) {
+            Some(((spec, _), value)) => filled.push((spec.name.clone(), value)),
+            None => left.push(key.path.clone()),
+        }
+    }
+    (filled, left)
+}
+
+/// What is said of a form that another run filled.
+pub fn duplicated(run: &str, left: &[String]) -> Html {
+    let left = (!left.is_empty()).then(|| html![" This form has no field for these, so set them again or use the terminal: <code>" (left.join(", ")) "</code>."]);
+    html!["<p class=\"note\">The settings of <a href=\"" (address("show", run)) "\">" (run) "</a>." (left) "</p>\n"]
+}
+
+pub(super) fn option(value: &str, words: &str, is_chosen: bool) -> Html {
+    let chosen = if is_chosen { html![" selected"] } else { Html::new() };
+    html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
+}
+
+/// A default as a field shows it.
+fn default(spec: &FlagSpec) -> Option<String> {
+    match spec.default.as_ref()? {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(is_on) => Some(if *is_on { "yes" } else { "no" }.to_owned()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// What a form is drawn from.
+struct Form<'a> {
+    method: &'a MethodConfig,
+    lists: &'a Lists,
+    filled: &'a Asked,
+    problems: &'a [Problem],
+}
+
+impl Form<'_> {
+    /// What is wrong with a field.
+    fn wrong(&self, name: &str) -> Option<&Problem> {
+        self.problems.iter().find(|problem| problem.field.as_deref() == Some(name))
+    }
+
+    /// The words of a flag that its method can have.
+    fn words<'s>(&self, spec: &'s FlagSpec) -> Option<Vec<&'s str>> {
+        let (FlagKind::Words(words) | FlagKind::WordList(words)) = &spec.kind else { return None };
+        let applies = |word: &&str| {
+            spec.key != "preset"
+                || Preset::named(word).is_some_and(|preset| self.method.method().preset(preset).is_some())
+        };
+        Some(words.iter().map(|word| word.name.as_str()).filter(applies).collect())
+    }
+
+    fn field(&self, spec: &FlagSpec, takes: Takes) -> Html {
+        let words = self.words(spec);
+        if words.as_ref().is_some_and(Vec::is_empty) {
+            return Html::new();
+        }
+        let value = first(self.filled, &spec.name).unwrap_or_default();
+        let usual = default(spec);
+        let nothing = usual.as_ref().map_or("–".to_owned(), |usual| format!("Default: {usual}"));
+        let wrong = self.wrong(&spec.name);
+        let marks = html![
+            " aria-describedby=\"about-" (spec.name) (wrong.map(|_| html![" problem-"(spec.name)])) "\"" (wrong.map(|_| html![" aria-invalid=\"true\""]))
+        ];
+        let select = |all: Vec<Html>| html!["<select id=\"" (spec.name) "\" name=\"" (spec.name) "\"" (marks) ">" (option("", &nothing, value.is_empty())) (all) "</select>"];
+        let options = |choices: &[&str]| {
+            // A list of words, such as those of several losses, is one more choice.
+            let is_other = !value.is_empty() && words.is_some() && !choices.contains(&value);
+            let other = is_other.then(|| option(value, value, true));
+            select(choices.iter().map(|choice| option(choice, choice, *choice == value)).chain(other).collect())
+        };
+        let input = |kind: &'static str| {
+            html![
+                "<input id=\"" (spec.name) "\" name=\"" (spec.name) "\" value=\"" (value) "\" inputmode=\"" (kind) "\" placeholder=\""
+                (usual.clone().unwrap_or_default()) "\" autocomplete=\"off\"" (marks) ">"
+            ]
+        };
+        let own = match takes {
+            Takes::Switch => {
+                let all = [("true", "Yes"), ("false", "No")];
+                select(all.iter().map(|(of, words)| option(of, words, *of == value)).collect())
+            }
+            Takes::Word => match &words {
+                Some(words) => options(words),
+                None => input("text"),
+            },
+            Takes::Number => input("decimal"),
+            Takes::Text => input("text"),
+            Takes::Model | Takes::Reward | Takes::Data | Takes::Task => options(&self.lists.names(takes)),
+            Takes::Mix => return self.mix(spec),
+        };
+        let wrong = wrong.map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-" (spec.name) "\">" (problem.text) "</p>\n"]);
+        html![
+            "<div class=\"one-field\"><label for=\"" (spec.name) "\">" (spec.name) "</label>" (own) (wrong) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
+            (spec.doc) "</p></div>\n"
+        ]
+    }
+
+    /// Pairs of fields: a file, and how many of its rows.
+    fn mix(&self, spec: &FlagSpec) -> Html {
+        let before = |name: &str, at: usize| {
+            let mut of = self.filled.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
+            of.nth(at).unwrap_or_default().to_owned()
+        };
+        let pair = |at: usize| {
+            let (data, rows) = (before(MIX_DATA, at), before(MIX_ROWS, at));
+            let names = self.lists.names(Takes::Data);
+            let all: Vec<Html> = names.into_iter().map(|name| option(name, name, name == data)).collect();
+            html![
+                "<div class=\"row\"><select name=\"" (MIX_DATA) "\" aria-label=\"More rows " (at + 1) "\">" (option("", "–", data.is_empty())) (all) "</select>"
+                "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" placeholder=\"all rows\" autocomplete=\"off\" aria-label=\"How many rows, "
+                (at + 1) "\"></div>\n"
+            ]
+        };
+        let wrong =
+            self.wrong("mix").map(|problem| html!["<p class=\"bad small about-field\">" (problem.text) "</p>\n"]);
+        html![
+            "<fieldset class=\"one-field\" id=\"mix\"><legend>" (spec.name) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) (wrong)
+            "<p class=\"small soft about-field\">" (spec.doc) "</p></fieldset>\n"
+        ]
+    }
+
+    /// All problems, with links to their fields.
+    fn alert(&self) -> Html {
+        if self.problems.is_empty() {
+            return Html::new();
+        }
+        let item = |problem: &Problem| match &problem.field {
+            Some(field) => html!["<li><a href=\"#" (field) "\">" (field) "</a>: " (problem.text) "</li>\n"],
+            None => html!["<li>" (problem.text) "</li>\n"],
+        };
+        html![
+            "<div class=\"alert\" role=\"alert\"><p><strong>The run was not begun.</strong></p>\n<ul class=\"problems\">\n"
+            (self.problems.iter().map(item).collect::<Vec<_>>()) "</ul></div>\n"
+        ]
+    }
+}
+
+/// The form of a method, filled with what was said, and above it and beside the fields what is wrong with that. `note` stands above it.
+pub fn form(
+    session: &Session,
+    method: &MethodConfig,
+    lists: &Lists,
+    filled: &Asked,
+    problems: &[Problem],
+    note: Html,
+) -> Html {
+    let form = Form { method, lists, filled, problems };
+    let all = fields(method.name());
+    let seen = if method.is_online() { &ONLINE[..] } else { &OFFLINE[..] };
+    let seen = seen.iter().filter_map(|name| all.iter().find(|(spec, _)| spec.name == **name)).take(SEEN);
+    let seen: Vec<&(FlagSpec, Takes)> = seen.collect();
+    let rest: Vec<&(FlagSpec, Takes)> =
+        all.iter().filter(|(spec, _)| seen.iter().all(|(known, _)| known.name != spec.name)).collect();
+    let mut sections: Vec<&str> = Vec::new();
+    for (spec, _) in &rest {
+        if !sections.contains(&spec.section) {
+            sections.push(spec.section);
+        }
+    }
+    let is_open = |(spec, takes): &&(FlagSpec, Takes)| {
+        let name = if *takes == Takes::Mix { MIX_DATA } else { &spec.name };
+        first(filled, name).is_some() || form.wrong(&spec.name).is_some()
+    };
+    let section = |name: &&str| {
+        let own: Vec<&(FlagSpec, Takes)> = rest.iter().copied().filter(|(spec, _)| spec.section == *name).collect();
+        let open = own.iter().any(is_open).then(|| html![" open"]);
+        let own: Vec<Html> = own.iter().map(|(spec, takes)| form.field(spec, *takes)).collect();
+        html!["<details class=\"section\"" (open) ">\n<summary>" (*name) "</summary>\n<div class=\"grid\">\n" (own) "</div>\n</details>\n"]
+    };
+    let open = rest.iter().any(is_open).then(|| html![" open"]);
+    let seen: Vec<Html> = seen.iter().map(|(spec, takes)| form.field(spec, *takes)).collect();
+    let name = form
+        .wrong("name")
+        .map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-name\">" (problem.text) "</p>\n"]);
+    let marks = name.as_ref().map(|_| html![" aria-invalid=\"true\" aria-describedby=\"problem-name\""]);
+    html![
+        (form.alert()) (note) "<p class=\"lead\">" (method.method().about()) ". <a href=\"/runs/new\">Another method</a></p>\n"
+        "<form method=\"post\" action=\"/runs/new\" class=\"run-form\" data-remember=\"" (method.name()) "\">\n" (csrf(session))
+        "<input type=\"hidden\" name=\"method\" value=\"" (method.name()) "\">\n"
+        "<div class=\"grid\"><div class=\"one-field\"><label for=\"name\">Name of the run</label><input id=\"name\" name=\"name\" value=\""
+        (first(filled, "name").unwrap_or_default()) "\" placeholder=\"chosen for you\" autocomplete=\"off\"" (marks) ">" (name) "</div>\n" (seen) "</div>\n"
+        "<details class=\"advanced\"" (open) "><summary>Advanced (" (rest.len()) " settings)</summary>\n"
+        "<div class=\"find-metric\"><label for=\"find-field\">Search settings</label><input id=\"find-field\" type=\"search\" autocomplete=\"off\"></div>\n"
+        "<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        (sections.iter().map(section).collect::<Vec<_>>()) "</details>\n"
+        "<p><button type=\"submit\" class=\"main\">Plan the run</button> <small class=\"soft\">Nothing starts yet. The next page shows how much memory the run needs.</small></p>\n</form>\n"
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::fields::tests::lists;
+    use super::*;
+
+    fn method(name: &str) -> MethodConfig {
+        MethodConfig::named(name).expect("a method")
+    }
+
+    #[test]
+    fn goals_lead_to_methods_and_six_to_eight_fields_are_seen() {
+        for (name, _) in GOALS.iter().flat_map(|goal| goal.ways) {
+            assert!(MethodConfig::named(name).is_some(), "{name}");
+        }
+        let names: Vec<&str> = OFFLINE.iter().chain(&ONLINE).copied().collect();
+        for of in MethodConfig::all() {
+            let known = fields(of.name());
+            let seen = if of.is_online() { &ONLINE[..] } else { &OFFLINE[..] };
+            let seen = seen.iter().filter(|name| known.iter().any(|(spec, _)| spec.name == **name)).take(SEEN).count();
+            assert!((6..=SEEN).contains(&seen), "{}: {seen}", of.name());
+        }
+        // Each of them is a field of some method.
+        for name in names {
+            let is_known = |of: &MethodConfig| fields(of.name()).iter().any(|(spec, _)| spec.name == name);
+            assert!(MethodConfig::all().iter().any(is_known), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_first_file_that_fits_is_chosen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, row) in [
+            ("a.jsonl", "{\"chosen\": \"b\", \"rejected\": \"c\", \"prompt\": \"a\"}"),
+            ("b.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"),
+            ("c.jsonl", "broken"),
+            ("d.jsonl", "{\"prompt\": \"a\"}"),
+        ] {
+            fs::write(folder.path().join(name), format!("{row}\n")).expect("written");
+        }
+        let lists = Lists { models: lists().models, ..Lists::look(folder.path(), Vec::new()) };
+        let data = |name: &str| {
+            let filled = sensible(&method(name), &lists, Asked::new());
+            assert_eq!(first(&filled, "model"), Some("gpt2"));
+            first(&filled, "data").map(str::to_owned)
+        };
+        assert_eq!([data("dpo"), data("reward")], [Some("a.jsonl".into()), Some("a.jsonl".into())]);
+        let only = |names: &[&str]| {
+            let kept = lists.data.iter().filter(|(name, _)| names.contains(&name.as_str())).cloned().collect();
+            Lists { models: lists.models.clone(), data: kept, tasks: Vec::new() }
+        };
+        let of = |name: &str, files: &[&str]| {
+            first(&sensible(&method(name), &only(files), Asked::new()), "data").map(str::to_owned)
+        };
+        assert_eq!(of("sft", &["c.jsonl", "d.jsonl", "b.jsonl"]), Some("b.jsonl".into()));
+        assert_eq!(of("grpo", &["c.jsonl", "d.jsonl"]), Some("d.jsonl".into()));
+        assert_eq!(of("dpo", &["b.jsonl", "c.jsonl", "d.jsonl"]), None);
+        // What is filled stays.
+        let filled = vec![("data".to_owned(), "b.jsonl".to_owned())];
+        assert_eq!(first(&sensible(&method("dpo"), &lists, filled), "data"), Some("b.jsonl"));
+    }
+
+    #[test]
+    fn a_run_fills_the_form_with_what_was_set() {
+        let text = "model: /m/gpt2 # set\ndata: /d/tea.jsonl # set\neval_data: /elsewhere.jsonl # set\noutput_dir: /x # set\nmethod:\n  dpo:\n    \
+                    beta: 0.2 # set\n    label_smoothing: 0.0\nreward: null\ntrain:\n  learning_rate: 2e-5 # set\n  shuffle: false # set\n";
+        let settings = Settings::parse(text).expect("settings");
+        let (filled, left) = of_run("dpo", &settings, &lists());
+        let expected = [
+            ("model", "gpt2"),
+            ("data", "tea.jsonl"),
+            ("beta", "0.2"),
+            ("learning-rate", "2e-5"),
+            ("shuffle", "false"),
+        ];
+        let expected: Asked = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        assert_eq!((filled, left), (expected, vec!["eval_data".to_owned()]));
+    }
+
+    #[test]
+    fn presets_are_offered_where_they_apply() {
+        let lists = lists();
+        let words = |name: &str| {
+            let method = method(name);
+            let form = Form { method: &method, lists: &lists, filled: &Asked::new(), problems: &[] };
+            let all = fields(name);
+            let (spec, takes) = all.iter().find(|(spec, _)| spec.key == "preset").expect("a field");
+            let words = form.words(spec).expect("words").len();
+            assert_eq!(words == 0, form.field(spec, *takes).is_empty());
+            words
+        };
+        assert_eq!(words("sft"), 0);
+        assert!(words("grpo") >= 3 && words("grpo") < Preset::ALL.len());
+    }
+}

@@ -1,0 +1,104 @@
+//! Answers as they are rendered: Markdown, code and formulas, and nothing that a hostile model wants.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::chat::{begin, speak};
+use crate::client::{Server, folder};
+use crate::driver::Browser;
+
+/// What a helpful model writes.
+pub const HELPFUL: &str = "## Tea\n\nUse **hot** water, *not* boiling:\n\n1. Warm the pot\n2. Wait\n\n| Tea | °C |\n|---|--:|\n| green | 80 |\n| black | 95 |\n\n\
+     ```python\ndef brew(tea, minutes=3):  # green\n    return f\"{tea} for {minutes}\"\n```\n\nThe loss is \\( -\\log \\sigma(r_w - r_l) \\), and\n\n\
+     \\[ \\nabla J = \\mathbb{E}\\left[ \\sum_{t} A_t \\nabla \\log \\pi_\\theta(a_t \\mid s_t) \\right] \\]\n\nSee [a page](https://tea.example/).";
+
+/// What a hostile one writes.
+const HOSTILE: &str = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\n\n![x](https://evil.example/x.png)\n\n\
+     <b onmouseover=\"document.title='owned'\">x</b> [y](javascript:document.title='owned') <https://fine.example/>\n\n```html\n</code></pre>\
+     <script>document.title='owned'</script>\n```\n\n$\\text{<script>document.title='owned'</script>}$ $\\href{javascript:x}{y}$\n\n\
+     <form action=\"/chat/1/delete\" method=\"post\"><button>z</button></form>\n\n<style>body{display:none}</style>";
+
+/// Makes `text` what the models said in conversation 1 of `folder`.
+pub fn said(folder: &Path, text: &str) {
+    let file = rusqlite::Connection::open(folder.join("gradus.sqlite")).expect("a file");
+    let change = "UPDATE messages SET text = ?1, parts = NULL WHERE conversation = 1 AND role = 'assistant'";
+    assert!(file.execute(change, [text]).expect("changed") > 0);
+}
+
+#[test]
+fn answers_are_rendered_and_code_is_copied() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("max_tokens", "4")]);
+    speak(&mut browser, "How is tea made?");
+    said(folder.path(), HELPFUL);
+    browser.reload();
+    let count = |browser: &mut Browser, what: &str| {
+        browser.eval(&format!("document.querySelectorAll('.answer .text {what}').length")).as_u64().expect("a number")
+    };
+    for (what, expected) in [
+        ("h3", 1),
+        ("strong", 1),
+        ("ol > li", 2),
+        ("table tbody tr", 2),
+        ("figure.code .code-word", 4),
+        ("math", 2),
+        ("a[href='https://tea.example/'][rel~=noopener]", 1),
+    ] {
+        assert_eq!(count(&mut browser, what), expected, "{what}");
+    }
+    // Formulas are laid out, not only there.
+    let tall = browser.eval("document.querySelector('math[display=block]').getBoundingClientRect().height");
+    assert!(tall.as_f64().is_some_and(|tall| tall > 30.0), "{tall}");
+    // The buttons copy the code, and the answer as it was written.
+    let origin = format!("http://{}", server.host());
+    let allowed = json!({ "origin": origin, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"] });
+    browser.call("Browser.grantPermissions", allowed);
+    browser.click("[data-copy]");
+    browser.wait("document.getElementById('status').textContent === 'Copied.'");
+    let copied = browser.eval("navigator.clipboard.readText()");
+    assert_eq!(copied, "def brew(tea, minutes=3):  # green\n    return f\"{tea} for {minutes}\"\n");
+    browser.click("[data-copy-answer]");
+    browser.wait("navigator.clipboard.readText().then(text => text.startsWith('## Tea'))");
+    assert_eq!(browser.eval("navigator.clipboard.readText()"), HELPFUL);
+    // Tokens take the place of the page and give it back.
+    browser.click("[data-tokens]");
+    browser.wait("document.querySelector('.answer .token')");
+    assert_eq!(count(&mut browser, "table"), 0);
+    browser.click("[data-tokens]");
+    browser.wait("document.querySelector('.answer .text.rich table')");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn hostile_answers_do_nothing_and_load_nothing() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("max_tokens", "4")]);
+    speak(&mut browser, "The tea");
+    for text in [HOSTILE.to_owned(), format!("<think>{HOSTILE}</think>{HOSTILE}"), "> ".repeat(9000) + HOSTILE] {
+        said(folder.path(), &text);
+        browser.reload();
+        browser.eval("document.querySelectorAll('.answer details').forEach(e => { e.open = true })");
+        let title = browser.eval("document.title");
+        assert!(title.as_str().is_some_and(|title| !title.contains("owned")), "{title}");
+        let found = browser.eval(
+            "[...document.querySelectorAll('.answer script, .answer img, .answer form, .answer style, .answer iframe')].length",
+        );
+        assert_eq!(found, 0);
+        let attributes = browser.eval(
+            "[...document.querySelectorAll('.answer *')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on') || n === 'style' || n === 'src')",
+        );
+        assert_eq!(attributes, json!([]));
+        let links: Vec<Value> =
+            serde_json::from_value(browser.eval("[...document.querySelectorAll('.answer a')].map(e => e.href)"))
+                .expect("a list");
+        let known = ["https://fine.example/", "https://evil.example/x.png"];
+        assert!(links.iter().all(|link| known.contains(&link.as_str().unwrap_or_default())), "{links:?}");
+    }
+    // Nothing was asked for elsewhere, and nothing was forbidden, because there was nothing to forbid.
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
