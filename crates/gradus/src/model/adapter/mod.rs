@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use gradus_kernels::is_fused;
+use gradus_kernels::packs_weights;
 use rand::Rng;
 use rayon::prelude::*;
 
@@ -196,7 +196,7 @@ pub trait Layers {
     /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
     /// that would change their values.
     fn freeze_weights(&mut self, format: WeightFormat) {
-        if is_fused(&self.device()) || format != WeightFormat::F32 {
+        if packs_weights(&self.device()) || format != WeightFormat::F32 {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }
