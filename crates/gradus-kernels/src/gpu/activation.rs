@@ -56,11 +56,15 @@ fn curve_at(x: f32, #[comptime] curve: Curve) -> (f32, f32) {
         let bell = (x * x * -0.5f32).exp();
         let size = x.abs();
         let t = 1.0f32 / (1.0f32 + 0.25f32 * size);
-        let mut sum = 0.0f32;
-        #[unroll]
-        for i in 0..10usize {
-            sum = sum * t + comptime!(TAIL[i]);
-        }
+        let mut sum = t * comptime!(TAIL[0]) + comptime!(TAIL[1]);
+        sum = sum * t + comptime!(TAIL[2]);
+        sum = sum * t + comptime!(TAIL[3]);
+        sum = sum * t + comptime!(TAIL[4]);
+        sum = sum * t + comptime!(TAIL[5]);
+        sum = sum * t + comptime!(TAIL[6]);
+        sum = sum * t + comptime!(TAIL[7]);
+        sum = sum * t + comptime!(TAIL[8]);
+        sum = sum * t + comptime!(TAIL[9]);
         let tail = bell * t * sum;
         let cdf = select(x < 0.0f32, tail, 1.0f32 - tail);
         value = x * cdf;

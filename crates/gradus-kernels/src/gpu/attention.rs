@@ -42,7 +42,8 @@ pub(crate) struct Tiling {
 impl Tiling {
     /// The largest tiles that the shared memory of `device` holds; none if it holds not even small ones.
     fn new(shape: &AttentionShape, device: &CubeDevice) -> Option<Self> {
-        let hardware = &device.client().properties().hardware;
+        let client = device.client();
+        let hardware = &client.properties().hardware;
         let (group, is_capped) = (shape.group(), shape.cap.is_some());
         let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped };
         let fits = |tiling: &Self| {
@@ -360,7 +361,7 @@ fn attention_forward<F: Float>(
             for b in 0..each {
                 let c = lane + b * side;
                 let key = from + c;
-                let (s, _slope) = score(products[a * each + b], scale, cap, tiling.is_capped);
+                let (s, _slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
                 let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
                 scores[row * score_pad + c] = select(is_seen, s, HIDDEN);
             }
@@ -609,7 +610,7 @@ fn attention_backward_queries<F: Float>(
             for b in 0..each {
                 let c = lane + b * side;
                 let key = from + c;
-                let (s, slope) = score(products[a * each + b], scale, cap, tiling.is_capped);
+                let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
                 let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
                 let p = (s - log_sum[a]).exp();
                 let ds = p * (grads_p[a * each + b] - dot[a]) * slope * scale;
@@ -783,7 +784,7 @@ fn attention_backward_keys<F: Float>(
                     for a in 0..each {
                         let row = top + a * side;
                         let key = position + row;
-                        let (s, slope) = score(products[a * each + b], scale, cap, tiling.is_capped);
+                        let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
                         let is_seen =
                             row < count && standing < end && key <= standing + after && standing <= key + before;
                         let p = (s - log_sum).exp();

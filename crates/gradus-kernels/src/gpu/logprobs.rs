@@ -54,10 +54,11 @@ fn add_chunk<F: Float>(
     #[comptime] is_capped: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice(UNITS as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let row = CUBE_POS;
     if row < targets.len() {
-        let (n, from, units) = (width as usize, row * (width as usize), UNITS as usize);
+        let (n, from) = (width as usize, row * (width as usize));
+        let units = comptime!(UNITS as usize);
         let mut best = -1.0e38f32;
         let mut i = UNIT_POS as usize;
         while i < n {
@@ -242,7 +243,7 @@ impl GpuOp for Logprobs {
         let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
         let Scale { temperature, cap } = self.scale;
         let zeros = |shape: [usize; 2]| {
-            let dtype = DType::F32.try_into().expect("a type of floats");
+            let dtype = DType::F32.into();
             CubeBackend::float_zeros(shape.to_vec().into(), &hidden.device, dtype)
         };
         // Sums over chunks are in f32, whatever the tensors are.
@@ -297,12 +298,12 @@ impl GpuOp for Logprobs {
 fn write(to: &CubeTensor, x: &CubeTensor) {
     if elements(to) > 0 {
         let (grid, units) = (super::grid_of_units(elements(to)), CubeDim::new_1d(UNITS));
-        cast::launch(&to.client, grid, units, arg(x), arg(to), [element(x), element(to)]);
+        write_as::launch(&to.client, grid, units, arg(x), arg(to), [element(x), element(to)]);
     }
 }
 
 #[cube(launch)]
-fn cast<F: Float, G: Float>(x: &[F], y: &mut [G], #[define(F, G)] _dtypes: [ElemType; 2]) {
+fn write_as<F: Float, G: Float>(x: &[F], y: &mut [G], #[define(F, G)] _dtypes: [ElemType; 2]) {
     if ABSOLUTE_POS < y.len() {
         y[ABSOLUTE_POS] = G::cast_from(x[ABSOLUTE_POS]);
     }
@@ -346,7 +347,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             sources.push(offline.source("logprobs: gradient of a chunk", dtype, &kernel));
         }
         let [a, b] = offline.buffers();
-        let kernel = cast::Cast::new(settings(), device(), target(), a, b, [f32, dtype]);
+        let kernel = write_as::WriteAs::new(settings(), device(), target(), a, b, [f32, dtype]);
         sources.push(offline.source("cast", dtype, &kernel));
     }
     let [a, b, c] = offline.buffers();

@@ -82,8 +82,7 @@ pub(crate) fn elements(tensor: &CubeTensor) -> usize {
 
 /// Rows and columns of a matrix.
 pub(crate) fn dims(tensor: &CubeTensor) -> [usize; 2] {
-    let shape = tensor.shape();
-    [shape[0], shape[1]]
+    tensor.shape().dims()
 }
 
 /// A tensor without values beside `like`.
@@ -140,12 +139,12 @@ impl Words {
 }
 
 /// A table of numbers on a device.
-struct Copy(Handle);
+struct Copied(Handle);
 
 /// The copy of `table` on the device of `like`, as an argument.
 pub(crate) fn table_arg(table: &Table<f32>, like: &CubeTensor) -> BufferArg {
     let values: &[f32] = if table.is_empty() { &[0.0] } else { table };
-    let copy = table.copies.get(&like.device, || Copy(like.client.create_from_slice(f32::as_bytes(values))));
+    let copy = table.copies.get(&like.device, || Copied(like.client.create_from_slice(f32::as_bytes(values))));
     // SAFETY: the buffer was made of as many numbers.
     unsafe { BufferArg::from_raw_parts(copy.0.clone(), values.len()) }
 }
@@ -181,8 +180,8 @@ pub(crate) fn cube_max(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
     let mut width = CUBE_DIM as usize / 2;
     while width > 0 {
         if unit < width {
-            let (mine, other) = (scratch[unit], scratch[unit + width]);
-            scratch[unit] = max(mine, other);
+            let other = scratch[unit + width];
+            scratch[unit] = max(scratch[unit], other);
         }
         sync_cube();
         width /= 2;

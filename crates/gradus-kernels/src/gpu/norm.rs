@@ -21,7 +21,7 @@ fn norm_forward<F: Float>(
     #[comptime] centred: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice(UNITS as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let d = width as usize;
     let row = CUBE_POS;
     if row * 2 < stats.len() {
@@ -73,7 +73,7 @@ fn norm_backward<F: Float>(
     #[comptime] centred: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice(UNITS as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     let d = width as usize;
     let row = CUBE_POS;
     if row * 2 < stats.len() {

@@ -106,7 +106,7 @@ impl Packed {
         let shape = Shape::from(self.shape.to_vec());
         let values = empty_device_contiguous_dtype(client.clone(), device.clone(), shape, DType::F32);
         if elements(&values) > 0 {
-            expand::launch(
+            expand_codes::launch(
                 client,
                 grid_of_units(elements(&values)),
                 CubeDim::new_1d(UNITS),
@@ -176,7 +176,7 @@ impl GpuOp for FrozenLinear {
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
     let of = |bits| {
         let ([a, b, c, d], settings) = (offline.buffers(), offline.settings(UNITS));
-        let kernel = expand::Expand::new(settings, offline.device(), offline.target(), a, b, c, d, (), bits);
+        let kernel = expand_codes::ExpandCodes::new(settings, offline.device(), offline.target(), a, b, c, d, (), bits);
         offline.source(&format!("expand {bits} bits"), super::offline::F32, &kernel)
     };
     vec![of(4), of(8)]

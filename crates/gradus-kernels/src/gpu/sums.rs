@@ -28,12 +28,15 @@ fn sum_rows<F: Float, G: Float>(
     #[comptime] rows_of_cube: usize,
     #[define(F, G)] _dtypes: [ElemType; 2],
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice((COLUMNS * LANES) as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!((COLUMNS * LANES) as usize));
     let (d, n) = (width as usize, rows as usize);
     // Cubes are numbered column by column within a block of rows.
     let (block, tile) = (CUBE_POS / (blocks as usize), CUBE_POS % (blocks as usize));
-    let (lane, column) = (UNIT_POS as usize / COLUMNS as usize, UNIT_POS as usize % COLUMNS as usize);
-    let at = tile * COLUMNS as usize + column;
+    let columns = comptime!(COLUMNS as usize);
+    let lanes = comptime!(LANES as usize);
+    let lane = UNIT_POS as usize / columns;
+    let column = UNIT_POS as usize % columns;
+    let at = tile * columns + column;
     let mut sum = 0.0f32;
     let mut row = block * rows_of_cube + lane;
     let end = min((block + 1) * rows_of_cube, n);
@@ -45,14 +48,14 @@ fn sum_rows<F: Float, G: Float>(
             }
             sum += value;
         }
-        row += LANES as usize;
+        row += lanes;
     }
     scratch[UNIT_POS as usize] = sum;
     sync_cube();
     if lane == 0 && at < d && block * rows_of_cube < n {
         let mut total = 0.0f32;
-        for i in 0..LANES as usize {
-            total += scratch[i * COLUMNS as usize + column];
+        for i in 0..lanes {
+            total += scratch[i * columns + column];
         }
         out[block * d + at] = G::cast_from(total);
     }
@@ -106,7 +109,7 @@ fn flat(matrix: CubeTensor, d: usize) -> CubeTensor {
 
 fn zeros(like: &CubeTensor, d: usize, dtype: DType) -> CubeTensor {
     use burn::backend::ops::FloatTensorOps;
-    let dtype = dtype.try_into().expect("a type of floats");
+    let dtype = dtype.into();
     burn_cubecl::CubeBackend::float_zeros(burn::tensor::Shape::from(vec![d]), &like.device(), dtype)
 }
 
@@ -116,7 +119,7 @@ const SQUARES: usize = 16 * UNITS as usize;
 /// The sum of the squares of each [`SQUARES`] elements.
 #[cube(launch)]
 fn sum_squares<F: Float>(x: &[F], out: &mut [f32], #[comptime] of_cube: usize, #[define(F)] _dtype: ElemType) {
-    let mut scratch = Shared::<[f32]>::new_slice(UNITS as usize);
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     if CUBE_POS < out.len() {
         let end = min((CUBE_POS + 1) * of_cube, x.len());
         let mut i = CUBE_POS * of_cube + UNIT_POS as usize;
@@ -124,7 +127,7 @@ fn sum_squares<F: Float>(x: &[F], out: &mut [f32], #[comptime] of_cube: usize, #
         while i < end {
             let value = f32::cast_from(x[i]);
             sum += value * value;
-            i += UNITS as usize;
+            i += comptime!(UNITS as usize);
         }
         let total = cube_sum(sum, &mut scratch);
         if UNIT_POS == 0 {
