@@ -59,7 +59,7 @@ fn add_chunk<F: Float>(
     if row < targets.len() {
         let (n, from) = (width as usize, row * (width as usize));
         let units = comptime!(UNITS as usize);
-        let mut best = -1.0e38f32;
+        let mut best = f32::new(-1.0e38f32);
         let mut i = UNIT_POS as usize;
         while i < n {
             best = max(best, counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped));
@@ -70,7 +70,7 @@ fn add_chunk<F: Float>(
         let mut weighted = 0.0f32;
         let mut total = 0.0f32;
         // Of equal logits the first counts: the others' places are larger.
-        let mut place = -1.0e38f32;
+        let mut place = f32::new(-1.0e38f32);
         let mut i = UNIT_POS as usize;
         while i < n {
             let z = counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped);

@@ -18,7 +18,7 @@ use crate::quantised::{BLOCK, Quantised};
 
 /// One unit a number: `scales` has one number for each `of_scale`, and `map` says what codes stand for.
 #[cube(launch)]
-fn expand(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], of_scale: u32, #[comptime] bits: u32) {
+fn expand_codes(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], of_scale: u32, #[comptime] bits: u32) {
     let i = ABSOLUTE_POS;
     if i < values.len() {
         let in_word = comptime!(32 / bits as usize);
