@@ -167,8 +167,8 @@ def markdown(table: dict, exported: dict, decoders: list[str], encoders: list[st
         "",
         "## Devices",
         "",
-        "All combinations compute on the CPU. With the cargo feature `wgpu`, the same models compute on a GPU in f32 through the reference",
-        "operations. A base in INT8 or NF4 needs the CPU ([devices](devices.md)).",
+        "All combinations compute on the CPU. With the cargo feature `cuda` or `wgpu`, the same models compute on a GPU in f32",
+        "([devices](devices.md)). A base in INT8 or NF4 needs the CPU.",
         "",
     ]
     return "\n".join(lines)

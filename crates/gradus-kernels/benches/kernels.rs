@@ -7,13 +7,12 @@ mod timing;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use gradus_kernels::{
     Activated, AdamWStep, AttentionShape, CacheRow, CrossSegments, FrozenWeight, Gelu, LayerCache, Layout, LmHead,
-    Mask, PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, WeightFormat, adamw, attention,
+    Mask, PositionBias, PositionBuckets, Precision, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention,
     attention_across, attention_biased, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu,
     token_logprobs,
 };
@@ -291,7 +290,7 @@ impl Bench<'_> {
         let Size { tokens, width, heads, vocabulary, .. } = self.size;
         let (x, head_dim) = (leaf([tokens, width], 1), width / heads);
         let angles = || (0..tokens * head_dim / 2).map(|i| (i / (head_dim / 2)) as f32 * 0.9f32.powi((i % 32) as i32));
-        let (cos, sin): (Arc<[f32]>, Arc<[f32]>) = (angles().map(f32::cos).collect(), angles().map(f32::sin).collect());
+        let (cos, sin): (Table<f32>, Table<f32>) = (angles().map(f32::cos).collect(), angles().map(f32::sin).collect());
         self.rows(
             "rope",
             || rope(x.clone(), &cos, &sin, head_dim),

@@ -6,7 +6,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::geglu::{self, geglu};
 use crate::linear::{Layout, Linear, linear};
 use crate::product::Precision;
@@ -42,7 +42,7 @@ impl Activated {
     /// same gradients, same bits.
     pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
         let (activation, of) = match self {
-            _ if !is_fused(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
+            _ if !is_cpu(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
             Self::Gelu(form, x_nd) => (Activation::Gelu(form), vec![x_nd]),
             Self::Relu(x_nd) => (Activation::Relu, vec![x_nd]),
             Self::Swiglu(gate_nd, up_nd) => (Activation::Swiglu, vec![gate_nd, up_nd]),

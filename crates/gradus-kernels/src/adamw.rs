@@ -8,7 +8,7 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 
-use crate::fused::{FusedBackend, is_fused};
+use crate::fused::{FusedBackend, is_cpu};
 use crate::simd::simd;
 
 /// The numbers of one AdamW step.
@@ -41,7 +41,7 @@ pub fn adamw<const R: usize>(
     second_moment: Tensor<R>,
     step: AdamWStep,
 ) -> (Tensor<R>, Tensor<R>, Tensor<R>) {
-    if !is_fused(&parameter.device()) {
+    if !has_kernel(&parameter) {
         return reference(parameter, gradient, first_moment, second_moment, step);
     }
     let (parameter, first, second) = <Dispatch as FusedBackend>::fused_adamw(
@@ -52,6 +52,16 @@ pub fn adamw<const R: usize>(
         step,
     );
     (Tensor::from_dispatch(parameter), Tensor::from_dispatch(first), Tensor::from_dispatch(second))
+}
+
+/// Whether the device updates in one pass.
+fn has_kernel<const R: usize>(parameter: &Tensor<R>) -> bool {
+    let device = parameter.device();
+    #[cfg(feature = "gpu")]
+    if crate::fused::gpu(&device).is_some() {
+        return parameter.dtype() == burn::tensor::DType::F32;
+    }
+    is_cpu(&device)
 }
 
 /// The definition, in plain tensors.
@@ -74,35 +84,45 @@ pub fn reference<const R: usize>(
 
 /// The pass over host slices.
 pub(crate) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], step: &AdamWStep) {
-    let (beta1, beta2) = (step.betas.0 as f32, step.betas.1 as f32);
-    let (rest1, rest2) = ((1.0 - step.betas.0) as f32, (1.0 - step.betas.1) as f32);
-    let correction = |beta: f64| 1.0 - beta.powi(step.step as i32);
-    let step_size = (step.learning_rate / correction(step.betas.0)) as f32;
-    let root_correction = (1.0 / correction(step.betas.1).sqrt()) as f32;
-    let keep = (1.0 - step.weight_decay * step.learning_rate) as f32;
-    let (epsilon, scale) = (step.epsilon as f32, step.gradient_scale as f32);
+    let rates = Rates::new(step);
     parameter
         .par_chunks_mut(CHUNK)
         .zip(gradient.par_chunks(CHUNK))
         .zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)))
         .for_each(|((parameter, gradient), (first, second))| {
-            let rates = Rates { beta1, beta2, rest1, rest2, step_size, root_correction, keep, epsilon, scale };
             update_chunk(parameter, gradient, first, second, rates);
         });
 }
 
 /// The step's numbers in single precision.
 #[derive(Clone, Copy)]
-struct Rates {
-    beta1: f32,
-    beta2: f32,
-    rest1: f32,
-    rest2: f32,
-    step_size: f32,
-    root_correction: f32,
-    keep: f32,
-    epsilon: f32,
-    scale: f32,
+pub(crate) struct Rates {
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) rest1: f32,
+    pub(crate) rest2: f32,
+    pub(crate) step_size: f32,
+    pub(crate) root_correction: f32,
+    pub(crate) keep: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) scale: f32,
+}
+
+impl Rates {
+    pub(crate) fn new(step: &AdamWStep) -> Self {
+        let correction = |beta: f64| 1.0 - beta.powi(step.step as i32);
+        Self {
+            beta1: step.betas.0 as f32,
+            beta2: step.betas.1 as f32,
+            rest1: (1.0 - step.betas.0) as f32,
+            rest2: (1.0 - step.betas.1) as f32,
+            step_size: (step.learning_rate / correction(step.betas.0)) as f32,
+            root_correction: (1.0 / correction(step.betas.1).sqrt()) as f32,
+            keep: (1.0 - step.weight_decay * step.learning_rate) as f32,
+            epsilon: step.epsilon as f32,
+            scale: step.gradient_scale as f32,
+        }
+    }
 }
 
 simd! {

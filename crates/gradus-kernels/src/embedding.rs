@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{one_in_parts, part_of, zeros};
 
 /// Rows of one parallel task.
@@ -17,8 +17,9 @@ const ROWS: usize = 64;
 pub fn embedding(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
     let [v, _] = weight_vd.dims();
     assert!(ids_n.iter().all(|&id| (id as usize) < v), "an id lies outside the table of {v} rows");
-    if is_fused(&weight_vd.device()) {
-        apply(Embedding { ids: ids_n.into(), rows: v }, vec![weight_vd.into_dispatch()])
+    let op = Embedding { ids: ids_n.into(), rows: v };
+    if supports(&op, &weight_vd.device(), weight_vd.dtype()) {
+        apply(op, vec![weight_vd.into_dispatch()])
     } else {
         reference(weight_vd, ids_n)
     }
@@ -32,9 +33,9 @@ pub fn reference(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
 }
 
 #[derive(Debug)]
-struct Embedding {
-    ids: Arc<[u32]>,
-    rows: usize,
+pub(crate) struct Embedding {
+    pub(crate) ids: Arc<[u32]>,
+    pub(crate) rows: usize,
 }
 
 impl Op for Embedding {
@@ -56,6 +57,11 @@ impl Op for Embedding {
             target.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
         }
         vec![Some(Dense::new(table, &[self.rows, d]))]
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

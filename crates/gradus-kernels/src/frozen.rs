@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::fused::{Dense, Op, apply, is_fused, read};
+use crate::fused::{Dense, Op, apply, is_cpu, read, supports};
 use crate::host::host_values;
 use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
@@ -15,63 +15,78 @@ use crate::quantised::Quantised;
 
 /// A linear layer's weight, packed and shared. It lies in host memory.
 #[derive(Debug, Clone)]
-pub struct FrozenWeight(Arc<PackedMatrix>);
+pub struct FrozenWeight {
+    matrix: Arc<PackedMatrix>,
+    /// Its codes on GPUs.
+    #[cfg(feature = "gpu")]
+    copies: crate::table::OnDevices,
+}
+
+impl From<PackedMatrix> for FrozenWeight {
+    fn from(matrix: PackedMatrix) -> Self {
+        Self {
+            matrix: Arc::new(matrix),
+            #[cfg(feature = "gpu")]
+            copies: Default::default(),
+        }
+    }
+}
 
 impl FrozenWeight {
     /// Packs `weight`, as it lies on disk.
     pub fn new(weight: Tensor<2>, layout: Layout, format: WeightFormat) -> Self {
         let [rows, columns] = weight.dims();
-        Self(read(weight, move |weight| {
+        read(weight, move |weight| {
             let matrix = Mat::dense(weight.values(), rows, columns);
             let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
-            Arc::new(PackedMatrix::new(matrix, format))
-        }))
+            PackedMatrix::new(matrix, format).into()
+        })
     }
 
     /// Takes a weight that is quantised already, with every bit of it.
     pub fn from_quantised(weight: Quantised) -> Self {
-        Self(Arc::new(PackedMatrix::from_quantised(weight)))
+        PackedMatrix::from_quantised(weight).into()
     }
 
     /// The quantised weight as it was given or made; none where the weight is held in floats.
     pub fn quantised(&self) -> Option<Quantised> {
-        self.0.quantised()
+        self.matrix.quantised()
     }
 
     /// The same weight, shared, whose products have operands in `precision` where the format leaves that open: NF4.
     pub fn with_precision(&self, precision: Precision) -> Self {
-        match self.0.precision() == precision {
+        match self.matrix.precision() == precision {
             true => self.clone(),
-            false => Self(Arc::new(self.0.with_operand(precision))),
+            false => self.matrix.with_operand(precision).into(),
         }
     }
 
     /// How the weight is held.
     pub fn format(&self) -> WeightFormat {
-        self.0.format()
+        self.matrix.format()
     }
 
     /// Inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
-        self.0.dims()
+        self.matrix.dims()
     }
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.0.bytes()
+        self.matrix.bytes()
     }
 
     /// `x_nd` times the weight, plus the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
     ///
-    /// Devices without fused kernels are given the whole weight in f32 for the product.
+    /// A GPU keeps quantised weights as they are, and expands one for each product; other devices are given it in f32.
     pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
-        let device = x_nd.device();
-        if !is_fused(&device) {
+        let (device, op) = (x_nd.device(), FrozenLinear(self.clone()));
+        if !supports(&op, &device, x_nd.dtype()) {
             return linear::reference(x_nd, self.dense_on(&device), bias, Layout::InOut);
         }
         let mut inputs = vec![x_nd.into_dispatch()];
         inputs.extend(bias.map(Tensor::into_dispatch));
-        apply(FrozenLinear(self.clone()), inputs)
+        apply(op, inputs)
     }
 
     /// [`apply`](Self::apply) of several weights to the same rows, each with its bias. To the bit the same; where nothing
@@ -82,7 +97,7 @@ impl FrozenWeight {
     pub fn apply_each<const N: usize>(weights: [(&Self, Option<Tensor<1>>); N], x_nd: Tensor<2>) -> [Tensor<2>; N] {
         let device = x_nd.device();
         let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
-        if x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias)) || !is_fused(&device) {
+        if x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias)) || !is_cpu(&device) {
             return weights.map(|(weight, bias)| weight.apply(x_nd.clone(), bias));
         }
         let biases = weights.each_ref().map(|(_, bias)| bias.clone().map(host_values));
@@ -96,26 +111,41 @@ impl FrozenWeight {
     /// The weight as it is multiplied with, `[in, out]`, without gradient.
     pub fn dense(&self) -> Tensor<2> {
         let [width, out] = self.dims();
-        Dense::new(self.0.unpacked(), &[width, out]).tensor()
+        Dense::new(self.matrix.unpacked(), &[width, out]).tensor()
     }
 
     /// [`dense`](Self::dense) on `device`.
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
-        Tensor::from_data(TensorData::new(self.0.unpacked(), self.dims()), device)
+        #[cfg(feature = "gpu")]
+        if let Some(dense) = crate::gpu::quantised::dense(self, device) {
+            return dense;
+        }
+        Tensor::from_data(TensorData::new(self.matrix.unpacked(), self.dims()), device)
+    }
+
+    /// What was made of it for GPUs.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
+        &self.copies
     }
 
     pub(crate) fn matrix(&self) -> &PackedMatrix {
-        &self.0
+        &self.matrix
     }
 }
 
+/// Whether weights without gradient are packed for the kernels of `device`. Elsewhere they lie on the device as they are.
+pub fn packs_weights(device: &Device) -> bool {
+    is_cpu(device)
+}
+
 #[derive(Debug)]
-struct FrozenLinear(FrozenWeight);
+pub(crate) struct FrozenLinear(pub(crate) FrozenWeight);
 
 impl Op for FrozenLinear {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let ([width, out], n) = (self.0.dims(), inputs[0].dims()[0]);
-        let y = self.0.0.fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
+        let y = self.0.matrix.fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
         (Dense::new(y, &[n, out]), Vec::new())
     }
 
@@ -127,6 +157,11 @@ impl Op for FrozenLinear {
         })];
         gradients.extend(needed.get(1).map(|&needed| needed.then(|| grad.column_sums())));
         gradients
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

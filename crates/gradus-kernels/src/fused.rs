@@ -1,5 +1,6 @@
 //! The one mechanism that ties a hand-written kernel into Burn: an [`Op`] says how to run forward and backward over
-//! CPU tensors, [`apply`] records it in the autodiff graph.
+//! CPU tensors, and by [`Op::on_gpu`] over those of a GPU, if there is a kernel for it; [`apply`] records it in the
+//! autodiff graph. [`supports`] says where an operation has a kernel. Elsewhere its reference runs.
 //!
 //! Everything without gradient (segment boundaries, target ids, epsilons) is a field of the op on the host; inputs
 //! are float tensors. An op has one output: several results are stacked as rows of one tensor.
@@ -16,7 +17,7 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
     ExtensionType, Flex, backend_extension,
 };
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
@@ -29,6 +30,12 @@ pub(crate) trait Op: Debug + Send + Sync + 'static {
 
     /// The gradient of each input for which `needed` is true, given the gradient of the output.
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>>;
+
+    /// The same two passes on a GPU, if there is a kernel for what this operation is.
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        None
+    }
 }
 
 /// A contiguous f32 CPU tensor.
@@ -104,9 +111,38 @@ simd! {
     }
 }
 
-/// A shared [`Op`].
+/// A shared operation.
 #[derive(Debug, Clone)]
-pub struct OpHandle(Arc<dyn Op>);
+pub struct OpHandle(Passes);
+
+#[derive(Debug, Clone)]
+enum Passes {
+    /// Of an operation that the CPU computes, and perhaps a GPU.
+    Op(Arc<dyn Op>),
+    /// Of an operation that is another one on the CPU: what it keeps lies on the device.
+    #[cfg(feature = "gpu")]
+    Gpu(Arc<dyn crate::gpu::GpuOp>),
+}
+
+impl OpHandle {
+    /// The passes on the CPU.
+    fn on_cpu(&self) -> &dyn Op {
+        match &self.0 {
+            Passes::Op(op) => &**op,
+            #[cfg(feature = "gpu")]
+            Passes::Gpu(op) => unreachable!("{op:?} is for tensors of a GPU"),
+        }
+    }
+
+    /// The passes on a GPU.
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> &dyn crate::gpu::GpuOp {
+        match &self.0 {
+            Passes::Op(op) => op.on_gpu().expect("`supports` was asked before the operation was applied"),
+            Passes::Gpu(op) => &**op,
+        }
+    }
+}
 
 /// How many inputs an operation has that has more than four; empty tensors fill the rest.
 pub(crate) const MANY: usize = 32;
@@ -189,7 +225,7 @@ impl Inputs<Dispatch> {
 }
 
 /// What a backend must do to run fused operations; [`apply`] is the only caller.
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex, Autodiff)]
 pub trait FusedBackend: Backend {
     /// Runs `op` on `inputs`, recording it where gradients are tracked.
     fn fused(#[extension_type] inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self>;
@@ -238,14 +274,54 @@ trait HostBackend: Backend {
 impl HostBackend for Flex {
     fn forward(op: &OpHandle, inputs: Vec<FlexTensor>) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<Dense> = inputs.into_iter().map(Dense::from_flex).collect();
-        let (output, saved) = op.0.forward(&inputs);
+        let (output, saved) = op.on_cpu().forward(&inputs);
         (output.0, saved.into_iter().map(|tensor| tensor.0).collect())
     }
 
     fn backward(op: &OpHandle, saved: Vec<FlexTensor>, grad: FlexTensor, needed: &[bool]) -> Vec<Option<FlexTensor>> {
         let saved: Vec<Dense> = saved.into_iter().map(Dense).collect();
-        let gradients = op.0.backward(&saved, &Dense::from_flex(grad), needed);
+        let gradients = op.on_cpu().backward(&saved, &Dense::from_flex(grad), needed);
         gradients.into_iter().map(|gradient| gradient.map(|dense| dense.0)).collect()
+    }
+}
+
+#[cfg(feature = "gpu")]
+mod on_gpu {
+    use burn_cubecl::CubeBackend;
+    use burn_cubecl::kernel::into_contiguous;
+    use burn_cubecl::tensor::CubeTensor;
+
+    use super::{FusedBackend, HostBackend, Inputs, OpHandle};
+
+    impl FusedBackend for CubeBackend {
+        fn fused(inputs: Inputs<Self>, op: OpHandle) -> CubeTensor {
+            Self::forward(&op, inputs.into_vec()).0
+        }
+
+        fn fused_adamw(
+            parameter: CubeTensor,
+            gradient: CubeTensor,
+            first_moment: CubeTensor,
+            second_moment: CubeTensor,
+            step: crate::AdamWStep,
+        ) -> (CubeTensor, CubeTensor, CubeTensor) {
+            crate::gpu::adamw::update([parameter, first_moment, second_moment], gradient, &step).into()
+        }
+    }
+
+    impl HostBackend for CubeBackend {
+        fn forward(op: &OpHandle, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+            op.on_gpu().forward(inputs.into_iter().map(into_contiguous).collect())
+        }
+
+        fn backward(
+            op: &OpHandle,
+            saved: Vec<CubeTensor>,
+            grad: CubeTensor,
+            needed: &[bool],
+        ) -> Vec<Option<CubeTensor>> {
+            op.on_gpu().backward(&saved, into_contiguous(grad), needed)
+        }
     }
 }
 
@@ -318,24 +394,61 @@ fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Whether tensors on `device` run fused kernels; elsewhere the references run, and everywhere where the environment
-/// variable `GRADUS_KERNELS` is `off`. It is read once.
-pub fn is_fused(device: &Device) -> bool {
+/// Whether the environment variable `GRADUS_KERNELS` is `off`: then no device has kernels. It is read once.
+fn is_off() -> bool {
     static IS_OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GRADUS_KERNELS").is_some_and(|it| it == "off"));
-    !*IS_OFF && (*device == Device::flex() || device.clone().inner() == Device::flex())
+    *IS_OFF
 }
 
-/// Applies `op` to inputs already turned into dispatch tensors.
+/// Whether `device` is the CPU with its kernels, which read and write tensors where they lie.
+pub(crate) fn is_cpu(device: &Device) -> bool {
+    !is_off() && (*device == Device::flex() || device.clone().inner() == Device::flex())
+}
+
+/// The GPU that `device` is, unless kernels are off.
+#[cfg(feature = "gpu")]
+pub(crate) fn gpu(device: &Device) -> Option<burn_cubecl::CubeDevice> {
+    match device.clone().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) if !is_off() => Some(device.clone()),
+        _ => None,
+    }
+}
+
+/// Whether `op` has a kernel on `device` for tensors of `dtype`. Elsewhere its reference runs.
+pub(crate) fn supports(op: &impl Op, device: &Device, dtype: DType) -> bool {
+    if is_cpu(device) {
+        return dtype == DType::F32;
+    }
+    #[cfg(feature = "gpu")]
+    if let (Some(op), Some(device)) = (op.on_gpu(), gpu(device)) {
+        return op.supports(&device, dtype);
+    }
+    // Without kernels for GPUs the operation itself decides nothing.
+    let _ = op;
+    false
+}
+
+/// Applies `op` to inputs already turned into dispatch tensors, on a device that [`supports`] it.
 pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) -> Tensor<R> {
-    Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(Arc::new(op))))
+    run(Passes::Op(Arc::new(op)), inputs)
 }
 
-/// Gives `read` the values of a tensor: where they lie, without a copy, if the device has fused kernels.
+/// Applies an operation of GPUs alone.
+#[cfg(feature = "gpu")]
+pub(crate) fn apply_on_gpu<const R: usize>(op: impl crate::gpu::GpuOp, inputs: Vec<DispatchTensor>) -> Tensor<R> {
+    run(Passes::Gpu(Arc::new(op)), inputs)
+}
+
+fn run<const R: usize>(passes: Passes, inputs: Vec<DispatchTensor>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(passes)))
+}
+
+/// Gives `read` the values of a tensor: where they lie, without a copy, on the CPU with its kernels.
 pub(crate) fn read<const R: usize, T: Send + 'static>(
     tensor: Tensor<R>,
     read: impl FnOnce(&Dense) -> T + Send + 'static,
 ) -> T {
-    if !is_fused(&tensor.device()) {
+    if !is_cpu(&tensor.device()) {
         let dims = tensor.dims();
         return read(&Dense::new(tensor.into_data().try_into_vec().expect("f32"), &dims));
     }
@@ -371,66 +484,19 @@ impl Op for Read {
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
-    use burn::tensor::{Device, Tensor};
+#[path = "testing.rs"]
+pub(crate) mod testing;
 
-    /// Values in (−1, 1) that look random and are the same everywhere.
-    pub(crate) fn values(n: usize, seed: u64) -> Vec<f32> {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        (0..n)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((state >> 40) as f32 / (1u64 << 24) as f32) * 2.0 - 1.0
-            })
-            .collect()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// A tracked leaf on the CPU.
-    pub(crate) fn leaf<const R: usize>(shape: [usize; R], seed: u64) -> Tensor<R> {
-        let data = burn::tensor::TensorData::new(values(shape.iter().product(), seed), shape);
-        Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
-    }
-
-    /// A tracked leaf of the values given.
-    pub(crate) fn given<const R: usize>(shape: [usize; R], values: &[f32]) -> Tensor<R> {
-        let data = burn::tensor::TensorData::new(values.to_vec(), shape);
-        Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
-    }
-
-    /// Row-major values.
-    pub(crate) fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
-        tensor.into_data().try_to_vec().expect("f32")
-    }
-
-    /// Asserts that two slices agree within `tolerance` of the larger magnitude (at least 1).
-    pub(crate) fn assert_close(name: &str, found: &[f32], expected: &[f32], tolerance: f32) {
-        assert_eq!(found.len(), expected.len(), "{name}: length");
-        for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-            let scale = e.abs().max(1.0);
-            assert!((f - e).abs() <= tolerance * scale, "{name}[{i}]: {f} instead of {e}");
-        }
-    }
-
-    /// Compares value and gradients of `fused` with those of `reference` on the same inputs.
-    pub(crate) fn check<const R: usize>(
-        name: &str,
-        inputs: &[Tensor<2>],
-        fused: impl Fn(&[Tensor<2>]) -> Tensor<R>,
-        reference: impl Fn(&[Tensor<2>]) -> Tensor<R>,
-        tolerance: f32,
-    ) {
-        let (a, b) = (fused(inputs), reference(inputs));
-        assert_eq!(a.dims(), b.dims(), "{name}: shape");
-        assert_close(name, &host(a.clone().inner()), &host(b.clone().inner()), tolerance);
-        // A weighted sum gives every output element its own gradient.
-        let weights = Tensor::<R>::from_data(
-            burn::tensor::TensorData::new(values(a.dims().iter().product(), 99), a.dims()),
-            &a.device(),
-        );
-        let (ga, gb) = ((a * weights.clone()).sum().backward(), (b * weights).sum().backward());
-        for (i, input) in inputs.iter().enumerate() {
-            let (found, expected) = (input.grad(&ga).expect("gradient"), input.grad(&gb).expect("gradient"));
-            assert_close(&format!("{name}: gradient {i}"), &host(found), &host(expected), tolerance);
+    #[test]
+    fn the_processor_has_kernels_for_f32_alone() {
+        for device in [Device::flex(), Device::flex().autodiff()] {
+            for (dtype, expected) in [(DType::F32, true), (DType::BF16, false), (DType::F64, false)] {
+                assert_eq!(supports(&crate::relu::Relu, &device, dtype), expected, "{dtype:?}");
+            }
         }
     }
 }

@@ -4,14 +4,14 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::gelu::{Gelu, exact, reference as gelu_reference, tanh_form};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
 /// `gelu(gate) ∘ up`, element by element. Both inputs carry gradient.
 pub fn geglu(gate_nd: Tensor<2>, up_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
-    if is_fused(&gate_nd.device()) {
+    if supports(&Geglu(form), &gate_nd.device(), gate_nd.dtype()) {
         apply(Geglu(form), vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])
     } else {
         reference(gate_nd, up_nd, form)
@@ -24,7 +24,7 @@ pub fn reference(gate_nd: Tensor<2>, up_nd: Tensor<2>, form: Gelu) -> Tensor<2> 
 }
 
 #[derive(Debug)]
-struct Geglu(Gelu);
+pub(crate) struct Geglu(pub(crate) Gelu);
 
 simd! {
     fn exact_values(y: &mut [f32], a: &[f32], b: &[f32]) {
@@ -87,6 +87,11 @@ impl Op for Geglu {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         gradients(self.0, &saved[0], &saved[1], grad).map(Some).into()
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

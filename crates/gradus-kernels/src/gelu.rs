@@ -6,7 +6,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, one_in_parts, part_of};
 use crate::simd::{exp_or_zero, sigmoid, simd};
 
@@ -20,15 +20,18 @@ pub enum Gelu {
 }
 
 /// √(2/π)
-const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+pub(crate) const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 /// 1/√(2π)
-const FRAC_1_SQRT_2_PI: f32 = 0.398_942_3;
+pub(crate) const FRAC_1_SQRT_2_PI: f32 = 0.398_942_3;
 /// The cubic coefficient of the tanh form.
-const CUBIC: f32 = 0.044_715;
+pub(crate) const CUBIC: f32 = 0.044_715;
 
 /// GELU of every element. The input carries gradient.
 pub fn gelu(x_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
-    if is_fused(&x_nd.device()) { apply(GeluOp(form), vec![x_nd.into_dispatch()]) } else { reference(x_nd, form) }
+    match supports(&GeluOp(form), &x_nd.device(), x_nd.dtype()) {
+        true => apply(GeluOp(form), vec![x_nd.into_dispatch()]),
+        false => reference(x_nd, form),
+    }
 }
 
 /// The definition, in plain tensors.
@@ -43,11 +46,11 @@ pub fn reference(x: Tensor<2>, form: Gelu) -> Tensor<2> {
 }
 
 #[derive(Debug)]
-struct GeluOp(Gelu);
+pub(crate) struct GeluOp(pub(crate) Gelu);
 
 /// `Φ(−|x|) / exp(−x²/2)` as a polynomial in `t = 1 / (1 + |x|/4)` from t¹⁰ down to t, fitted for a relative error below
 /// 5e-8 at every x.
-const TAIL: [f32; 10] = [
+pub(crate) const TAIL: [f32; 10] = [
     0.020_153_577,
     -0.082_505_77,
     0.098_586_57,
@@ -143,6 +146,11 @@ impl Op for GeluOp {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         vec![Some(self.0.gradient(&saved[0], grad))]
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

@@ -5,7 +5,7 @@
 use burn::tensor::{Tensor, s};
 use rayon::prelude::*;
 
-use crate::fused::is_fused;
+use crate::fused::is_cpu;
 use crate::host::{dense, host_values};
 
 /// Elements per parallel task.
@@ -22,7 +22,7 @@ pub fn flat_gradient<const R: usize>(gradient: Tensor<R>) -> Tensor<1> {
 
 /// `sum + gradient`, in the memory of `sum` where nobody else holds it. Neither is tracked by autodiff.
 pub fn add_gradient(sum: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
-    if !is_fused(&sum.device()) {
+    if !is_cpu(&sum.device()) {
         return sum + gradient;
     }
     let [mut sum, gradient] = [sum, gradient].map(|tensor| dense(tensor).expect("fused kernels run on the CPU"));
@@ -37,9 +37,9 @@ fn add(sum: &mut [f32], gradient: &[f32]) {
 }
 
 /// The sum of the squares of all elements of `tensors`, which are not tracked by autodiff: in f64 on the CPU; on other
-/// devices in f32 over 1024 elements at a time, and in f64 over those sums, which are read all at once.
+/// devices in f32 over some thousand elements at a time, and in f64 over those sums, which are read all at once.
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> f64 {
-    let (here, elsewhere): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| is_fused(&tensor.device()));
+    let (here, elsewhere): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| is_cpu(&tensor.device()));
     let here = here.into_iter().map(|tensor| of_slice(&host_values(tensor.clone()))).sum::<f64>();
     here + of_blocks(elsewhere.into_iter().flat_map(blocks).collect())
 }
@@ -66,6 +66,10 @@ const BLOCK: usize = 1024;
 /// The sums of the squares of each whole block, and of what is left.
 fn blocks(tensor: &Tensor<1>) -> Vec<Tensor<1>> {
     let [n] = tensor.dims();
+    #[cfg(feature = "gpu")]
+    if let (Some(_), true) = (crate::fused::gpu(&tensor.device()), n > 0) {
+        return vec![crate::gpu::sums::squares_of(tensor)];
+    }
     let whole = n / BLOCK * BLOCK;
     let of = |part: Tensor<1>, rows: usize, width: usize| {
         let part = part.reshape([rows, width]);

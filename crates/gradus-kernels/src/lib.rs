@@ -1,25 +1,29 @@
 //! Fused tensor operations with hand-written gradients.
 //!
 //! Each file reads in one order: the mathematics, the public function, the CPU forward and backward pass, and tests
-//! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
-//! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff. With
-//! `GRADUS_KERNELS=off` in the environment the CPU is such a device: what a GPU would compute can be tested without one.
+//! against a `reference` in plain tensors. Where an operation has no kernel on a device, the public function runs the
+//! reference, so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff. Kernels
+//! for GPUs are in `gpu`, with the features `wgpu` and `cuda`. With `GRADUS_KERNELS=off` in the environment no device has
+//! kernels.
 //!
-//! This is the only crate of gradus with `unsafe` code: tiles of matrix products in [`product`], memory that parallel tasks
-//! write first in [`parts`], and in [`simd`] the calls of functions compiled for the instruction sets that the processor
-//! was asked about.
+//! This is the only crate of gradus with `unsafe` code, but for MPI: tiles of matrix products in [`product`], memory that
+//! parallel tasks write first in [`parts`], in [`simd`] the calls of functions compiled for the instruction sets that the
+//! processor was asked about, buffers of GPUs in `gpu`, and NVIDIA's libraries in [`cuda`].
 
 #![deny(missing_docs)]
 
 mod activation;
 mod adamw;
 mod attention;
+pub mod cuda;
 mod decode;
 mod embedding;
 mod frozen;
 mod fused;
 mod geglu;
 mod gelu;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod gradient;
 mod host;
 mod linear;
@@ -38,6 +42,7 @@ mod segments;
 mod simd;
 mod softcap;
 mod swiglu;
+mod table;
 #[cfg(test)]
 mod tests;
 mod token_logprobs;
@@ -51,10 +56,12 @@ pub use attention::{
 };
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
-pub use frozen::FrozenWeight;
-pub use fused::is_fused;
+pub use frozen::{FrozenWeight, packs_weights};
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use gpu::offline::{Source as CudaSource, cuda_sources};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};
 pub use linear::{Layout, linear};
@@ -68,4 +75,5 @@ pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;
 pub use swiglu::swiglu;
+pub use table::Table;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};

@@ -5,7 +5,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::product::{Mat, Precision, Product};
 
 /// How a linear layer's weight lies in memory.
@@ -28,12 +28,13 @@ pub fn linear(
     layout: Layout,
     precision: Precision,
 ) -> Tensor<2> {
-    if !is_fused(&x_nd.device()) {
+    let op = Linear { layout, precision };
+    if !supports(&op, &x_nd.device(), x_nd.dtype()) {
         return reference(x_nd, weight, bias, layout);
     }
     let mut inputs = vec![x_nd.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
-    apply(Linear { layout, precision }, inputs)
+    apply(op, inputs)
 }
 
 /// The definition, in plain tensors.

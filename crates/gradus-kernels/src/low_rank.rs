@@ -6,7 +6,7 @@
 use burn::tensor::Tensor;
 
 use crate::frozen::FrozenWeight;
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::product::{Mat, Precision, Product};
 
 /// `x_nd`, `[N, in]`, through `a_rd` (`[r, in]`) and `b_or` (`[out, r]`), times `scale`: `[N, out]`.
@@ -14,10 +14,11 @@ use crate::product::{Mat, Precision, Product};
 /// All three carry gradient. The operands of the products are held in `precision`; the reference, which other devices
 /// run, is in f32.
 pub fn low_rank(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, precision: Precision) -> Tensor<2> {
-    if !is_fused(&x_nd.device()) {
+    let op = LowRank { base: None, scale, precision };
+    if !supports(&op, &x_nd.device(), x_nd.dtype()) {
         return reference(x_nd, a_rd, b_or, scale);
     }
-    apply(LowRank { base: None, scale, precision }, [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec())
+    apply(op, [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec())
 }
 
 impl FrozenWeight {
@@ -32,12 +33,13 @@ impl FrozenWeight {
         scale: f32,
         precision: Precision,
     ) -> Tensor<2> {
-        if !is_fused(&x_nd.device()) {
+        let op = LowRank { base: Some(self.clone()), scale, precision };
+        if !supports(&op, &x_nd.device(), x_nd.dtype()) {
             return self.apply(x_nd.clone(), bias) + reference(x_nd, a_rd, b_or, scale);
         }
         let mut inputs = [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec();
         inputs.extend(bias.map(Tensor::into_dispatch));
-        apply(LowRank { base: Some(self.clone()), scale, precision }, inputs)
+        apply(op, inputs)
     }
 }
 

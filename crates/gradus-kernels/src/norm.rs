@@ -6,7 +6,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
@@ -15,19 +15,21 @@ const ROWS: usize = 32;
 
 /// Layer norm of each row of `x_nd`; `weight_d` is γ, `bias_d` β. All inputs carry gradient.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    if !is_fused(&x_nd.device()) {
+    let norm = Norm { epsilon, centred: true };
+    if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return layer_norm_reference(x_nd, weight_d, bias_d, epsilon);
     }
     let inputs = vec![x_nd.into_dispatch(), weight_d.into_dispatch(), bias_d.into_dispatch()];
-    apply(Norm { epsilon, centred: true }, inputs)
+    apply(norm, inputs)
 }
 
 /// RMS norm of each row of `x_nd`; `weight_d` is γ. Both inputs carry gradient.
 pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    if !is_fused(&x_nd.device()) {
+    let norm = Norm { epsilon, centred: false };
+    if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return rms_norm_reference(x_nd, weight_d, epsilon);
     }
-    apply(Norm { epsilon, centred: false }, vec![x_nd.into_dispatch(), weight_d.into_dispatch()])
+    apply(norm, vec![x_nd.into_dispatch(), weight_d.into_dispatch()])
 }
 
 /// The definition, in plain tensors.
@@ -47,9 +49,10 @@ pub fn rms_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) ->
 type Sums = (Vec<f32>, Vec<f32>);
 
 #[derive(Debug)]
-struct Norm {
-    epsilon: f64,
-    centred: bool,
+pub(crate) struct Norm {
+    pub(crate) epsilon: f64,
+    /// Whether the mean is taken away first: layer norm.
+    pub(crate) centred: bool,
 }
 
 /// Lanes of the sums over a row.
@@ -164,6 +167,11 @@ impl Op for Norm {
             gradients.push(needed.then(|| total(|block| &block.1)));
         }
         gradients
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

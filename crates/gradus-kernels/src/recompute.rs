@@ -11,7 +11,7 @@ use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
-use crate::fused::{Dense, MANY, Op, apply, is_fused, read};
+use crate::fused::{Dense, MANY, Op, apply, is_cpu, read};
 
 /// `run(module, x_nd)`, computed again in the backward pass instead of keeping what lies between input and output.
 ///
@@ -42,7 +42,7 @@ where
     F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
 {
     let tracked = inputs.iter().find(|input| input.is_autodiff()).map(Tensor::device);
-    let Some(device) = tracked.filter(is_fused) else {
+    let Some(device) = tracked.filter(is_cpu) else {
         return run(module, inputs);
     };
     let track = |input: Tensor<2>| if input.is_autodiff() { input } else { input.autodiff() };
@@ -56,7 +56,7 @@ where
 /// The same tensor as an input of one block among several that read it: the gradients that the block gives it are summed
 /// before they meet those of the others, whether the block is recomputed or not.
 pub fn branch(x_nd: Tensor<2>) -> Tensor<2> {
-    match x_nd.is_autodiff() && is_fused(&x_nd.device()) {
+    match x_nd.is_autodiff() && is_cpu(&x_nd.device()) {
         true => apply(Branch, vec![x_nd.into_dispatch()]),
         false => x_nd,
     }

@@ -2,13 +2,16 @@
 
 use burn::tensor::{Tensor, activation};
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, one_in_parts, part_of};
 use crate::simd::simd;
 
 /// `max(x, 0)`, element by element. The input carries gradient.
 pub(crate) fn relu(x_nd: Tensor<2>) -> Tensor<2> {
-    if is_fused(&x_nd.device()) { apply(Relu, vec![x_nd.into_dispatch()]) } else { reference(x_nd) }
+    match supports(&Relu, &x_nd.device(), x_nd.dtype()) {
+        true => apply(Relu, vec![x_nd.into_dispatch()]),
+        false => reference(x_nd),
+    }
 }
 
 /// The definition, in plain tensors.
@@ -17,7 +20,7 @@ pub(crate) fn reference(x_nd: Tensor<2>) -> Tensor<2> {
 }
 
 #[derive(Debug)]
-struct Relu;
+pub(crate) struct Relu;
 
 simd! {
     fn forward(y: &mut [f32], x: &[f32]) {
@@ -54,6 +57,11 @@ impl Op for Relu {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         vec![Some(gradient(&saved[0], grad))]
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

@@ -5,12 +5,11 @@
 //! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>. Tables of fewer angles than a head has pairs turn the
 //! beginning of each head and leave its rest.
 
-use std::sync::Arc;
-
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{one_in_parts, part_of};
+use crate::table::Table;
 
 /// Rotates every head of `x_nd` (`[N, H · head_dim]`) by its token's angles.
 ///
@@ -19,13 +18,14 @@ use crate::parts::{one_in_parts, part_of};
 ///
 /// # Panics
 /// When the tables do not fit the tokens.
-pub fn rope(x_nd: Tensor<2>, cos: &Arc<[f32]>, sin: &Arc<[f32]>, head_dim: usize) -> Tensor<2> {
+pub fn rope(x_nd: Tensor<2>, cos: &Table<f32>, sin: &Table<f32>, head_dim: usize) -> Tensor<2> {
     let [n, d] = x_nd.dims();
     assert_eq!(d % head_dim, 0, "whole heads");
     let half = cos.len() / n.max(1);
     assert!(cos.len() == sin.len() && cos.len() == n * half && 2 * half <= head_dim, "as many angles for each token");
-    if is_fused(&x_nd.device()) {
-        apply(Rope { cos: cos.clone(), sin: sin.clone(), head_dim }, vec![x_nd.into_dispatch()])
+    let rope = Rope { cos: cos.clone(), sin: sin.clone(), head_dim };
+    if supports(&rope, &x_nd.device(), x_nd.dtype()) {
+        apply(rope, vec![x_nd.into_dispatch()])
     } else {
         reference(x_nd, cos, sin, head_dim)
     }
@@ -50,10 +50,10 @@ pub fn reference(x_nd: Tensor<2>, cos: &[f32], sin: &[f32], head_dim: usize) -> 
 }
 
 #[derive(Debug)]
-struct Rope {
-    cos: Arc<[f32]>,
-    sin: Arc<[f32]>,
-    head_dim: usize,
+pub(crate) struct Rope {
+    pub(crate) cos: Table<f32>,
+    pub(crate) sin: Table<f32>,
+    pub(crate) head_dim: usize,
 }
 
 impl Rope {
@@ -84,6 +84,11 @@ impl Op for Rope {
     fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         vec![Some(self.rotate(grad, -1.0))]
     }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
+    }
 }
 
 #[cfg(test)]
@@ -96,8 +101,8 @@ mod tests {
         // The last two turn a part of each head.
         for (n, heads, head_dim, turned) in [(1, 1, 2, 2), (5, 3, 8, 8), (33, 2, 10, 10), (7, 2, 10, 6), (3, 2, 4, 2)] {
             let angles = values(n * turned / 2, 4);
-            let cos: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
-            let sin: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
+            let cos: Table<f32> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
+            let sin: Table<f32> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
             check(
                 "rope",
                 &[leaf([n, heads * head_dim], 1)],
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn a_quarter_turn_of_extremes() {
         // cos = 0 and sin = 1: (a, b) becomes (−b, a), whatever their sizes.
-        let y = rope(given([1, 2], &[1e38, -1e-40]), &[0.0].into(), &[1.0].into(), 2);
+        let y = rope(given([1, 2], &[1e38, -1e-40]), &vec![0.0].into(), &vec![1.0].into(), 2);
         assert_eq!(host(y.inner()), [1e-40, 1e38]);
     }
 }

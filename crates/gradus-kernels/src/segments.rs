@@ -12,6 +12,9 @@ pub struct Segments {
     tokens: usize,
     /// Global tokens, in order.
     global: Vec<usize>,
+    /// The tables of attention's kernels.
+    #[cfg(feature = "gpu")]
+    tables: crate::table::OnDevices,
 }
 
 /// A root with its continuations, next to each other.
@@ -72,6 +75,10 @@ impl Segments {
         let tree = Tree { start: self.tokens, root, continuations };
         self.tokens += tree.length();
         self.trees.push(tree);
+        #[cfg(feature = "gpu")]
+        {
+            self.tables = Default::default();
+        }
     }
 
     /// The same segments with `tokens` global: where the mask has a window, they see beyond it, and are seen from beyond
@@ -102,6 +109,18 @@ impl Segments {
         &self.trees
     }
 
+    /// Whether some token is global.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn has_global(&self) -> bool {
+        !self.global.is_empty()
+    }
+
+    /// What was made of them for devices.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
+        &self.tables
+    }
+
     /// Global tokens among `tokens`.
     pub(crate) fn global(&self, tokens: &Range<usize>) -> &[usize] {
         let before = |end: usize| self.global.partition_point(|&token| token < end);
@@ -117,6 +136,9 @@ pub struct CrossSegments {
     sources: Segments,
     /// Which source each tree of the targets reads.
     source_of: Vec<usize>,
+    /// The tables of attention's kernels.
+    #[cfg(feature = "gpu")]
+    tables: crate::table::OnDevices,
 }
 
 impl CrossSegments {
@@ -128,12 +150,30 @@ impl CrossSegments {
         assert_eq!(source_of.len(), targets.trees.len(), "one source a root");
         assert!(source_of.iter().all(|&source| source < sources.trees.len()), "a source does not exist");
         assert!(sources.trees.iter().all(|tree| tree.continuations.is_empty()), "sources are whole sequences");
-        Self { targets, sources, source_of }
+        Self {
+            targets,
+            sources,
+            source_of,
+            #[cfg(feature = "gpu")]
+            tables: Default::default(),
+        }
     }
 
     /// Tokens that read, N, and tokens that are read, M.
     pub fn tokens(&self) -> [usize; 2] {
         [self.targets.tokens, self.sources.tokens]
+    }
+
+    /// The tokens of each source.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Range<usize>> {
+        self.sources.trees.iter().map(|source| source.start..source.start + source.root)
+    }
+
+    /// What was made of them for devices.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
+        &self.tables
     }
 
     /// Every tree that reads with the tokens that it reads, in the order of its tokens.

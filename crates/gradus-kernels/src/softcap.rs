@@ -5,13 +5,16 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{simd, tanh};
 
 /// `cap · tanh(x / cap)` of every element. The input carries gradient.
 pub fn softcap(x_nd: Tensor<2>, cap: f32) -> Tensor<2> {
-    if is_fused(&x_nd.device()) { apply(Softcap(cap), vec![x_nd.into_dispatch()]) } else { reference(x_nd, cap) }
+    match supports(&Softcap(cap), &x_nd.device(), x_nd.dtype()) {
+        true => apply(Softcap(cap), vec![x_nd.into_dispatch()]),
+        false => reference(x_nd, cap),
+    }
 }
 
 /// The definition, in plain tensors.
@@ -20,7 +23,7 @@ pub fn reference<const R: usize>(x: Tensor<R>, cap: f32) -> Tensor<R> {
 }
 
 #[derive(Debug)]
-struct Softcap(f32);
+pub(crate) struct Softcap(pub(crate) f32);
 
 /// One value, with `inverse` = 1 / `cap`.
 #[inline(always)]
@@ -73,6 +76,11 @@ impl Op for Softcap {
             gradients(grad_x, part_of(y.values(), i, PART), part_of(grad.values(), i, PART), self.0);
         });
         vec![Some(Dense::new(grad_x, &grad.dims()))]
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

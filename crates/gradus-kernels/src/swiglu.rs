@@ -4,13 +4,13 @@
 
 use burn::tensor::{Tensor, activation};
 
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{sigmoid, simd};
 
 /// `silu(gate) ∘ up`, element by element. Both inputs carry gradient.
 pub fn swiglu(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
-    if is_fused(&gate_nd.device()) {
+    if supports(&Swiglu, &gate_nd.device(), gate_nd.dtype()) {
         apply(Swiglu, vec![gate_nd.into_dispatch(), up_nd.into_dispatch()])
     } else {
         reference(gate_nd, up_nd)
@@ -23,7 +23,7 @@ pub fn reference(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
 }
 
 #[derive(Debug)]
-struct Swiglu;
+pub(crate) struct Swiglu;
 
 simd! {
     fn forward(y: &mut [f32], a: &[f32], b: &[f32]) {
@@ -65,6 +65,11 @@ impl Op for Swiglu {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         gradients(&saved[0], &saved[1], grad).map(Some).into()
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

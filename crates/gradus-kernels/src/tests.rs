@@ -1,15 +1,13 @@
 //! What holds of every kernel: nothing in gives nothing out, and every instruction set gives the same result.
 
-use std::sync::Arc;
-
 use burn::tensor::Tensor;
 
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 use crate::simd::testing::every_level;
 use crate::{
     Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, PositionBias,
-    PositionBuckets, Precision, Segments, TokenLogprobs, WeightFormat, attention, attention_across, attention_biased,
-    embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu, token_logprobs,
+    PositionBuckets, Precision, Segments, Table, TokenLogprobs, WeightFormat, attention, attention_across,
+    attention_biased, embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 
 mod off;
@@ -62,7 +60,7 @@ fn kernels(n: usize) -> Vec<Kernel> {
     let d = 38;
     let inputs = |count: u64| (1..=count).map(|seed| leaf([n, d], seed)).collect::<Vec<_>>();
     let with_rows = |rows: u64| [inputs(1), (1..=rows).map(|seed| leaf([1, d], 10 + seed)).collect()].concat();
-    let table = |seed| values(n * d / 2, seed).into_iter().collect::<Arc<[f32]>>();
+    let table = |seed| values(n * d / 2, seed).into_iter().collect::<Table<f32>>();
     let (cos, sin) = (table(21), table(22));
     let ids: Vec<u32> = (0..n as u32).map(|i| i * 7 % 11).collect();
     vec![

@@ -15,7 +15,7 @@ use burn::tensor::{Int, Tensor, TensorData, activation};
 use rayon::prelude::*;
 
 use crate::frozen::FrozenWeight;
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::linear::{Layout, linear};
 use crate::low_rank::{low_rank, mat};
 use crate::parts::zeros;
@@ -129,7 +129,7 @@ pub fn logits_held(m: usize, v: usize, recorded: Option<Precision>) -> usize {
 }
 
 /// Rows of the stacked result.
-const ROWS: usize = 5;
+pub(crate) const ROWS: usize = 5;
 
 /// Logits held at a time: 16 Mi values, 64 MiB.
 const CHUNK_VALUES: usize = 16 << 20;
@@ -168,7 +168,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         last_chunks: Mutex::default(),
     };
     let device = hidden_md.device();
-    if !is_fused(&device) {
+    if !is_cpu(&device) {
         let weight_vd = match &head.weight {
             HeadWeight::Dense(weight_vd, _) => weight_vd.clone(),
             HeadWeight::Frozen(weight) => weight.dense_on(&device).transpose(),
@@ -177,6 +177,15 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
             None => weight_vd,
             Some(part) => weight_vd + part.b_vr.clone().matmul(part.a_rd.clone()) * part.scale,
         };
+        #[cfg(feature = "gpu")]
+        if let Some(gpu) = crate::fused::gpu(&device) {
+            use crate::gpu::GpuOp;
+            let op = crate::gpu::logprobs::Logprobs::new(targets_m, temperature, head.cap);
+            if m > 0 && op.supports(&gpu, hidden_md.dtype()) && weight_vd.dtype() == hidden_md.dtype() {
+                let inputs = [hidden_md, weight_vd].map(Tensor::into_dispatch).into();
+                return TokenLogprobs::of_stacked(crate::fused::apply_on_gpu(op, inputs));
+            }
+        }
         return reference(hidden_md, weight_vd, head.cap, targets_m, temperature);
     }
     let (of_head, dense) = match &head.weight {
@@ -185,14 +194,20 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
     };
     let parts = head.low_rank.iter().flat_map(|part| [part.a_rd.clone(), part.b_vr.clone()]);
     let inputs = [hidden_md].into_iter().chain(dense).chain(parts);
-    let stacked: Tensor<2> = apply(of_head, inputs.map(Tensor::into_dispatch).collect());
-    let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
-    TokenLogprobs {
-        logprobs_m: row(0),
-        entropies_m: row(1),
-        log_partitions_m: row(2),
-        mean_logits_m: row(3),
-        correct_m: row(4).detach(),
+    TokenLogprobs::of_stacked(apply(of_head, inputs.map(Tensor::into_dispatch).collect()))
+}
+
+impl TokenLogprobs {
+    /// From its numbers, one below the other.
+    fn of_stacked(stacked: Tensor<2>) -> Self {
+        let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
+        Self {
+            logprobs_m: row(0),
+            entropies_m: row(1),
+            log_partitions_m: row(2),
+            mean_logits_m: row(3),
+            correct_m: row(4).detach(),
+        }
     }
 }
 
@@ -239,14 +254,14 @@ struct HeadLogprobs {
 
 /// Some tokens of the vocabulary for some rows.
 #[derive(Debug, Clone)]
-struct Chunk {
-    rows: Range<usize>,
-    tokens: Range<usize>,
+pub(crate) struct Chunk {
+    pub(crate) rows: Range<usize>,
+    pub(crate) tokens: Range<usize>,
 }
 
 impl Chunk {
     /// All chunks of `m` rows of `v` logits.
-    fn all(m: usize, v: usize) -> Vec<Self> {
+    pub(crate) fn all(m: usize, v: usize) -> Vec<Self> {
         let parts = |total: usize, each: usize| (0..total).step_by(each).map(move |at| at..(at + each).min(total));
         let of_rows = |rows: Range<usize>| {
             let width = (CHUNK_VALUES / rows.len() / BLOCK * BLOCK).max(BLOCK);

@@ -1,15 +1,20 @@
 //! Where tensors are computed: from the name in `train.device` or `--device` to Burn's device. No other file of the
 //! library names one of Burn's devices.
 //!
-//! `cpu` has fused kernels. On other devices everything runs through the kernels' references in plain tensors, in f32.
+//! `cpu` has kernels for everything. A GPU has them for what is listed in docs/gpu.md; the rest runs through the kernels'
+//! references in plain tensors. Both compute in f32.
 
 use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
 
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
-use burn::tensor::{DeviceKind, DeviceType};
-use gradus_kernels::is_fused;
+use burn::tensor::DeviceKind;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use burn::tensor::DeviceType;
+use gradus_kernels::cuda::Cuda;
+use gradus_kernels::packs_weights;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 
@@ -17,6 +22,8 @@ use crate::error::{Error, Result};
 const CPU: &str = "cpu";
 /// The first GPU; the others have a number behind it.
 const GPU: &str = "gpu";
+/// The first of NVIDIA's GPUs, with CUDA and nothing else.
+const CUDA: &str = "cuda";
 /// A driver that computes on the processor.
 const SOFTWARE: &str = "gpu:software";
 
@@ -33,7 +40,8 @@ impl DeviceChoice {
         Self { name: CPU.into(), device: Device::flex() }
     }
 
-    /// The device of this name: `cpu`, `gpu` (the first), `gpu:1`, or `gpu:software`.
+    /// The device of this name: `cpu`, `gpu` (the first, with CUDA where that is here), `gpu:1`, `cuda`, `cuda:1`, or
+    /// `gpu:software`.
     ///
     /// # Errors
     /// When it is no name of a device, or this build or this machine does not have it.
@@ -63,9 +71,10 @@ impl DeviceChoice {
         self.device.clone()
     }
 
-    /// Whether it has fused kernels. Elsewhere products are in f32, and weights that are packed are expanded for each.
+    /// Whether it packs weights, and so has products of every format. Elsewhere products are in f32, and weights that are
+    /// packed are expanded for each.
     pub fn has_kernels(&self) -> bool {
-        is_fused(&self.device)
+        packs_weights(&self.device)
     }
 
     /// Refuses what only kernels compute: formats other than f32. `what` is the flag or key that asks for `format`.
@@ -120,39 +129,124 @@ pub(crate) const NO_FORMAT_HINT: &str = "other formats need the kernels of `cpu`
 /// The one name of each device: numbers count from 0, and the first GPU needs none.
 pub(crate) fn canonical(name: &str) -> Option<String> {
     match name.split_once(':') {
-        None if [CPU, GPU].contains(&name) => Some(name.to_owned()),
+        None if [CPU, GPU, CUDA].contains(&name) => Some(name.to_owned()),
         Some((GPU, "software")) => Some(SOFTWARE.into()),
-        Some((GPU, number)) => Some(gpu_name(number.parse().ok()?)),
+        Some((kind, number)) if [GPU, CUDA].contains(&kind) => Some(numbered(kind, number.parse().ok()?)),
         _ => None,
     }
 }
 
-fn gpu_name(number: usize) -> String {
-    if number == 0 { GPU.into() } else { format!("{GPU}:{number}") }
+/// The name of a GPU of a kind.
+fn numbered(kind: &str, number: usize) -> String {
+    if number == 0 { kind.into() } else { format!("{kind}:{number}") }
 }
 
 /// What to do about a device that is not there.
-pub(crate) fn suggestion() -> &'static str {
-    match cfg!(feature = "wgpu") {
-        true => "`gradus doctor` lists the devices; a GPU needs its driver for Vulkan, Metal or DirectX 12",
-        false => "GPUs need a build with the cargo feature `wgpu`: docs/devices.md",
+pub(crate) fn suggestion() -> String {
+    let with_cuda = || match Cuda::detect().missing() {
+        missing if missing.is_empty() => "`gradus doctor` lists the devices".to_owned(),
+        missing => format!("for NVIDIA's GPUs: {}", missing.join("; ")),
+    };
+    let with_wgpu = "other GPUs need their driver for Vulkan, Metal or DirectX 12";
+    match (cfg!(feature = "cuda"), cfg!(feature = "wgpu")) {
+        (true, true) => format!("{}; {with_wgpu}", with_cuda()),
+        (true, false) => with_cuda(),
+        (false, true) => {
+            "`gradus doctor` lists the devices; a GPU needs its driver for Vulkan, Metal or DirectX 12".to_owned()
+        }
+        (false, false) => "GPUs need a build with the cargo feature `cuda` or `wgpu`: docs/devices.md".to_owned(),
     }
 }
 
-/// GPUs in the order in which the drivers list them, then the driver that computes on the processor, if there is one.
-#[cfg(feature = "wgpu")]
+/// NVIDIA's GPUs if CUDA can use them, else those of wgpu, in the order in which the drivers list them; then the driver that
+/// computes on the processor, if there is one.
 fn gpus() -> Vec<DeviceChoice> {
+    let (cuda, [gpus, software]) = (of_cuda(), of_wgpu());
+    let best = if cuda.is_empty() { gpus } else { cuda.clone() };
+    let named = |kind: &str, devices: Vec<Device>| {
+        let choice = |(i, device)| DeviceChoice { name: numbered(kind, i), device };
+        devices.into_iter().enumerate().map(choice).collect::<Vec<_>>()
+    };
+    let slow = software.into_iter().take(1).map(|device| DeviceChoice { name: SOFTWARE.into(), device });
+    named(GPU, best).into_iter().chain(named(CUDA, cuda)).chain(slow).collect()
+}
+
+/// NVIDIA's GPUs, where everything is here that kernels for them need.
+#[cfg(feature = "cuda")]
+fn of_cuda() -> Vec<Device> {
+    if Cuda::detect().is_ready() { Device::enumerate(DeviceType::Cuda).into_vec() } else { Vec::new() }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn of_cuda() -> Vec<Device> {
+    Vec::new()
+}
+
+/// What wgpu finds: GPUs, and drivers that compute on the processor.
+#[cfg(feature = "wgpu")]
+fn of_wgpu() -> [Vec<Device>; 2] {
     let software = Device::wgpu(DeviceKind::Cpu);
-    let found = Device::enumerate(DeviceType::Wgpu).into_vec();
-    let (slow, gpus): (Vec<_>, Vec<_>) = found.into_iter().partition(|device| *device == software);
-    let numbered = gpus.into_iter().enumerate().map(|(i, device)| DeviceChoice { name: gpu_name(i), device });
-    let slow = slow.into_iter().map(|device| DeviceChoice { name: SOFTWARE.into(), device });
-    numbered.chain(slow.take(1)).collect()
+    let (slow, gpus) =
+        Device::enumerate(DeviceType::Wgpu).into_vec().into_iter().partition(|device| *device == software);
+    [gpus, slow]
 }
 
 #[cfg(not(feature = "wgpu"))]
-fn gpus() -> Vec<DeviceChoice> {
-    Vec::new()
+fn of_wgpu() -> [Vec<Device>; 2] {
+    Default::default()
+}
+
+/// What of NVIDIA's software and devices is on this machine, whatever this build can use of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Nvidia {
+    /// Whether this build has kernels for CUDA.
+    pub in_this_build: bool,
+    /// The newest version of CUDA that the driver runs.
+    pub driver: Option<String>,
+    /// The GPUs.
+    pub devices: Vec<NvidiaDevice>,
+    /// The version of NVRTC, which compiles the kernels.
+    pub nvrtc: Option<String>,
+    /// The folder of headers that it reads.
+    pub headers: Option<std::path::PathBuf>,
+    /// The version of cuBLASLt.
+    pub cublas_lt: Option<String>,
+    /// What to install before CUDA can be used; nothing where it can.
+    pub missing: Vec<String>,
+}
+
+/// One of NVIDIA's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NvidiaDevice {
+    /// Its name.
+    pub name: String,
+    /// Its compute capability, such as `9.0`.
+    pub compute_capability: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+}
+
+impl Nvidia {
+    /// Looks at this machine; no GPU is used.
+    pub fn detect() -> Self {
+        let found = Cuda::detect();
+        let written = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+        let missing = found.missing();
+        let device = |device: gradus_kernels::cuda::CudaDevice| NvidiaDevice {
+            compute_capability: written(device.capability),
+            name: device.name,
+            memory_bytes: device.memory,
+        };
+        Self {
+            in_this_build: cfg!(feature = "cuda"),
+            driver: found.driver.map(written),
+            devices: found.devices.into_iter().map(device).collect(),
+            nvrtc: found.nvrtc.map(written),
+            headers: found.headers,
+            cublas_lt: found.cublas_lt.map(written),
+            missing,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +261,10 @@ mod tests {
             ("gpu:0", Some("gpu")),
             ("gpu:1", Some("gpu:1")),
             ("gpu:software", Some("gpu:software")),
+            ("cuda", Some("cuda")),
+            ("cuda:0", Some("cuda")),
+            ("cuda:2", Some("cuda:2")),
+            ("cuda:software", None),
             ("GPU", None),
             ("gpu:", None),
             ("gpu:-1", None),
@@ -185,5 +283,19 @@ mod tests {
         assert!(error.starts_with("there is no `gpu:99`: this build finds `cpu`"), "{error}");
         let error = "tpu".parse::<DeviceChoice>().expect_err("no device");
         assert_eq!(error, "`tpu` is no device (`cpu`, `gpu`, or `gpu:1` for the second GPU)");
+    }
+
+    #[test]
+    fn cuda_is_named_only_where_it_can_be_used() {
+        let nvidia = Nvidia::detect();
+        let has = |name: &str| DeviceChoice::all().iter().any(|device| device.to_string() == name);
+        assert_eq!(has("cuda"), nvidia.in_this_build && nvidia.missing.is_empty());
+        if let Err(error) = "cuda".parse::<DeviceChoice>() {
+            let expected = if nvidia.in_this_build { "for NVIDIA's GPUs: " } else { "`cuda`" };
+            assert!(
+                error.starts_with("there is no `cuda`: this build finds `cpu`") && error.contains(expected),
+                "{error}"
+            );
+        }
     }
 }

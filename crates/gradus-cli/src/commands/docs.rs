@@ -68,6 +68,7 @@ const PAGES: &[(&str, &str)] = pages![
     "glossary",
     "papers",
     "devices",
+    "gpu",
     "measure",
     "style",
     "design",

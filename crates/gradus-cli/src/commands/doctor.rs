@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use gradus::device::Nvidia;
 use gradus::machine::Machine;
+use serde::Serialize;
 
 use crate::output::Output;
 
@@ -12,8 +14,43 @@ pub struct DoctorArgs {}
 
 /// Shows the machine.
 pub fn run(_: DoctorArgs, out: &Output) -> anyhow::Result<()> {
-    let machine = Machine::detect();
-    out.result(&machine, || table(&machine))
+    let report = Report { machine: Machine::detect(), nvidia: Nvidia::detect() };
+    out.result(&report, || table(&report))
+}
+
+/// What is said.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    machine: Machine,
+    nvidia: Nvidia,
+}
+
+/// NVIDIA's software and GPUs, line by line.
+fn nvidia(found: &Nvidia) -> String {
+    let part = |name: &str, version: &Option<String>| match version {
+        Some(version) => format!("{name} {version}"),
+        None => format!("no {name}"),
+    };
+    let headers = found.headers.as_ref().map_or("no headers".to_owned(), |path| format!("headers {}", path.display()));
+    let software = [part("driver for CUDA", &found.driver), part("NVRTC", &found.nvrtc), headers];
+    let mut lines = vec![format!("{}, {}", software.join(", "), part("cuBLASLt", &found.cublas_lt))];
+    lines.extend(found.devices.iter().map(|device| {
+        let memory = gibibytes(Some(device.memory_bytes));
+        format!("{}, compute capability {}, {memory}", device.name, device.compute_capability)
+    }));
+    // Without a driver and without CUDA in this build there is no reason to install anything.
+    if found.in_this_build || found.driver.is_some() {
+        lines.extend(found.missing.iter().cloned());
+    }
+    if !found.in_this_build {
+        lines.push("this build does not use them: that needs the cargo feature `cuda`".into());
+    }
+    lines.join("\n             ")
+}
+
+fn gibibytes(bytes: Option<u64>) -> String {
+    bytes.map_or("unknown".into(), |bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64))
 }
 
 /// The MPI libraries that are here.
@@ -28,9 +65,7 @@ fn mpi() -> String {
     }
 }
 
-fn table(machine: &Machine) -> String {
-    let gibibytes =
-        |bytes: Option<u64>| bytes.map_or("unknown".into(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64));
+fn table(Report { machine, nvidia: found }: &Report) -> String {
     let list = |here: bool| {
         let names: Vec<_> =
             machine.processor_features.iter().filter(|(_, is)| *is == here).map(|(name, _)| *name).collect();
@@ -41,6 +76,7 @@ fn table(machine: &Machine) -> String {
         let _ = writeln!(text, "{name:<12} {value}");
     };
     line("devices", machine.devices.join(" "));
+    line("nvidia", nvidia(found));
     line("processor", machine.processor.clone().unwrap_or_else(|| "unknown".into()));
     line("features", list(true));
     line("lacking", list(false));

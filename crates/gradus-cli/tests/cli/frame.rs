@@ -77,6 +77,14 @@ fn doctor_speaks_json() {
     let machine: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(machine["devices"][0], "cpu");
     assert!(machine["threads"].as_u64().expect("a number") >= 1);
+    // Every build says what of CUDA is here, and what to install where something is missing.
+    let nvidia = &machine["nvidia"];
+    let is_missing = |name: &str| nvidia[name].is_null() || nvidia[name].as_array().is_some_and(Vec::is_empty);
+    let missing = nvidia["missing"].as_array().expect("a list");
+    assert_eq!(missing.is_empty(), !["driver", "devices", "nvrtc", "headers"].into_iter().any(is_missing), "{nvidia}");
+    let shown = CliTest::new().succeeds(&["doctor"]);
+    let uses = "this build does not use them: that needs the cargo feature `cuda`";
+    assert_eq!(shown.contains(uses), nvidia["in_this_build"] == false, "{shown}");
 }
 
 #[test]

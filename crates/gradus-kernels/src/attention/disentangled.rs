@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::bias::{PositionBuckets, add};
 use super::kernel::probabilities_and_gradient;
 use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, within};
-use crate::fused::{Dense, Op, apply, is_fused};
+use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::product::{Mat, Precision, Product};
 use crate::segments::Segments;
 use crate::simd::{dot, softmax_in_place};
@@ -69,7 +69,7 @@ pub fn attention_disentangled(
             segment.tokens
         })
         .collect();
-    if !is_fused(&qkv[0].device()) {
+    if !is_cpu(&qkv[0].device()) {
         return reference(qkv, &relative, dropout, &sequences, shape);
     }
     let tables = [relative.key_rd, relative.query_rd];

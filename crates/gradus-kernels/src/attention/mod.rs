@@ -34,7 +34,9 @@ pub use mask::Mask;
 use stretches::Stretches;
 
 use crate::embedding::embedding;
-use crate::fused::{apply, is_fused};
+use crate::fused::{apply, is_cpu};
+#[cfg(feature = "gpu")]
+use crate::gpu::attention::Batch;
 use crate::segments::{CrossSegments, Segments};
 
 /// The shape of an attention layer.
@@ -152,12 +154,12 @@ pub fn attention_fused_dropping(
     let widths @ [q, kv, _] = shape.widths();
     assert_eq!(width, widths.iter().sum::<usize>(), "width of queries, keys and values");
     assert_eq!(segments.tokens(), n, "segments cover the tokens");
-    if is_fused(&qkv_nd.device()) {
-        fused([qkv_nd], AttentionExtras { bias: None, dropout }, segments, shape)
-    } else {
-        let part = |from, width| qkv_nd.clone().narrow(1, from, width);
-        reference::dropping(part(0, q), part(q, kv), part(q + kv, kv), dropout, segments, shape)
+    let extras = AttentionExtras { bias: None, dropout };
+    if is_cpu(&qkv_nd.device()) {
+        return fused([qkv_nd], extras, segments, shape);
     }
+    let part = |from, width| qkv_nd.clone().narrow(1, from, width);
+    within([part(0, q), part(q, kv), part(q + kv, kv)], extras, segments, shape)
 }
 
 /// Attention of packed targets to packed sources: each token of a tree of targets sees the source that the tree reads, as
@@ -192,11 +194,19 @@ pub fn attention_across_with(
     shape: AttentionShape,
 ) -> Tensor<2> {
     check([&q_nd, &k_md, &v_md], extras.bias.as_ref(), cross.tokens(), shape);
-    if is_fused(&q_nd.device()) {
-        run(Stretches::across(cross, shape.mask), [q_nd, k_md, v_md], extras, shape)
-    } else {
-        reference::across_with([q_nd, k_md, v_md], &extras, cross, shape)
+    let qkv = [q_nd, k_md, v_md];
+    if is_cpu(&qkv[0].device()) {
+        return run(Stretches::across(cross, shape.mask), qkv, extras, shape);
     }
+    #[cfg(feature = "gpu")]
+    let qkv = match extras.is_plain() {
+        true => match crate::gpu::attention::attention(qkv, || Batch::Across(cross.clone()), shape) {
+            Ok(attended) => return attended,
+            Err(qkv) => qkv,
+        },
+        false => qkv,
+    };
+    reference::across_with(qkv, &extras, cross, shape)
 }
 
 /// What may be added to plain attention.
@@ -208,12 +218,28 @@ pub struct AttentionExtras {
     pub dropout: Option<AttentionDropout>,
 }
 
+impl AttentionExtras {
+    /// Whether there is neither.
+    #[cfg(feature = "gpu")]
+    fn is_plain(&self) -> bool {
+        self.bias.is_none() && self.dropout.is_none_or(|dropout| dropout.probability == 0.0)
+    }
+}
+
 fn within(qkv: [Tensor<2>; 3], extras: AttentionExtras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
     check(qkv.each_ref(), extras.bias.as_ref(), [segments.tokens(); 2], shape);
-    match is_fused(&qkv[0].device()) {
-        true => fused(qkv, extras, segments, shape),
-        false => reference::within_with(qkv, &extras, segments, shape),
+    if is_cpu(&qkv[0].device()) {
+        return fused(qkv, extras, segments, shape);
     }
+    #[cfg(feature = "gpu")]
+    let qkv = match extras.is_plain() && !segments.has_global() {
+        true => match crate::gpu::attention::attention(qkv, || Batch::Within(segments.clone()), shape) {
+            Ok(attended) => return attended,
+            Err(qkv) => qkv,
+        },
+        false => qkv,
+    };
+    reference::within_with(qkv, &extras, segments, shape)
 }
 
 /// Queries, keys and values are three tensors, or one with all side by side.

@@ -33,6 +33,7 @@ pub fn attention(
 }
 
 /// [`attention_dropping`](super::attention_dropping) in plain tensors.
+#[cfg(test)]
 pub fn dropping(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,

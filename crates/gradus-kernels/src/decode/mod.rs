@@ -15,7 +15,7 @@ use std::ops::Range;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::attention::{AttentionShape, PositionBias};
-use crate::fused::{Dense, is_fused, read};
+use crate::fused::{Dense, is_cpu, read};
 use crate::segments::Segments;
 use host::Rows;
 
@@ -126,7 +126,7 @@ impl LayerCache {
     /// When the mask has a window and some token is global: new tokens would not see it from beyond the window.
     pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, segments: &Segments) {
         let (tokens, first) = self.number(segments);
-        if !is_fused(&k_nd.device()) {
+        if !is_cpu(&k_nd.device()) {
             return self.device.put_prompts(first, &tokens, [k_nd, v_nd]);
         }
         let (k, v, [_, width, _]) = (dense(k_nd), dense(v_nd), self.shape.widths());
@@ -136,7 +136,7 @@ impl LayerCache {
 
     /// [`add_prompts`](Self::add_prompts) for queries, keys and values side by side in one tensor.
     pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, segments: &Segments) {
-        if !is_fused(&qkv_nd.device()) {
+        if !is_cpu(&qkv_nd.device()) {
             let [_, k, v] = self.split(qkv_nd);
             return self.add_prompts(k, v, segments);
         }
@@ -232,7 +232,7 @@ impl LayerCache {
     ) -> Tensor<2> {
         let (device, shape) = (q_bd.device(), self.shape);
         let pass = self.pass(Keys::Row, bias, rows, scale);
-        if !is_fused(&device) {
+        if !is_cpu(&device) {
             self.device.put(&pass, [k_bd, v_bd]);
             return self.device.attend(&pass, q_bd);
         }
@@ -249,7 +249,7 @@ impl LayerCache {
     /// As [`extend`](Self::extend).
     pub fn extend_fused(&mut self, qkv_bd: Tensor<2>, rows: &[CacheRow], scale: f32) -> Tensor<2> {
         let (device, shape) = (qkv_bd.device(), self.shape);
-        if !is_fused(&device) {
+        if !is_cpu(&device) {
             let [q, k, v] = self.split(qkv_bd);
             return self.extend(q, k, v, rows, scale);
         }
@@ -267,7 +267,7 @@ impl LayerCache {
     /// When the shapes do not fit, or a prompt is not there.
     pub fn attend(&self, q_bd: Tensor<2>, bias: Option<&PositionBias>, rows: &[CacheRow], scale: f32) -> Tensor<2> {
         let (device, pass) = (q_bd.device(), self.pass(Keys::Prompt, bias, rows, scale));
-        if !is_fused(&device) {
+        if !is_cpu(&device) {
             return self.device.attend(&pass, q_bd);
         }
         let (q, width) = (dense(q_bd), self.shape.widths()[0]);

@@ -6,8 +6,9 @@ use std::process::Command;
 use burn::tensor::{Device, TensorData};
 
 use super::*;
+use crate::fused::is_cpu;
 use crate::fused::testing::host;
-use crate::{CacheRow, LayerCache, adamw, is_fused, recompute};
+use crate::{CacheRow, LayerCache, adamw, recompute};
 
 /// Where the process without kernels writes its results.
 const RESULTS: &str = "GRADUS_KERNELS_TEST_RESULTS";
@@ -84,7 +85,7 @@ fn decoded() -> Vec<f32> {
 #[test]
 fn without_kernels_everything_gives_the_same() {
     if let Some(path) = std::env::var_os(RESULTS) {
-        assert!(!is_fused(&Device::flex()) && !is_fused(&Device::flex().autodiff()), "kernels are off");
+        assert!(!is_cpu(&Device::flex()) && !is_cpu(&Device::flex().autodiff()), "kernels are off");
         let line = |(name, numbers): (String, Vec<f32>)| {
             let numbers: Vec<String> = numbers.iter().map(f32::to_string).collect();
             format!("{name}\t{}\n", numbers.join(" "))
@@ -105,7 +106,7 @@ fn without_kernels_everything_gives_the_same() {
     let found = fs::read_to_string(&path).expect("the results");
     fs::remove_file(&path).expect("removed");
     let expected = results();
-    assert!(is_fused(&Device::flex()), "kernels are on");
+    assert!(is_cpu(&Device::flex()), "kernels are on");
     assert_eq!(found.lines().count(), expected.len());
     for (line, (name, expected)) in found.lines().zip(&expected) {
         let (found_name, numbers) = line.split_once('\t').expect("name and numbers");

@@ -186,7 +186,7 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     problems.unless(is_here, &["train.device"], || {
         let known: Vec<_> = machine.devices.iter().map(|device| format!("`{device}`")).collect();
         let message = format!("`train.device` is `{}`, but this build finds {}", train.device, known.join(", "));
-        (message, Some(device::suggestion().into()))
+        (message, Some(device::suggestion()))
     });
     let formats = [
         ("train.compute", Some(train.compute.name())),

@@ -443,7 +443,7 @@ fn impossible_combinations() {
     check(
         "method: {sft: {}}\ntrain: {early_stopping_patience: 3, device: gpu}\n",
         &[
-            "4:37+6 `train.device` is `gpu`, but this build finds `cpu` (GPUs need a build with the cargo feature `wgpu`: docs/devices.md)",
+            "4:37+6 `train.device` is `gpu`, but this build finds `cpu` (GPUs need a build with the cargo feature `cuda` or `wgpu`: docs/devices.md)",
             "4:9+23 `train.early_stopping_patience` is 3, but `train.eval_steps` is 0: nothing is evaluated during training (set `train.eval_steps` to the steps between evaluations)",
         ],
     );

@@ -2,7 +2,7 @@
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Quantised, WeightFormat, is_fused};
+use gradus_kernels::{FrozenWeight, Quantised, WeightFormat, packs_weights};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -98,7 +98,7 @@ impl<'a> Builder<'a> {
     /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held; only where
     /// the device has packed products.
     pub(crate) fn packing(self, format: Option<WeightFormat>) -> Self {
-        let pack = format.filter(|_| is_fused(self.device));
+        let pack = format.filter(|_| packs_weights(self.device));
         Self { pack, ..self }
     }
 

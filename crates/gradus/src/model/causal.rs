@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, is_fused, recompute_of};
+use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, packs_weights, recompute_of};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, HeadPlace, TaskType};
 use super::batch::{Batch, Rows, Targets};
@@ -167,7 +167,7 @@ impl CausalLm {
 
     /// Packs the weights of trunk and head, unless they are packed already.
     fn pack_weights(&mut self, weights: WeightFormat) {
-        if self.frozen_head.is_none() && is_fused(&self.trunk.device()) {
+        if self.frozen_head.is_none() && packs_weights(&self.trunk.device()) {
             self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, head_format(weights)));
             self.lm_head = None;
         }

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, is_fused};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat, packs_weights};
 use rayon::prelude::*;
 
 use super::build::{Builder, Init};
@@ -313,7 +313,7 @@ pub trait Layers {
     /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
     /// that would change their values.
     fn freeze_weights(&mut self, format: WeightFormat) {
-        if is_fused(&self.device()) || format != WeightFormat::F32 {
+        if packs_weights(&self.device()) || format != WeightFormat::F32 {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }

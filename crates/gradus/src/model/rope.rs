@@ -5,8 +5,8 @@
 //! factor of its own, by others where the sequence is long). Where only a part of each head is turned, dim is its width.
 
 use std::f64::consts::PI;
-use std::sync::Arc;
 
+use gradus_kernels::Table;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -226,7 +226,7 @@ impl Rope {
     }
 
     /// cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
-    pub(crate) fn tables(&self, positions: &[u32], lengths: &[u32]) -> (Arc<[f32]>, Arc<[f32]>) {
+    pub(crate) fn tables(&self, positions: &[u32], lengths: &[u32]) -> (Table<f32>, Table<f32>) {
         let half = self.dim / 2;
         // Positions repeat across a batch: each (position, long length) is computed once.
         let mut known: std::collections::HashMap<(u32, u32), usize> = std::collections::HashMap::new();

@@ -11,7 +11,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{
     AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, WeightFormat, attention_across_with,
-    attention_with, branch, is_fused, recompute_of,
+    attention_with, branch, packs_weights, recompute_of,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -521,7 +521,7 @@ impl T5Encoder {
         let buckets = PositionBuckets::t5_bidirectional(buckets, reach);
         let mut model = Self { shared, encoder, config, activation, buckets }.valid();
         checkpoint.finish()?;
-        if is_fused(device) || weights != WeightFormat::F32 {
+        if packs_weights(device) || weights != WeightFormat::F32 {
             let mut linears = Vec::new();
             model.encoder.linears_mut(&mut linears);
             linears.into_iter().for_each(|(_, linear)| linear.freeze_weight(weights));

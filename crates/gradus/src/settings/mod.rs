@@ -131,8 +131,8 @@ pub struct TrainConfig {
     pub dropout: bool,
     /// The seed of every random stream. Default 42 (TRL).
     pub seed: u64,
-    /// Where to compute: `cpu`; in a build with the cargo feature `wgpu` also `gpu`, `gpu:1` and so on (`gradus doctor` lists
-    /// them), without the fused kernels. Default `cpu`.
+    /// Where to compute: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on (`gradus
+    /// doctor` lists them). Default `cpu`.
     pub device: String,
     /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
     /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.

@@ -8,11 +8,9 @@ mod anatomy;
 mod config;
 mod windows;
 
-use std::sync::Arc;
-
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionExtras, AttentionShape, attention_with, recompute, rope};
+use gradus_kernels::{AttentionExtras, AttentionShape, Table, attention_with, recompute, rope};
 
 use anatomy::QkNorm;
 pub(crate) use anatomy::{Anatomy, Norms};
@@ -286,8 +284,8 @@ impl Body for Decoder {
 /// By which angles the heads of each token are turned.
 #[derive(Clone)]
 struct Angles {
-    cos: Arc<[f32]>,
-    sin: Arc<[f32]>,
+    cos: Table<f32>,
+    sin: Table<f32>,
 }
 
 /// What a layer is computed with beside its weights.

@@ -6,11 +6,9 @@
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
-use std::sync::Arc;
-
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, attention_with, rope};
+use gradus_kernels::{AttentionShape, Mask, Table, attention_with, rope};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -180,7 +178,7 @@ struct FeedForward {
 }
 
 /// cos and sin of every token.
-type Angles = (Arc<[f32]>, Arc<[f32]>);
+type Angles = (Table<f32>, Table<f32>);
 
 impl ModernBertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {

@@ -1,0 +1,1066 @@
+//! Attention over packed sequences without a T × T matrix; the mathematics is in [`crate::attention`].
+//!
+//! Forward, one cube computes [`tile`](Tiling) queries of one head, and walks through the keys that any of them sees,
+//! a tile at a time, with a running maximum and sum; it keeps `Lₜ = logsumexp(Sₜ)`. Backward, one kernel computes `∂Q` of
+//! the same tiles, and another `∂K` and `∂V` of a tile of keys, which walks through all queries that read them: those of
+//! every continuation of a shared prefix, and of every head of a group. So every gradient is summed by one cube in one
+//! order. Which queries read which keys is a table of the batch, made once and kept on the device.
+
+use std::ops::Range;
+
+use burn::backend::TensorMetadata;
+use burn::tensor::{DType, Tensor};
+use burn_cubecl::CubeDevice;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::activation::capped;
+use super::{GpuOp, UNITS, Words, arg, computes, element, empty_f32, empty_like, grid_of_units};
+use crate::attention::{AttentionShape, Mask};
+use crate::segments::{CrossSegments, Segments};
+
+/// A score that no query has.
+const HIDDEN: f32 = -1.0e30;
+/// Farther than any sequence is long.
+const FAR: u32 = 1 << 30;
+
+/// What kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Tiling {
+    /// Rows of a tile.
+    tile: usize,
+    /// A unit computes as many rows of as many columns of a tile of scores: values from shared memory are used so often.
+    each: usize,
+    /// Width of a head.
+    dim: usize,
+    /// Query heads per key/value head.
+    group: usize,
+    /// Whether scores are softly capped.
+    is_capped: bool,
+}
+
+impl Tiling {
+    /// The largest tiles that the shared memory of `device` holds; none if it holds not even small ones.
+    fn new(shape: &AttentionShape, device: &CubeDevice) -> Option<Self> {
+        let client = device.client();
+        let hardware = &client.properties().hardware;
+        let (group, is_capped) = (shape.group(), shape.cap.is_some());
+        let of = |(tile, each)| Self { tile, each, dim: shape.head_dim, group, is_capped };
+        let fits = |tiling: &Self| {
+            tiling.bytes() <= hardware.max_shared_memory_size && tiling.units() <= hardware.max_units_per_cube
+        };
+        TILES.map(of).into_iter().find(fits)
+    }
+
+    /// Shared memory of the kernel that needs most: four tiles of rows, and two of scores.
+    fn bytes(&self) -> usize {
+        4 * self.tile * (4 * (self.dim + 1) + 2 * (self.tile + 1))
+    }
+
+    /// Units that share a row, and rows that are computed side by side.
+    fn side(&self) -> usize {
+        self.tile / self.each
+    }
+
+    fn units(&self) -> u32 {
+        (self.side() * self.side()) as u32
+    }
+}
+
+/// Sizes of tiles, and rows of a unit.
+const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
+
+/// How far a query sees: the key at position j is seen from i where `j ≤ i + after` and `i ≤ j + before`.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    before: u32,
+    after: u32,
+}
+
+impl From<Mask> for View {
+    fn from(mask: Mask) -> Self {
+        let near = |distance: usize| u32::try_from(distance).map_or(FAR, |distance| distance.min(FAR));
+        match mask {
+            Mask::Causal => Self { before: FAR, after: 0 },
+            Mask::CausalWindow(window) => Self { before: near(window.get() - 1), after: 0 },
+            Mask::Bidirectional => Self { before: FAR, after: FAR },
+            Mask::BidirectionalWindow(distance) => Self { before: near(distance), after: near(distance) },
+        }
+    }
+}
+
+/// Neighbouring queries of one sequence, and the rows of the keys that the sequence is made of.
+struct Reader {
+    queries: Range<usize>,
+    /// Where the first query stands in the sequence.
+    position: usize,
+    prefix: Range<usize>,
+    own: Range<usize>,
+}
+
+/// Neighbouring keys, the position of the first, and which readers see them.
+struct Read {
+    keys: Range<usize>,
+    position: usize,
+    readers: Vec<usize>,
+}
+
+/// Words of one tile of queries: first row, rows, position of the first; first row of what is continued and its length;
+/// first row of its own; and the length of the sequence.
+const QUERY_WORDS: usize = 7;
+/// Words of one tile of keys: first row, rows, position of the first, and its readers.
+const KEY_WORDS: usize = 5;
+/// Words of one reader of keys: first row, rows, position of the first.
+const READER_WORDS: usize = 3;
+
+/// The tables of a batch on a device, for one size of tiles.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    queries: Words,
+    query_tiles: u32,
+    keys: Words,
+    key_tiles: u32,
+    readers: Words,
+}
+
+/// [`Tables`] by the size of tiles.
+struct Tables8(Tables);
+struct Tables16(Tables);
+struct Tables32(Tables);
+struct Tables64(Tables);
+
+impl Tables {
+    fn new(client: &Client, (readers, reads): (Vec<Reader>, Vec<Read>), tile: usize) -> Self {
+        let word = |number: usize| u32::try_from(number).expect("a batch has fewer than 2³² tokens");
+        let (mut queries, mut keys, mut of_keys) = (Vec::new(), Vec::new(), Vec::new());
+        for reader in &readers {
+            for from in reader.queries.clone().step_by(tile) {
+                let rows = (reader.queries.end - from).min(tile);
+                let position = reader.position + from - reader.queries.start;
+                let sequence = [reader.prefix.start, reader.prefix.len(), reader.own.start];
+                let length = reader.prefix.len() + reader.own.len();
+                queries.extend([from, rows, position].into_iter().chain(sequence).chain([length]).map(word));
+            }
+        }
+        for Read { keys: range, position, readers: of } in &reads {
+            let first = of_keys.len() / READER_WORDS;
+            for reader in of.iter().map(|&i| &readers[i]) {
+                of_keys.extend([reader.queries.start, reader.queries.len(), reader.position].map(word));
+            }
+            let last = of_keys.len() / READER_WORDS;
+            for from in range.clone().step_by(tile) {
+                let (rows, at) = ((range.end - from).min(tile), position + from - range.start);
+                keys.extend([from, rows, at, first, last].map(word));
+            }
+        }
+        Self {
+            query_tiles: word(queries.len() / QUERY_WORDS),
+            key_tiles: word(keys.len() / KEY_WORDS),
+            queries: Words::new(client, &queries),
+            keys: Words::new(client, &keys),
+            readers: Words::new(client, &of_keys),
+        }
+    }
+}
+
+/// Whose tokens attend to whose.
+#[derive(Debug, Clone)]
+pub(crate) enum Batch {
+    /// Sequences to themselves.
+    Within(Segments),
+    /// Sequences to those of another batch.
+    Across(CrossSegments),
+}
+
+impl Batch {
+    /// Who reads what.
+    fn readers(&self) -> (Vec<Reader>, Vec<Read>) {
+        let (mut readers, mut reads) = (Vec::new(), Vec::new());
+        match self {
+            Self::Within(segments) => {
+                for tree in segments.trees() {
+                    let (first, root) = (readers.len(), tree.start..tree.start + tree.root);
+                    for segment in tree.segments(tree.start) {
+                        let (position, queries) = (segment.prefix.len(), segment.tokens.clone());
+                        readers.push(Reader { queries, position, prefix: segment.prefix, own: segment.tokens });
+                    }
+                    // The root is read by all, and what continues it by itself.
+                    reads.push(Read { keys: root, position: 0, readers: (first..readers.len()).collect() });
+                    for (i, reader) in readers.iter().enumerate().skip(first + 1) {
+                        reads.push(Read { keys: reader.own.clone(), position: reader.position, readers: vec![i] });
+                    }
+                }
+            }
+            Self::Across(cross) => {
+                let mut of_source: Vec<(Range<usize>, Vec<usize>)> =
+                    cross.sources().map(|source| (source, Vec::new())).collect();
+                for (tree, source) in cross.trees() {
+                    for segment in tree.segments(tree.start) {
+                        let of = of_source.iter_mut().find(|(range, _)| *range == source);
+                        of.expect("a source of the batch").1.push(readers.len());
+                        let (position, queries) = (segment.prefix.len(), segment.tokens);
+                        readers.push(Reader { queries, position, prefix: 0..0, own: source.clone() });
+                    }
+                }
+                reads.extend(of_source.into_iter().map(|(keys, readers)| Read { keys, position: 0, readers }));
+            }
+        }
+        (readers, reads)
+    }
+
+    /// The tables on the device of `like`, made when they are asked for first.
+    fn with_tables<R>(&self, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
+        let copies = match self {
+            Self::Within(segments) => segments.on_devices(),
+            Self::Across(cross) => cross.on_devices(),
+        };
+        let make = || Tables::new(&like.client, self.readers(), tile);
+        match tile {
+            8 => f(&copies.get(&like.device, || Tables8(make())).0),
+            16 => f(&copies.get(&like.device, || Tables16(make())).0),
+            32 => f(&copies.get(&like.device, || Tables32(make())).0),
+            _ => f(&copies.get(&like.device, || Tables64(make())).0),
+        }
+    }
+}
+
+/// The row of a sequence's key at `position`.
+#[cube]
+fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {
+    let mut row = prefix + position;
+    if position >= prefix_length {
+        row = own + position - prefix_length;
+    }
+    row
+}
+
+/// A score from the product of a query and a key, and its slope where it is capped.
+#[cube]
+fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f32, f32) {
+    let mut s = product * scale;
+    let mut slope = 1.0f32;
+    if comptime!(is_capped) {
+        let t = capped(s / cap);
+        s = cap * t;
+        slope = 1.0f32 - t * t;
+    }
+    (s, slope)
+}
+
+/// What every token attends to, and `L`.
+#[cube(launch)]
+fn attention_forward<F: Float>(
+    q: &[F],
+    k: &[F],
+    v: &[F],
+    tiles: &[u32],
+    out: &mut [F],
+    log_sums: &mut [f32],
+    heads: u32,
+    scale: f32,
+    cap: f32,
+    before: u32,
+    after: u32,
+    #[comptime] tiling: Tiling,
+    #[define(F)] _dtype: ElemType,
+) {
+    let tile = comptime!(tiling.tile);
+    let dim = comptime!(tiling.dim);
+    let pad = comptime!(tiling.dim + 1);
+    let score_pad = comptime!(tiling.tile + 1);
+    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    let each = comptime!(tiling.each);
+    let side = comptime!(tiling.tile / tiling.each);
+    let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
+    let units = comptime!((tiling.tile / tiling.each) * (tiling.tile / tiling.each));
+    let mut queries = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    // Keys of a tile, then its values.
+    let mut keys = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut scores = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
+    let unit = UNIT_POS as usize;
+    let top = unit / side;
+    let lane = unit % side;
+    let head = CUBE_POS_Y as usize;
+    let kv_head = head / comptime!(tiling.group);
+    let width = heads as usize * dim;
+    let kv_width = width / comptime!(tiling.group);
+    let word = CUBE_POS_X as usize * comptime!(QUERY_WORDS);
+    let first = tiles[word] as usize;
+    let count = tiles[word + 1] as usize;
+    let position = tiles[word + 2] as usize;
+    let prefix = tiles[word + 3] as usize;
+    let prefix_length = tiles[word + 4] as usize;
+    let own = tiles[word + 5] as usize;
+    let length = tiles[word + 6] as usize;
+    let before = before as usize;
+    let after = after as usize;
+
+    let mut i = unit;
+    while i < tile * dim {
+        let r = i / dim;
+        let c = i % dim;
+        let mut value = 0.0f32;
+        if r < count {
+            value = f32::cast_from(q[(first + r) * width + head * dim + c]);
+        }
+        queries[r * pad + c] = value;
+        i += units;
+    }
+    let mut sums = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
+    let mut largest = Array::<f32>::new(each);
+    let mut sum = Array::<f32>::new(each);
+    #[unroll]
+    for a in 0..each {
+        largest[a] = HIDDEN;
+        sum[a] = 0.0f32;
+        #[unroll]
+        for j in 0..parts {
+            sums[a * parts + j] = 0.0f32;
+        }
+    }
+    let mut products = Array::<f32>::new(comptime!(tiling.each * tiling.each));
+    let mut shrink = Array::<f32>::new(each);
+    let mut from = 0usize;
+    if position > before {
+        from = (position - before) / tile * tile;
+    }
+    let end = min(length, position + count + after);
+    while from < end {
+        let mut i = unit;
+        while i < tile * dim {
+            let r = i / dim;
+            let c = i % dim;
+            let mut value = 0.0f32;
+            if from + r < length {
+                let at = key_row(from + r, prefix, prefix_length, own);
+                value = f32::cast_from(k[at * kv_width + kv_head * dim + c]);
+            }
+            keys[r * pad + c] = value;
+            i += units;
+        }
+        sync_cube();
+        #[unroll]
+        for a in 0..comptime!(tiling.each * tiling.each) {
+            products[a] = 0.0f32;
+        }
+        for d in 0..dim {
+            #[unroll]
+            for a in 0..each {
+                let query = queries[(top + a * side) * pad + d];
+                #[unroll]
+                for b in 0..each {
+                    products[a * each + b] += query * keys[(lane + b * side) * pad + d];
+                }
+            }
+        }
+        #[unroll]
+        for a in 0..each {
+            let row = top + a * side;
+            let standing = position + row;
+            #[unroll]
+            for b in 0..each {
+                let c = lane + b * side;
+                let key = from + c;
+                let (s, _slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
+                scores[row * score_pad + c] = select(is_seen, s, HIDDEN);
+            }
+        }
+        sync_cube();
+        #[unroll]
+        for a in 0..each {
+            let row = top + a * side;
+            let mut highest = largest[a];
+            for c in 0..tile {
+                highest = max(highest, scores[row * score_pad + c]);
+            }
+            shrink[a] = (largest[a] - highest).exp();
+            largest[a] = highest;
+        }
+        // Every unit of a row has read its scores before the first is replaced.
+        sync_cube();
+        #[unroll]
+        for a in 0..each {
+            #[unroll]
+            for b in 0..each {
+                let at = (top + a * side) * score_pad + lane + b * side;
+                let s = scores[at];
+                let p = (s - largest[a]).exp();
+                scores[at] = select(s > HIDDEN / 2.0f32, p, 0.0f32);
+            }
+        }
+        let mut i = unit;
+        while i < tile * dim {
+            let r = i / dim;
+            let c = i % dim;
+            let mut value = 0.0f32;
+            if from + r < length {
+                let at = key_row(from + r, prefix, prefix_length, own);
+                value = f32::cast_from(v[at * kv_width + kv_head * dim + c]);
+            }
+            keys[r * pad + c] = value;
+            i += units;
+        }
+        sync_cube();
+        #[unroll]
+        for a in 0..each {
+            sum[a] *= shrink[a];
+            #[unroll]
+            for j in 0..parts {
+                sums[a * parts + j] *= shrink[a];
+            }
+        }
+        for c in 0..tile {
+            #[unroll]
+            for a in 0..each {
+                let p = scores[(top + a * side) * score_pad + c];
+                sum[a] += p;
+                #[unroll]
+                for j in 0..parts {
+                    // The last lanes of an odd head compute with what lies beside it, and write nothing.
+                    sums[a * parts + j] += p * keys[c * pad + min(lane + j * side, dim - 1)];
+                }
+            }
+        }
+        sync_cube();
+        from += tile;
+    }
+    #[unroll]
+    for a in 0..each {
+        let row = top + a * side;
+        if row < count {
+            let at = first + row;
+            let mut inverse = 0.0f32;
+            let mut log_sum = 0.0f32;
+            if sum[a] > 0.0f32 {
+                inverse = 1.0f32 / sum[a];
+                log_sum = largest[a] + sum[a].ln();
+            }
+            #[unroll]
+            for j in 0..parts {
+                let d = lane + j * side;
+                if d < dim {
+                    out[at * width + head * dim + d] = F::cast_from(sums[a * parts + j] * inverse);
+                }
+            }
+            if lane == 0 {
+                log_sums[at * (heads as usize) + head] = log_sum;
+            }
+        }
+    }
+}
+
+/// `D`: the sum of `∂O ∘ O` over each head.
+#[cube(launch)]
+fn attention_dots<F: Float>(
+    out: &[F],
+    grad: &[F],
+    dots: &mut [f32],
+    #[comptime] dim: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS < dots.len() {
+        let from = ABSOLUTE_POS * dim;
+        let mut sum = 0.0f32;
+        for d in 0..dim {
+            sum += f32::cast_from(out[from + d]) * f32::cast_from(grad[from + d]);
+        }
+        dots[ABSOLUTE_POS] = sum;
+    }
+}
+
+/// `∂Q`.
+#[cube(launch)]
+fn attention_backward_queries<F: Float>(
+    q: &[F],
+    k: &[F],
+    v: &[F],
+    grad: &[F],
+    log_sums: &[f32],
+    dots: &[f32],
+    tiles: &[u32],
+    grad_q: &mut [F],
+    heads: u32,
+    scale: f32,
+    cap: f32,
+    before: u32,
+    after: u32,
+    #[comptime] tiling: Tiling,
+    #[define(F)] _dtype: ElemType,
+) {
+    let tile = comptime!(tiling.tile);
+    let dim = comptime!(tiling.dim);
+    let pad = comptime!(tiling.dim + 1);
+    let score_pad = comptime!(tiling.tile + 1);
+    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    let each = comptime!(tiling.each);
+    let side = comptime!(tiling.tile / tiling.each);
+    let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
+    let units = comptime!((tiling.tile / tiling.each) * (tiling.tile / tiling.each));
+    let mut queries = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut grads = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut keys = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut values = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
+    let unit = UNIT_POS as usize;
+    let top = unit / side;
+    let lane = unit % side;
+    let head = CUBE_POS_Y as usize;
+    let kv_head = head / comptime!(tiling.group);
+    let width = heads as usize * dim;
+    let kv_width = width / comptime!(tiling.group);
+    let word = CUBE_POS_X as usize * comptime!(QUERY_WORDS);
+    let first = tiles[word] as usize;
+    let count = tiles[word + 1] as usize;
+    let position = tiles[word + 2] as usize;
+    let prefix = tiles[word + 3] as usize;
+    let prefix_length = tiles[word + 4] as usize;
+    let own = tiles[word + 5] as usize;
+    let length = tiles[word + 6] as usize;
+    let before = before as usize;
+    let after = after as usize;
+
+    let mut i = unit;
+    while i < tile * dim {
+        let r = i / dim;
+        let c = i % dim;
+        let mut query = 0.0f32;
+        let mut g = 0.0f32;
+        if r < count {
+            let at = (first + r) * width + head * dim + c;
+            query = f32::cast_from(q[at]);
+            g = f32::cast_from(grad[at]);
+        }
+        queries[r * pad + c] = query;
+        grads[r * pad + c] = g;
+        i += units;
+    }
+    let mut sums = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
+    let mut log_sum = Array::<f32>::new(each);
+    let mut dot = Array::<f32>::new(each);
+    #[unroll]
+    for a in 0..each {
+        #[unroll]
+        for j in 0..parts {
+            sums[a * parts + j] = 0.0f32;
+        }
+        log_sum[a] = 0.0f32;
+        dot[a] = 0.0f32;
+        if top + a * side < count {
+            let at = (first + top + a * side) * (heads as usize) + head;
+            log_sum[a] = log_sums[at];
+            dot[a] = dots[at];
+        }
+    }
+    let mut products = Array::<f32>::new(comptime!(tiling.each * tiling.each));
+    let mut grads_p = Array::<f32>::new(comptime!(tiling.each * tiling.each));
+    let mut from = 0usize;
+    if position > before {
+        from = (position - before) / tile * tile;
+    }
+    let end = min(length, position + count + after);
+    while from < end {
+        let mut i = unit;
+        while i < tile * dim {
+            let r = i / dim;
+            let c = i % dim;
+            let mut value = 0.0f32;
+            if from + r < length {
+                let at = key_row(from + r, prefix, prefix_length, own);
+                value = f32::cast_from(k[at * kv_width + kv_head * dim + c]);
+            }
+            keys[r * pad + c] = value;
+            i += units;
+        }
+        let mut i = unit;
+        while i < tile * dim {
+            let r = i / dim;
+            let c = i % dim;
+            let mut value = 0.0f32;
+            if from + r < length {
+                let at = key_row(from + r, prefix, prefix_length, own);
+                value = f32::cast_from(v[at * kv_width + kv_head * dim + c]);
+            }
+            values[r * pad + c] = value;
+            i += units;
+        }
+        sync_cube();
+        #[unroll]
+        for a in 0..comptime!(tiling.each * tiling.each) {
+            products[a] = 0.0f32;
+            grads_p[a] = 0.0f32;
+        }
+        for d in 0..dim {
+            #[unroll]
+            for a in 0..each {
+                let query = queries[(top + a * side) * pad + d];
+                let g = grads[(top + a * side) * pad + d];
+                #[unroll]
+                for b in 0..each {
+                    products[a * each + b] += query * keys[(lane + b * side) * pad + d];
+                    grads_p[a * each + b] += g * values[(lane + b * side) * pad + d];
+                }
+            }
+        }
+        #[unroll]
+        for a in 0..each {
+            let row = top + a * side;
+            let standing = position + row;
+            #[unroll]
+            for b in 0..each {
+                let c = lane + b * side;
+                let key = from + c;
+                let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                let is_seen = row < count && key < length && key <= standing + after && standing <= key + before;
+                let p = (s - log_sum[a]).exp();
+                let ds = p * (grads_p[a * each + b] - dot[a]) * slope * scale;
+                slopes[row * score_pad + c] = select(is_seen, ds, 0.0f32);
+            }
+        }
+        sync_cube();
+        for c in 0..tile {
+            #[unroll]
+            for a in 0..each {
+                let ds = slopes[(top + a * side) * score_pad + c];
+                #[unroll]
+                for j in 0..parts {
+                    sums[a * parts + j] += ds * keys[c * pad + min(lane + j * side, dim - 1)];
+                }
+            }
+        }
+        sync_cube();
+        from += tile;
+    }
+    #[unroll]
+    for a in 0..each {
+        let row = top + a * side;
+        if row < count {
+            #[unroll]
+            for j in 0..parts {
+                let d = lane + j * side;
+                if d < dim {
+                    grad_q[(first + row) * width + head * dim + d] = F::cast_from(sums[a * parts + j]);
+                }
+            }
+        }
+    }
+}
+
+/// `∂K` and `∂V`.
+#[cube(launch)]
+fn attention_backward_keys<F: Float>(
+    q: &[F],
+    k: &[F],
+    v: &[F],
+    grad: &[F],
+    log_sums: &[f32],
+    dots: &[f32],
+    tiles: &[u32],
+    readers: &[u32],
+    grad_k: &mut [F],
+    grad_v: &mut [F],
+    heads: u32,
+    scale: f32,
+    cap: f32,
+    before: u32,
+    after: u32,
+    #[comptime] tiling: Tiling,
+    #[define(F)] _dtype: ElemType,
+) {
+    let tile = comptime!(tiling.tile);
+    let dim = comptime!(tiling.dim);
+    let pad = comptime!(tiling.dim + 1);
+    let score_pad = comptime!(tiling.tile + 1);
+    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    let each = comptime!(tiling.each);
+    let side = comptime!(tiling.tile / tiling.each);
+    let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
+    let units = comptime!((tiling.tile / tiling.each) * (tiling.tile / tiling.each));
+    let mut queries = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut grads = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut keys = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut values = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
+    let mut weights = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
+    let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
+    // A row is a key here, and a column a query.
+    let unit = UNIT_POS as usize;
+    let top = unit / side;
+    let lane = unit % side;
+    let kv_head = CUBE_POS_Y as usize;
+    let width = heads as usize * dim;
+    let kv_width = width / comptime!(tiling.group);
+    let word = CUBE_POS_X as usize * comptime!(KEY_WORDS);
+    let first = tiles[word] as usize;
+    let count = tiles[word + 1] as usize;
+    let position = tiles[word + 2] as usize;
+    let first_reader = tiles[word + 3] as usize;
+    let last_reader = tiles[word + 4] as usize;
+    let before = before as usize;
+    let after = after as usize;
+
+    let mut i = unit;
+    while i < tile * dim {
+        let r = i / dim;
+        let c = i % dim;
+        let mut key = 0.0f32;
+        let mut value = 0.0f32;
+        if r < count {
+            let at = (first + r) * kv_width + kv_head * dim + c;
+            key = f32::cast_from(k[at]);
+            value = f32::cast_from(v[at]);
+        }
+        keys[r * pad + c] = key;
+        values[r * pad + c] = value;
+        i += units;
+    }
+    let mut sums_k = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
+    let mut sums_v = Array::<f32>::new(comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)));
+    #[unroll]
+    for a in 0..comptime!(tiling.each * tiling.dim.div_ceil(tiling.tile / tiling.each)) {
+        sums_k[a] = 0.0f32;
+        sums_v[a] = 0.0f32;
+    }
+    let mut products = Array::<f32>::new(comptime!(tiling.each * tiling.each));
+    let mut grads_p = Array::<f32>::new(comptime!(tiling.each * tiling.each));
+    for member in 0..comptime!(tiling.group) {
+        let head = kv_head * comptime!(tiling.group) + member;
+        let mut reader = first_reader;
+        while reader < last_reader {
+            let word = reader * comptime!(READER_WORDS);
+            let first_query = readers[word] as usize;
+            let query_position = readers[word + 2] as usize;
+            let last_position = query_position + readers[word + 1] as usize;
+            let mut from = query_position;
+            if position > query_position + after {
+                from = position - after;
+            }
+            let end = min(last_position, position + count + before);
+            while from < end {
+                let mut i = unit;
+                while i < tile * dim {
+                    let r = i / dim;
+                    let c = i % dim;
+                    let mut query = 0.0f32;
+                    let mut g = 0.0f32;
+                    if from + r < end {
+                        let at = (first_query + from + r - query_position) * width + head * dim + c;
+                        query = f32::cast_from(q[at]);
+                        g = f32::cast_from(grad[at]);
+                    }
+                    queries[r * pad + c] = query;
+                    grads[r * pad + c] = g;
+                    i += units;
+                }
+                sync_cube();
+                #[unroll]
+                for a in 0..comptime!(tiling.each * tiling.each) {
+                    products[a] = 0.0f32;
+                    grads_p[a] = 0.0f32;
+                }
+                for d in 0..dim {
+                    #[unroll]
+                    for a in 0..each {
+                        let key = keys[(top + a * side) * pad + d];
+                        let value = values[(top + a * side) * pad + d];
+                        #[unroll]
+                        for b in 0..each {
+                            products[a * each + b] += key * queries[(lane + b * side) * pad + d];
+                            grads_p[a * each + b] += value * grads[(lane + b * side) * pad + d];
+                        }
+                    }
+                }
+                #[unroll]
+                for b in 0..each {
+                    let c = lane + b * side;
+                    let standing = from + c;
+                    let mut log_sum = 0.0f32;
+                    let mut dot = 0.0f32;
+                    if standing < end {
+                        let at = (first_query + standing - query_position) * (heads as usize) + head;
+                        log_sum = log_sums[at];
+                        dot = dots[at];
+                    }
+                    #[unroll]
+                    for a in 0..each {
+                        let row = top + a * side;
+                        let key = position + row;
+                        let (s, slope) = score(products[a * each + b], scale, cap, comptime!(tiling.is_capped));
+                        let is_seen =
+                            row < count && standing < end && key <= standing + after && standing <= key + before;
+                        let p = (s - log_sum).exp();
+                        let ds = p * (grads_p[a * each + b] - dot) * slope * scale;
+                        weights[c * score_pad + row] = select(is_seen, p, 0.0f32);
+                        slopes[c * score_pad + row] = select(is_seen, ds, 0.0f32);
+                    }
+                }
+                sync_cube();
+                for c in 0..tile {
+                    #[unroll]
+                    for a in 0..each {
+                        let p = weights[c * score_pad + top + a * side];
+                        let ds = slopes[c * score_pad + top + a * side];
+                        #[unroll]
+                        for j in 0..parts {
+                            let at = c * pad + min(lane + j * side, dim - 1);
+                            sums_k[a * parts + j] += ds * queries[at];
+                            sums_v[a * parts + j] += p * grads[at];
+                        }
+                    }
+                }
+                sync_cube();
+                from += tile;
+            }
+            reader += 1;
+        }
+    }
+    #[unroll]
+    for a in 0..each {
+        let row = top + a * side;
+        if row < count {
+            #[unroll]
+            for j in 0..parts {
+                let d = lane + j * side;
+                if d < dim {
+                    let at = (first + row) * kv_width + kv_head * dim + d;
+                    grad_k[at] = F::cast_from(sums_k[a * parts + j]);
+                    grad_v[at] = F::cast_from(sums_v[a * parts + j]);
+                }
+            }
+        }
+    }
+}
+
+/// Attention of a packed batch.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    batch: Batch,
+    shape: AttentionShape,
+}
+
+impl Attention {
+    pub(crate) fn new(batch: Batch, shape: AttentionShape) -> Self {
+        Self { batch, shape }
+    }
+
+    fn tiling(&self, device: &CubeDevice) -> Tiling {
+        Tiling::new(&self.shape, device).expect("`supports` was asked before the operation was applied")
+    }
+}
+
+/// Attention of `batch` on a GPU that has the kernel; the tensors back where it does not run.
+#[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
+pub(crate) fn attention(
+    qkv: [Tensor<2>; 3],
+    batch: impl FnOnce() -> Batch,
+    shape: AttentionShape,
+) -> Result<Tensor<2>, [Tensor<2>; 3]> {
+    let (device, dtype) = (qkv[0].device(), qkv[0].dtype());
+    let Some(gpu) = crate::fused::gpu(&device) else { return Err(qkv) };
+    let is_there = |tiling: Option<Tiling>| tiling.is_some() && computes(&gpu, dtype);
+    if qkv[0].dims()[0] == 0 || qkv[1].dims()[0] == 0 || !is_there(Tiling::new(&shape, &gpu)) {
+        return Err(qkv);
+    }
+    let op = Attention::new(batch(), shape);
+    Ok(crate::fused::apply_on_gpu(op, qkv.map(Tensor::into_dispatch).into()))
+}
+
+impl GpuOp for Attention {
+    fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
+        computes(device, dtype) && Tiling::new(&self.shape, device).is_some()
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        let [q, k, v] = &inputs[..] else { unreachable!("queries, keys and values") };
+        let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
+        let (out, log_sums) = (empty_like(q), empty_f32(q, &[q.shape()[0], shape.heads]));
+        self.batch.with_tables(q, tiling.tile, |tables| {
+            if tables.query_tiles > 0 {
+                attention_forward::launch(
+                    &q.client,
+                    CubeCount::Static(tables.query_tiles, shape.heads as u32, 1),
+                    CubeDim::new_1d(tiling.units()),
+                    arg(q),
+                    arg(k),
+                    arg(v),
+                    tables.queries.arg(),
+                    arg(&out),
+                    arg(&log_sums),
+                    shape.heads as u32,
+                    shape.scale,
+                    shape.cap.unwrap_or(1.0),
+                    view.before,
+                    view.after,
+                    tiling,
+                    element(q),
+                );
+            }
+        });
+        let saved = vec![q.clone(), k.clone(), v.clone(), out.clone(), log_sums];
+        (out, saved)
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let [q, k, v, out, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
+        let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
+        let dots = empty_like(log_sums);
+        let pairs = super::elements(&dots);
+        let units = CubeDim::new_1d(UNITS);
+        let (of_out, of_grad, of_dots) = (arg(out), arg(&grad), arg(&dots));
+        attention_dots::launch(
+            &q.client,
+            grid_of_units(pairs),
+            units,
+            of_out,
+            of_grad,
+            of_dots,
+            shape.head_dim,
+            element(q),
+        );
+        self.batch.with_tables(q, tiling.tile, |tables| {
+            let grad_q = needed[0].then(|| {
+                let grad_q = empty_like(q);
+                if tables.query_tiles > 0 {
+                    attention_backward_queries::launch(
+                        &q.client,
+                        CubeCount::Static(tables.query_tiles, shape.heads as u32, 1),
+                        CubeDim::new_1d(tiling.units()),
+                        arg(q),
+                        arg(k),
+                        arg(v),
+                        arg(&grad),
+                        arg(log_sums),
+                        arg(&dots),
+                        tables.queries.arg(),
+                        arg(&grad_q),
+                        shape.heads as u32,
+                        shape.scale,
+                        shape.cap.unwrap_or(1.0),
+                        view.before,
+                        view.after,
+                        tiling,
+                        element(q),
+                    );
+                }
+                grad_q
+            });
+            let [grad_k, grad_v] = match needed[1] || needed[2] {
+                false => [None, None],
+                true => {
+                    let (grad_k, grad_v) = (empty_like(k), empty_like(v));
+                    if tables.key_tiles > 0 {
+                        attention_backward_keys::launch(
+                            &q.client,
+                            CubeCount::Static(tables.key_tiles, shape.kv_heads as u32, 1),
+                            CubeDim::new_1d(tiling.units()),
+                            arg(q),
+                            arg(k),
+                            arg(v),
+                            arg(&grad),
+                            arg(log_sums),
+                            arg(&dots),
+                            tables.keys.arg(),
+                            tables.readers.arg(),
+                            arg(&grad_k),
+                            arg(&grad_v),
+                            shape.heads as u32,
+                            shape.scale,
+                            shape.cap.unwrap_or(1.0),
+                            view.before,
+                            view.after,
+                            tiling,
+                            element(q),
+                        );
+                    }
+                    [needed[1].then_some(grad_k), needed[2].then_some(grad_v)]
+                }
+            };
+            vec![grad_q, grad_k, grad_v]
+        })
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+    let mut sources = Vec::new();
+    let (device, target) = (|| offline.device(), || offline.target());
+    for dtype in offline.dtypes() {
+        // As they are chosen for 227 KiB, the shared memory of Hopper, and for 48.
+        for (tiles, dim, group, is_capped) in [(0, 64, 2, false), (0, 128, 2, false), (2, 96, 1, true)] {
+            let (tile, each) = TILES[tiles];
+            let tiling = Tiling { tile, each, dim, group, is_capped };
+            assert!(tiling.bytes() <= 227 << 10, "{tiling:?}");
+            let settings = || offline.settings(tiling.units());
+            let [a, b, c, d, e, f] = offline.buffers();
+            let kernel = attention_forward::AttentionForward::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                (),
+                (),
+                (),
+                (),
+                (),
+                tiling,
+                dtype,
+            );
+            sources.push(offline.source("attention forward", dtype, &kernel));
+            let [a, b, c, d, e, f, g, h] = offline.buffers();
+            let kernel = attention_backward_queries::AttentionBackwardQueries::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                (),
+                (),
+                (),
+                (),
+                (),
+                tiling,
+                dtype,
+            );
+            sources.push(offline.source("attention backward: queries", dtype, &kernel));
+            let [a, b, c, d, e, f, g, h, i, j] = offline.buffers();
+            let kernel = attention_backward_keys::AttentionBackwardKeys::new(
+                settings(),
+                device(),
+                target(),
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                (),
+                (),
+                (),
+                (),
+                (),
+                tiling,
+                dtype,
+            );
+            sources.push(offline.source("attention backward: keys", dtype, &kernel));
+        }
+        let [a, b, c] = offline.buffers();
+        let kernel =
+            attention_dots::AttentionDots::new(offline.settings(UNITS), device(), target(), a, b, c, 128, dtype);
+        sources.push(offline.source("attention: dots", dtype, &kernel));
+    }
+    sources
+}

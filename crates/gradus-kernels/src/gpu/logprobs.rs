@@ -1,0 +1,357 @@
+//! Log-probabilities of the LM head in chunks of the vocabulary; the mathematics is in [`crate::token_logprobs`].
+//!
+//! The logits of a chunk are a product of the backend's; one cube a row adds them up. The backward pass makes the same
+//! chunks once more, turns them into their gradient where they lie, and multiplies that with the head and the hidden
+//! states. A row's state between chunks is what softmax needs: maximum, sum, and what is best so far.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::activation::capped;
+use super::sums::accumulate;
+use super::{GpuOp, UNITS, Words, arg, cube_max, cube_sum, dims, element, elements, empty, empty_f32, grid, rows};
+use crate::token_logprobs::{Chunk, ROWS};
+
+/// Numbers that a row keeps between chunks: maximum, Σ eˢ, Σ eˢ·s, Σ z, the first best token, and the target's z, with
+/// `s = z − maximum`.
+const STATE: usize = 6;
+
+/// Scalars of a head: the reciprocal of its temperature, and of its cap, and the cap, or 0.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    temperature: f32,
+    cap: Option<f32>,
+}
+
+/// A logit as it is counted: capped, over the temperature.
+#[cube]
+fn counted(x: f32, inverse_temperature: f32, cap: f32, #[comptime] is_capped: bool) -> f32 {
+    let mut z = x;
+    if comptime!(is_capped) {
+        z = cap * capped(x / cap);
+    }
+    z * inverse_temperature
+}
+
+/// Adds a chunk of the vocabulary to the state of each row.
+#[cube(launch)]
+fn add_chunk<F: Float>(
+    logits: &[F],
+    targets: &[u32],
+    state: &mut [f32],
+    width: u32,
+    start: u32,
+    inverse_temperature: f32,
+    cap: f32,
+    #[comptime] is_first: bool,
+    #[comptime] is_capped: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    let row = CUBE_POS;
+    if row < targets.len() {
+        let (n, from) = (width as usize, row * (width as usize));
+        let units = comptime!(UNITS as usize);
+        let mut best = f32::new(-1.0e38f32);
+        let mut i = UNIT_POS as usize;
+        while i < n {
+            best = max(best, counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped));
+            i += units;
+        }
+        let largest = cube_max(best, &mut scratch);
+        let mut sum = 0.0f32;
+        let mut weighted = 0.0f32;
+        let mut total = 0.0f32;
+        // Of equal logits the first counts: the others' places are larger.
+        let mut place = f32::new(-1.0e38f32);
+        let mut i = UNIT_POS as usize;
+        while i < n {
+            let z = counted(f32::cast_from(logits[from + i]), inverse_temperature, cap, is_capped);
+            let s = z - largest;
+            let e = s.exp();
+            sum += e;
+            weighted += e * s;
+            total += z;
+            if z == largest {
+                place = max(place, -f32::cast_from(i as u32));
+            }
+            i += units;
+        }
+        let sum = cube_sum(sum, &mut scratch);
+        let weighted = cube_sum(weighted, &mut scratch);
+        let total = cube_sum(total, &mut scratch);
+        let place = cube_max(place, &mut scratch);
+        if UNIT_POS == 0 {
+            let at = row * comptime!(STATE);
+            let token = f32::cast_from(start) - place;
+            if comptime!(is_first) {
+                state[at] = largest;
+                state[at + 1] = sum;
+                state[at + 2] = weighted;
+                state[at + 3] = total;
+                state[at + 4] = token;
+            } else {
+                let before = state[at];
+                let both = max(before, largest);
+                let (down, other) = (before - both, largest - both);
+                let (a, b) = (down.exp(), other.exp());
+                state[at] = both;
+                // Σ e^(z − both)(z − both), from sums around each maximum.
+                state[at + 2] = a * (state[at + 2] + down * state[at + 1]) + b * (weighted + other * sum);
+                state[at + 1] = a * state[at + 1] + b * sum;
+                state[at + 3] = state[at + 3] + total;
+                if largest > before {
+                    state[at + 4] = token;
+                }
+            }
+            let target = targets[row];
+            if target >= start && target - start < width {
+                let logit = f32::cast_from(logits[from + (target - start) as usize]);
+                state[at + 5] = counted(logit, inverse_temperature, cap, is_capped);
+            }
+        }
+    }
+}
+
+/// What is said of each row's target, one number below the other, from the state after the last chunk.
+#[cube(launch)]
+fn finish(state: &[f32], targets: &[u32], numbers: &mut [f32], first_row: u32, all_rows: u32, vocabulary: u32) {
+    let row = ABSOLUTE_POS;
+    if row < targets.len() {
+        let (at, m, column) = (row * comptime!(STATE), all_rows as usize, first_row as usize + row);
+        let (largest, sum) = (state[at], state[at + 1]);
+        let log_sum = sum.ln();
+        let log_partition = largest + log_sum;
+        numbers[column] = state[at + 5] - log_partition;
+        numbers[m + column] = log_sum - state[at + 2] / sum;
+        numbers[2 * m + column] = log_partition;
+        numbers[3 * m + column] = state[at + 3] / f32::cast_from(vocabulary);
+        numbers[4 * m + column] = select(state[at + 4] == f32::cast_from(targets[row]), 1.0f32, 0.0f32);
+    }
+}
+
+/// Turns a chunk of logits into their gradient.
+#[cube(launch)]
+fn chunk_gradient<F: Float>(
+    logits: &mut [F],
+    targets: &[u32],
+    numbers: &[f32],
+    grad: &[f32],
+    width: u32,
+    start: u32,
+    first_row: u32,
+    all_rows: u32,
+    vocabulary: u32,
+    inverse_temperature: f32,
+    cap: f32,
+    #[comptime] is_capped: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS < logits.len() {
+        let (row, token) = (ABSOLUTE_POS / (width as usize), ABSOLUTE_POS % (width as usize));
+        let (m, column) = (all_rows as usize, first_row as usize + row);
+        let z = counted(f32::cast_from(logits[ABSOLUTE_POS]), inverse_temperature, cap, is_capped);
+        let (a, e, l) = (grad[column], grad[m + column], grad[2 * m + column]);
+        let logprob = z - numbers[2 * m + column];
+        let entropy = numbers[m + column];
+        let mut value =
+            logprob.exp() * (l - a - e * (logprob + entropy)) + grad[3 * m + column] / f32::cast_from(vocabulary);
+        if targets[row] == start + token as u32 {
+            value += a;
+        }
+        if comptime!(is_capped) {
+            let t = z / inverse_temperature / cap;
+            value *= 1.0f32 - t * t;
+        }
+        logits[ABSOLUTE_POS] = F::cast_from(value * inverse_temperature);
+    }
+}
+
+/// The numbers of [`crate::token_logprobs`] of hidden states and a whole head.
+#[derive(Debug)]
+pub(crate) struct Logprobs {
+    targets: Arc<[u32]>,
+    scale: Scale,
+}
+
+impl Logprobs {
+    pub(crate) fn new(targets: &[u32], temperature: f32, cap: Option<f32>) -> Self {
+        Self { targets: targets.into(), scale: Scale { temperature, cap } }
+    }
+
+    fn logits(hidden: &CubeTensor, head: &CubeTensor, chunk: &Chunk) -> CubeTensor {
+        let hidden = rows(hidden, chunk.rows.start, chunk.rows.end);
+        let head = rows(head, chunk.tokens.start, chunk.tokens.end);
+        into_contiguous(CubeBackend::float_matmul(hidden, CubeBackend::float_transpose(head)))
+    }
+
+    fn targets(&self, client: &Client, rows: &Range<usize>) -> Words {
+        Words::new(client, &self.targets[rows.clone()])
+    }
+}
+
+impl GpuOp for Logprobs {
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        let (hidden, head) = (&inputs[0], &inputs[1]);
+        let ([m, _], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
+        let numbers = empty_f32(hidden, &[ROWS, m]);
+        let Scale { temperature, cap } = self.scale;
+        let mut state = None;
+        for chunk in Chunk::all(m, v) {
+            let (n, is_first, is_last) = (chunk.rows.len(), chunk.tokens.start == 0, chunk.tokens.end == v);
+            let logits = Self::logits(hidden, head, &chunk);
+            let targets = self.targets(client, &chunk.rows);
+            let of_rows = if is_first { None } else { state.take() };
+            let of_rows = of_rows.unwrap_or_else(|| empty_f32(hidden, &[n, STATE]));
+            add_chunk::launch(
+                client,
+                grid(n),
+                CubeDim::new_1d(UNITS),
+                arg(&logits),
+                targets.arg(),
+                arg(&of_rows),
+                chunk.tokens.len() as u32,
+                chunk.tokens.start as u32,
+                1.0 / temperature,
+                cap.unwrap_or(1.0),
+                is_first,
+                cap.is_some(),
+                element(&logits),
+            );
+            if is_last {
+                let (grid, units) = (super::grid_of_units(n), CubeDim::new_1d(UNITS));
+                let sizes = [chunk.rows.start, m, v].map(|size| size as u32);
+                let [first_row, all_rows, vocabulary] = sizes;
+                let (of_rows, numbers) = (arg(&of_rows), arg(&numbers));
+                finish::launch(client, grid, units, of_rows, targets.arg(), numbers, first_row, all_rows, vocabulary);
+            } else {
+                state = Some(of_rows);
+            }
+        }
+        (numbers.clone(), vec![hidden.clone(), head.clone(), numbers])
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let [hidden, head, numbers] = saved else { unreachable!("the forward pass keeps three tensors") };
+        let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
+        let Scale { temperature, cap } = self.scale;
+        let zeros = |shape: [usize; 2]| {
+            let dtype = DType::F32.into();
+            CubeBackend::float_zeros(shape.to_vec().into(), &hidden.device, dtype)
+        };
+        // Sums over chunks are in f32, whatever the tensors are.
+        let grad_hidden = needed[0].then(|| zeros([m, d]));
+        let grad_head = needed[1].then(|| zeros([v, d]));
+        for chunk in Chunk::all(m, v) {
+            let logits = Self::logits(hidden, head, &chunk);
+            chunk_gradient::launch(
+                client,
+                super::grid_of_units(elements(&logits)),
+                CubeDim::new_1d(UNITS),
+                arg(&logits),
+                self.targets(client, &chunk.rows).arg(),
+                arg(numbers),
+                arg(&grad),
+                chunk.tokens.len() as u32,
+                chunk.tokens.start as u32,
+                chunk.rows.start as u32,
+                m as u32,
+                v as u32,
+                1.0 / temperature,
+                cap.unwrap_or(1.0),
+                cap.is_some(),
+                element(&logits),
+            );
+            if let Some(sum) = &grad_hidden {
+                let of_tokens = rows(head, chunk.tokens.start, chunk.tokens.end);
+                let part = into_contiguous(CubeBackend::float_matmul(logits.clone(), of_tokens));
+                accumulate(&rows(sum, chunk.rows.start, chunk.rows.end), &part);
+            }
+            if let Some(sum) = &grad_head {
+                let of_rows = rows(hidden, chunk.rows.start, chunk.rows.end);
+                let part = CubeBackend::float_matmul(CubeBackend::float_transpose(logits), of_rows);
+                accumulate(&rows(sum, chunk.tokens.start, chunk.tokens.end), &into_contiguous(part));
+            }
+        }
+        let given = |sum: Option<CubeTensor>, like: &CubeTensor| {
+            sum.map(|sum| match like.dtype {
+                DType::F32 => sum,
+                dtype => {
+                    let cast = empty(like, &dims(&sum), dtype);
+                    write(&cast, &sum);
+                    cast
+                }
+            })
+        };
+        vec![given(grad_hidden, hidden), given(grad_head, head)]
+    }
+}
+
+/// Writes `x` as the type of `to`.
+fn write(to: &CubeTensor, x: &CubeTensor) {
+    if elements(to) > 0 {
+        let (grid, units) = (super::grid_of_units(elements(to)), CubeDim::new_1d(UNITS));
+        write_as::launch(&to.client, grid, units, arg(x), arg(to), [element(x), element(to)]);
+    }
+}
+
+#[cube(launch)]
+fn write_as<F: Float, G: Float>(x: &[F], y: &mut [G], #[define(F, G)] _dtypes: [ElemType; 2]) {
+    if ABSOLUTE_POS < y.len() {
+        y[ABSOLUTE_POS] = G::cast_from(x[ABSOLUTE_POS]);
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+    let f32 = super::offline::F32;
+    let mut sources = Vec::new();
+    let (device, target) = (|| offline.device(), || offline.target());
+    let settings = || offline.settings(UNITS);
+    for dtype in offline.dtypes() {
+        for (is_first, is_capped) in [(true, false), (false, true)] {
+            let [a, b, c] = offline.buffers();
+            let (settings, device, target) = (settings(), device(), target());
+            let kernel =
+                add_chunk::AddChunk::new(settings, device, target, a, b, c, (), (), (), (), is_first, is_capped, dtype);
+            sources.push(offline.source("logprobs: add a chunk", dtype, &kernel));
+        }
+        for is_capped in [false, true] {
+            let [a, b, c, d] = offline.buffers();
+            let (settings, device, target) = (settings(), device(), target());
+            let kernel = chunk_gradient::ChunkGradient::new(
+                settings,
+                device,
+                target,
+                a,
+                b,
+                c,
+                d,
+                (),
+                (),
+                (),
+                (),
+                (),
+                (),
+                (),
+                is_capped,
+                dtype,
+            );
+            sources.push(offline.source("logprobs: gradient of a chunk", dtype, &kernel));
+        }
+        let [a, b] = offline.buffers();
+        let kernel = write_as::WriteAs::new(settings(), device(), target(), a, b, [f32, dtype]);
+        sources.push(offline.source("cast", dtype, &kernel));
+    }
+    let [a, b, c] = offline.buffers();
+    let kernel = finish::Finish::new(settings(), device(), target(), a, b, c, (), (), ());
+    sources.push(offline.source("logprobs: finish", f32, &kernel));
+    sources
+}

@@ -1,0 +1,108 @@
+//! Every kernel as CUDA C++, without a GPU: what NVRTC is given at run time.
+
+use std::sync::Arc;
+
+use super::{activation, adamw, attention, embedding, logprobs, norm, quantised, rope, sums};
+use cubecl::cuda::{CudaCompilationOptions, CudaCompiler};
+use cubecl::ir::features::Features;
+use cubecl::ir::nvidia::SmArch;
+use cubecl::ir::{DeviceIdentity, FloatKind, HardwareProperties, MemoryDeviceProperties};
+use cubecl::prelude::*;
+use cubecl::{Compiler, profile::TimingMethod};
+
+/// Numbers in single precision.
+pub(super) const F32: ElemType = ElemType::Float(FloatKind::F32);
+
+/// What kernels are compiled for.
+pub(super) struct Offline {
+    device: Arc<DeviceProperties>,
+    target: Arc<TargetProperties>,
+}
+
+/// A kernel in CUDA C++.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// What it computes, and in which numbers.
+    pub name: String,
+    /// The program.
+    pub text: String,
+}
+
+impl Offline {
+    fn new() -> Self {
+        let hardware = HardwareProperties {
+            load_width: 128,
+            vector_register_count: None,
+            plane_size_min: 32,
+            plane_size_max: 32,
+            max_bindings: 1024,
+            max_shared_memory_size: 227 << 10,
+            max_cube_count: (i32::MAX as u32, 65_535, 65_535),
+            max_units_per_cube: 1024,
+            max_cube_dim: (1024, 1024, 64),
+            num_streaming_multiprocessors: None,
+            num_tensor_cores: None,
+            min_tensor_cores_dim: None,
+            num_cpu_cores: None,
+            last_level_cache_size: None,
+            max_vector_size: VectorSize::MAX,
+            cube_mma_reserved_shared_memory: 0,
+        };
+        let named = |name: &str| DeviceIdentity { name: name.into(), fingerprint: name.into(), physical: None };
+        let memory = MemoryDeviceProperties::new(u64::MAX, 256);
+        let (features, timing) = (Features::default(), TimingMethod::Device);
+        Self {
+            device: Arc::new(DeviceProperties::new(features, memory, hardware, timing, named("offline"))),
+            target: Arc::new(TargetProperties::default()),
+        }
+    }
+
+    pub(super) fn dtypes(&self) -> [ElemType; 2] {
+        [F32, ElemType::Float(FloatKind::BF16)]
+    }
+
+    pub(super) fn buffers<const N: usize>(&self) -> [BufferCompilationArg; N] {
+        std::array::from_fn(|_| BufferCompilationArg { inplace: None })
+    }
+
+    pub(super) fn settings(&self, units: u32) -> KernelSettings {
+        KernelSettings::new(*CubeDim::new_1d(units), ExecutionMode::Checked, AddressType::U32)
+    }
+
+    pub(super) fn device(&self) -> Arc<DeviceProperties> {
+        Arc::clone(&self.device)
+    }
+
+    pub(super) fn target(&self) -> Arc<TargetProperties> {
+        Arc::clone(&self.target)
+    }
+
+    pub(super) fn source(&self, name: &str, dtype: ElemType, kernel: &impl CubeKernel) -> Source {
+        let mut options = CudaCompilationOptions { arch: Some(SmArch::new(90, true)), ..Default::default() };
+        // As CubeCL sets it on every NVIDIA GPU.
+        options.cpp.supports_features.fast_math = true;
+        let compiled = CudaCompiler::default().compile(kernel.define(), &options);
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}, {dtype}: {error}"));
+        Source { name: format!("{name}, {dtype}"), text: compiled.to_string() }
+    }
+}
+
+/// Every kernel, with the sizes and in the types that it is compiled for.
+///
+/// # Panics
+/// When one cannot be written in CUDA C++.
+pub fn cuda_sources() -> Vec<Source> {
+    let offline = Offline::new();
+    let modules = [
+        activation::offline,
+        adamw::offline,
+        attention::offline,
+        embedding::offline,
+        logprobs::offline,
+        norm::offline,
+        quantised::offline,
+        rope::offline,
+        sums::offline,
+    ];
+    modules.into_iter().flat_map(|sources| sources(&offline)).collect()
+}

@@ -1,0 +1,183 @@
+//! Weights in 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
+//! [`crate::quantised`] and [`crate::frozen`].
+
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
+use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::sums::column_sums;
+use super::{GpuOp, UNITS, Words, arg, elements, grid_of_units};
+use crate::frozen::{FrozenLinear, FrozenWeight};
+use crate::product::WeightFormat;
+use crate::quantised::{BLOCK, Quantised};
+
+/// One unit a number: `scales` has one number for each `of_scale`, and `map` says what codes stand for.
+#[cube(launch)]
+fn expand_codes(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], of_scale: u32, #[comptime] bits: u32) {
+    let i = ABSOLUTE_POS;
+    if i < values.len() {
+        let in_word = comptime!(32 / bits as usize);
+        let shift = (i % in_word) as u32 * bits;
+        let code = (codes[i / in_word] >> shift) & comptime!((1u32 << bits) - 1);
+        values[i] = map[code as usize] * scales[i / (of_scale as usize)];
+    }
+}
+
+/// A quantised weight on a device.
+#[derive(Debug)]
+struct Packed {
+    shape: [usize; 2],
+    codes: Words,
+    map: Floats,
+    scales: Floats,
+    /// Numbers that share a scale.
+    of_scale: u32,
+    bits: u32,
+}
+
+/// Numbers on a device.
+#[derive(Debug)]
+struct Floats(Handle, usize);
+
+impl Floats {
+    fn new(client: &Client, values: &[f32]) -> Self {
+        let values = if values.is_empty() { &[0.0] } else { values };
+        Self(client.create_from_slice(f32::as_bytes(values)), values.len())
+    }
+
+    fn arg(&self) -> BufferArg {
+        // SAFETY: the buffer was made of as many numbers.
+        unsafe { BufferArg::from_raw_parts(self.0.clone(), self.1) }
+    }
+}
+
+impl Packed {
+    fn new(client: &Client, weight: &Quantised) -> Self {
+        let words = |codes: &mut dyn Iterator<Item = u32>, bits: u32| {
+            let in_word = (32 / bits) as usize;
+            let mut words = Vec::new();
+            for (i, code) in codes.enumerate() {
+                match i % in_word {
+                    0 => words.push(code),
+                    place => *words.last_mut().expect("one was pushed") |= code << (bits * place as u32),
+                }
+            }
+            Words::new(client, &words)
+        };
+        let shape @ [_, width] = weight.shape();
+        match weight {
+            Quantised::Int8(weight) => {
+                let scales: Vec<f32> = weight.absmax().iter().map(|absmax| absmax / 127.0).collect();
+                // Codes are the lower bits of whole numbers, and the map gives their signs back.
+                let map: Vec<f32> = (0..=u8::MAX).map(|code| f32::from(code.cast_signed())).collect();
+                Self {
+                    shape,
+                    codes: words(&mut weight.codes().iter().map(|code| u32::from(code.cast_unsigned())), 8),
+                    map: Floats::new(client, &map),
+                    scales: Floats::new(client, &scales),
+                    of_scale: width as u32,
+                    bits: 8,
+                }
+            }
+            Quantised::Nf4(weight) => {
+                let blocks = (shape[0] * width).div_ceil(BLOCK);
+                let scales: Vec<f32> = (0..blocks).map(|block| weight.absmax().at(block)).collect();
+                // The first of two is in the upper half.
+                let mut codes = weight.codes().iter().flat_map(|&pair| [u32::from(pair >> 4), u32::from(pair & 15)]);
+                Self {
+                    shape,
+                    codes: words(&mut codes, 4),
+                    map: Floats::new(client, weight.map()),
+                    scales: Floats::new(client, &scales),
+                    of_scale: BLOCK as u32,
+                    bits: 4,
+                }
+            }
+        }
+    }
+
+    /// The numbers it stands for, `[out, in]`.
+    fn expanded(&self, client: &Client, device: &CubeDevice) -> CubeTensor {
+        let shape = Shape::from(self.shape.to_vec());
+        let values = empty_device_contiguous_dtype(client.clone(), device.clone(), shape, DType::F32);
+        if elements(&values) > 0 {
+            expand_codes::launch(
+                client,
+                grid_of_units(elements(&values)),
+                CubeDim::new_1d(UNITS),
+                self.codes.arg(),
+                self.map.arg(),
+                self.scales.arg(),
+                arg(&values),
+                self.of_scale,
+                self.bits,
+            );
+        }
+        values
+    }
+}
+
+/// The numbers of a quantised weight, `[out, in]`; its codes are copied to the device once.
+fn expanded(weight: &FrozenWeight, device: &CubeDevice) -> CubeTensor {
+    let client = device.client();
+    let packed = weight.on_devices().get(device, || {
+        let weight = weight.quantised().expect("only quantised weights are expanded on a device");
+        Packed::new(&client, &weight)
+    });
+    packed.expanded(&client, device)
+}
+
+/// [`expanded`] as a tensor, `[in, out]`; none if the weight is not quantised, or `device` is no GPU with kernels.
+pub(crate) fn dense(weight: &FrozenWeight, device: &burn::tensor::Device) -> Option<Tensor<2>> {
+    let gpu = crate::fused::gpu(device).filter(|_| is_quantised(weight))?;
+    let kind = DispatchTensorKind::Cube(BackendTensor::Float(expanded(weight, &gpu)));
+    let autodiff = Tensor::<1>::empty([0], &device.clone().inner()).into_dispatch().autodiff;
+    let values = Tensor::<2>::from_dispatch(DispatchTensor { kind, autodiff }).transpose();
+    Some(if device.is_autodiff() { values.autodiff() } else { values })
+}
+
+fn is_quantised(weight: &FrozenWeight) -> bool {
+    matches!(weight.format(), WeightFormat::Quantised(_))
+}
+
+impl GpuOp for FrozenLinear {
+    fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
+        dtype == DType::F32 && is_quantised(&self.0)
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        let weight = expanded(&self.0, &inputs[0].device);
+        let y = CubeBackend::float_matmul(inputs[0].clone(), CubeBackend::float_transpose(weight));
+        let y = match inputs.into_iter().nth(1) {
+            None => y,
+            Some(bias) => {
+                let n = elements(&bias);
+                let CubeTensor { client, device, handle, dtype, .. } = bias;
+                let row = CubeTensor::new_contiguous(client, device, Shape::from(vec![1, n]), handle, dtype);
+                CubeBackend::float_add(y, row)
+            }
+        };
+        (y, Vec::new())
+    }
+
+    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let grad_x = needed[0].then(|| CubeBackend::float_matmul(grad.clone(), expanded(&self.0, &grad.device)));
+        let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
+        std::iter::once(grad_x).chain(grad_bias).collect()
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+    let of = |bits| {
+        let ([a, b, c, d], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = expand_codes::ExpandCodes::new(settings, offline.device(), offline.target(), a, b, c, d, (), bits);
+        offline.source(&format!("expand {bits} bits"), super::offline::F32, &kernel)
+    };
+    vec![of(4), of(8)]
+}

@@ -1,0 +1,209 @@
+//! Sums over the rows of a matrix, and of squares, each in one fixed order.
+
+use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind, TensorMetadata};
+use burn::tensor::{DType, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::{UNITS, arg, cube_sum, dims, element, elements, empty, empty_f32, grid};
+
+/// Columns of a cube.
+const COLUMNS: u32 = 32;
+/// Units that share a column.
+const LANES: u32 = 8;
+/// Rows that one cube adds up.
+const ROWS: usize = 128;
+
+/// The sum of each column over [`ROWS`] rows: of `x`, or with `stats` of `x ∘ (y − mean) · scale`, row by row.
+#[cube(launch)]
+fn sum_rows<F: Float, G: Float>(
+    x: &[F],
+    y: &[F],
+    stats: &[f32],
+    out: &mut [G],
+    rows: u32,
+    width: u32,
+    blocks: u32,
+    #[comptime] normed: bool,
+    #[comptime] rows_of_cube: usize,
+    #[define(F, G)] _dtypes: [ElemType; 2],
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!((COLUMNS * LANES) as usize));
+    let (d, n) = (width as usize, rows as usize);
+    // Cubes are numbered column by column within a block of rows.
+    let (block, tile) = (CUBE_POS / (blocks as usize), CUBE_POS % (blocks as usize));
+    let columns = comptime!(COLUMNS as usize);
+    let lanes = comptime!(LANES as usize);
+    let lane = UNIT_POS as usize / columns;
+    let column = UNIT_POS as usize % columns;
+    let at = tile * columns + column;
+    let mut sum = 0.0f32;
+    let mut row = block * rows_of_cube + lane;
+    let end = min((block + 1) * rows_of_cube, n);
+    while row < end {
+        if at < d {
+            let mut value = f32::cast_from(x[row * d + at]);
+            if comptime!(normed) {
+                value *= (f32::cast_from(y[row * d + at]) - stats[row * 2]) * stats[row * 2 + 1];
+            }
+            sum += value;
+        }
+        row += lanes;
+    }
+    scratch[UNIT_POS as usize] = sum;
+    sync_cube();
+    if lane == 0 && at < d && block * rows_of_cube < n {
+        let mut total = 0.0f32;
+        for i in 0..lanes {
+            total += scratch[i * columns + column];
+        }
+        out[block * d + at] = G::cast_from(total);
+    }
+}
+
+/// The sum of each column of `x`, `[d]`; with a matrix and its rows' means and scales, of `x` times what the norm made of it.
+pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>, dtype: DType) -> CubeTensor {
+    let [n, d] = dims(x);
+    let blocks = n.div_ceil(ROWS).max(1);
+    let out = |dtype| empty(x, &[blocks, d], dtype);
+    let out = out(if blocks == 1 { dtype } else { DType::F32 });
+    if d > 0 {
+        let tiles = d.div_ceil(COLUMNS as usize);
+        let (y, stats) = match of {
+            Some((y, stats)) => (y.clone(), stats.clone()),
+            None => (x.clone(), empty_f32(x, &[2])),
+        };
+        // A matrix without rows sums up to zero: its one cube adds nothing and writes that.
+        let (rows, bound) = (n as u32, n.max(1));
+        debug_assert!(bound > 0);
+        if n == 0 {
+            return zeros(x, d, dtype);
+        }
+        sum_rows::launch(
+            &x.client,
+            grid(blocks * tiles),
+            CubeDim::new_1d(COLUMNS * LANES),
+            arg(x),
+            arg(&y),
+            arg(&stats),
+            arg(&out),
+            rows,
+            d as u32,
+            tiles as u32,
+            of.is_some(),
+            ROWS,
+            [element(x), element(&out)],
+        );
+    }
+    if blocks > 1 {
+        return column_sums(&out, None, dtype);
+    }
+    flat(out, d)
+}
+
+/// A matrix of one row as a row.
+fn flat(matrix: CubeTensor, d: usize) -> CubeTensor {
+    let CubeTensor { client, device, handle, dtype, .. } = matrix;
+    CubeTensor::new_contiguous(client, device, burn::tensor::Shape::from(vec![d]), handle, dtype)
+}
+
+fn zeros(like: &CubeTensor, d: usize, dtype: DType) -> CubeTensor {
+    use burn::backend::ops::FloatTensorOps;
+    let dtype = dtype.into();
+    burn_cubecl::CubeBackend::float_zeros(burn::tensor::Shape::from(vec![d]), &like.device(), dtype)
+}
+
+/// Elements whose squares one cube adds up.
+const SQUARES: usize = 16 * UNITS as usize;
+
+/// The sum of the squares of each [`SQUARES`] elements.
+#[cube(launch)]
+fn sum_squares<F: Float>(x: &[F], out: &mut [f32], #[comptime] of_cube: usize, #[define(F)] _dtype: ElemType) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    if CUBE_POS < out.len() {
+        let end = min((CUBE_POS + 1) * of_cube, x.len());
+        let mut i = CUBE_POS * of_cube + UNIT_POS as usize;
+        let mut sum = 0.0f32;
+        while i < end {
+            let value = f32::cast_from(x[i]);
+            sum += value * value;
+            i += comptime!(UNITS as usize);
+        }
+        let total = cube_sum(sum, &mut scratch);
+        if UNIT_POS == 0 {
+            out[CUBE_POS] = total;
+        }
+    }
+}
+
+/// Sums of squares whose sum is that of all elements, `[cubes]`.
+pub(crate) fn squares(x: &CubeTensor) -> CubeTensor {
+    let cubes = elements(x).div_ceil(SQUARES);
+    let out = empty_f32(x, &[cubes]);
+    if cubes > 0 {
+        sum_squares::launch(&x.client, grid(cubes), CubeDim::new_1d(UNITS), arg(x), arg(&out), SQUARES, element(x));
+    }
+    out
+}
+
+/// [`squares`] of a tensor of a GPU.
+pub(crate) fn squares_of(tensor: &Tensor<1>) -> Tensor<1> {
+    let DispatchTensor { kind, autodiff } = tensor.clone().into_dispatch();
+    let DispatchTensorKind::Cube(BackendTensor::Float(tensor)) = kind else {
+        unreachable!("a tensor of floats that is not tracked, on a GPU")
+    };
+    let sums = squares(&burn_cubecl::kernel::into_contiguous(tensor));
+    let kind = DispatchTensorKind::Cube(BackendTensor::Float(sums));
+    Tensor::from_dispatch(DispatchTensor { kind, autodiff })
+}
+
+/// Adds `x` to `sum`.
+#[cube(launch)]
+fn add<F: Float, G: Float>(sum: &mut [F], x: &[G], #[define(F, G)] _dtypes: [ElemType; 2]) {
+    if ABSOLUTE_POS < sum.len() {
+        let value = f32::cast_from(sum[ABSOLUTE_POS]) + f32::cast_from(x[ABSOLUTE_POS]);
+        sum[ABSOLUTE_POS] = F::cast_from(value);
+    }
+}
+
+/// Adds `x` to `sum` where it lies, whoever else holds it.
+pub(crate) fn accumulate(sum: &CubeTensor, x: &CubeTensor) {
+    if elements(sum) > 0 {
+        let grid = super::grid_of_units(elements(sum));
+        add::launch(&sum.client, grid, CubeDim::new_1d(UNITS), arg(sum), arg(x), [element(sum), element(x)]);
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+    let f32 = super::offline::F32;
+    let mut sources = Vec::new();
+    for dtype in offline.dtypes() {
+        for normed in [false, true] {
+            let [a, b, c, d] = offline.buffers();
+            let kernel = sum_rows::SumRows::new(
+                offline.settings(COLUMNS * LANES),
+                offline.device(),
+                offline.target(),
+                a,
+                b,
+                c,
+                d,
+                (),
+                (),
+                (),
+                normed,
+                ROWS,
+                [dtype, f32],
+            );
+            sources.push(offline.source("column sums", dtype, &kernel));
+        }
+        let ([a, b], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = sum_squares::SumSquares::new(settings, offline.device(), offline.target(), a, b, SQUARES, dtype);
+        sources.push(offline.source("squares", dtype, &kernel));
+        let ([a, b], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = add::Add::new(settings, offline.device(), offline.target(), a, b, [f32, dtype]);
+        sources.push(offline.source("sum", dtype, &kernel));
+    }
+    sources
+}

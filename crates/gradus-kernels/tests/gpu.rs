@@ -1,0 +1,378 @@
+//! Every kernel against its reference, on Mesa's software Vulkan or, with `GRADUS_TEST_DEVICE=gpu`, on a GPU.
+
+use std::num::NonZeroUsize;
+use std::sync::LazyLock;
+
+use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
+use gradus_kernels::{
+    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision,
+    Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention, attention_across, attention_fused,
+    embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+};
+
+use testing::{assert_close, check, host, values};
+
+#[path = "../../gradus/tests/support/skip.rs"]
+mod skip;
+#[path = "../src/testing.rs"]
+mod testing;
+
+/// Where the tests compute: on the software driver, or on the GPU that `GRADUS_TEST_DEVICE` asks for. None without either.
+fn device() -> Option<Device> {
+    static DEVICE: LazyLock<Option<Device>> = LazyLock::new(|| {
+        let wants_gpu = std::env::var("GRADUS_TEST_DEVICE").is_ok_and(|name| name != "gpu:software");
+        #[cfg(feature = "cuda")]
+        if let (true, Some(cuda)) = (wants_gpu, Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next()) {
+            return Some(cuda);
+        }
+        let software = Device::wgpu(DeviceKind::Cpu);
+        let found = Device::enumerate(DeviceType::Wgpu).into_vec();
+        let found = found.into_iter().find(|device| (*device == software) != wants_gpu);
+        assert!(found.is_some() || !wants_gpu, "GRADUS_TEST_DEVICE asks for a GPU, but there is none");
+        found
+    });
+    if DEVICE.is_none() {
+        skip::skipped("vulkan", "a kernel for GPUs: neither a GPU nor Mesa's software Vulkan is here");
+    }
+    DEVICE.clone()
+}
+
+fn leaf<const R: usize>(shape: [usize; R], seed: u64, device: &Device) -> Tensor<R> {
+    let data = TensorData::new(values(shape.iter().product(), seed), shape);
+    Tensor::from_data(data, &device.clone().autodiff()).require_grad()
+}
+
+fn row(x: &Tensor<2>) -> Tensor<1> {
+    let [_, d] = x.dims();
+    x.clone().reshape([d])
+}
+
+#[test]
+fn norms_agree_with_their_references() {
+    let Some(device) = device() else { return };
+    for (n, d) in [(1, 2), (3, 8), (130, 33), (5, 700)] {
+        let inputs = [leaf([n, d], 1, &device), leaf([1, d], 2, &device), leaf([1, d], 3, &device)];
+        check(
+            "layer norm",
+            &inputs,
+            |x| layer_norm(x[0].clone(), row(&x[1]), row(&x[2]), 1e-5),
+            |x| reference::layer_norm(x[0].clone(), row(&x[1]), row(&x[2]), 1e-5),
+            5e-5,
+        );
+        check(
+            "rms norm",
+            &inputs[..2],
+            |x| rms_norm(x[0].clone(), row(&x[1]), 1e-6),
+            |x| reference::rms_norm(x[0].clone(), row(&x[1]), 1e-6),
+            5e-5,
+        );
+    }
+}
+
+#[test]
+fn activations_agree_with_their_references() {
+    let Some(device) = device() else { return };
+    for shape in [[1, 1], [9, 11], [129, 131]] {
+        let x = [leaf(shape, 1, &device), leaf(shape, 2, &device)];
+        for form in [Gelu::Exact, Gelu::Tanh] {
+            check(
+                "gelu",
+                &x[..1],
+                |x| gelu(x[0].clone() * 4.0, form),
+                |x| reference::gelu(x[0].clone() * 4.0, form),
+                2e-5,
+            );
+            check(
+                "geglu",
+                &x,
+                |x| geglu(x[0].clone() * 4.0, x[1].clone(), form),
+                |x| reference::gelu(x[0].clone() * 4.0, form) * x[1].clone(),
+                2e-5,
+            );
+        }
+        let swiglus = (
+            |x: &[Tensor<2>]| swiglu(x[0].clone() * 4.0, x[1].clone()),
+            |x: &[Tensor<2>]| reference::swiglu(x[0].clone() * 4.0, x[1].clone()),
+        );
+        check("swiglu", &x, swiglus.0, swiglus.1, 2e-5);
+        let relu = |x: &[Tensor<2>]| Activated::Relu(x[0].clone()).tensor();
+        check("relu", &x[..1], relu, |x| burn::tensor::activation::relu(x[0].clone()), 0.0);
+        for cap in [0.5, 30.0] {
+            let capped = |x: &[Tensor<2>]| (x[0].clone() / cap).tanh() * cap;
+            check("softcap", &x[..1], |x| softcap(x[0].clone(), cap), capped, 2e-5);
+        }
+    }
+}
+
+#[test]
+fn activations_far_from_zero_stay_finite() {
+    let Some(device) = device() else { return };
+    let x = Tensor::<2>::from_data(TensorData::new(vec![1e4f32, -1e4, 30.0, -30.0], [1, 4]), &device);
+    let of = |y: Tensor<2>| host(y);
+    assert_eq!(of(gelu(x.clone(), Gelu::Exact)), [1e4, 0.0, 30.0, 0.0]);
+    assert_eq!(of(gelu(x.clone(), Gelu::Tanh)), [1e4, 0.0, 30.0, 0.0]);
+    assert_close("silu", &of(swiglu(x.clone(), x.clone().ones_like())), &[1e4, 0.0, 30.0, 0.0], 1e-6);
+    assert_eq!(of(softcap(x, 2.0)), [2.0, -2.0, 2.0, -2.0]);
+}
+
+#[test]
+fn rotation_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    for (n, heads, head_dim, turned) in [(1, 1, 2, 2), (5, 3, 8, 8), (33, 2, 10, 10), (7, 2, 10, 6)] {
+        let angles = values(n * turned / 2, 4);
+        let cos: Table<f32> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
+        let sin: Table<f32> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
+        check(
+            "rope",
+            &[leaf([n, heads * head_dim], 1, &device)],
+            |x| rope(x[0].clone(), &cos, &sin, head_dim),
+            |x| reference::rope(x[0].clone(), &cos, &sin, head_dim),
+            2e-5,
+        );
+    }
+}
+
+#[test]
+fn embeddings_agree_with_their_reference() {
+    let Some(device) = device() else { return };
+    for (ids, rows, d) in
+        [(vec![3, 0, 3, 4, 1, 3], 6, 7), (vec![0], 1, 1), ((0..400).map(|i| i * 7 % 11).collect(), 12, 300)]
+    {
+        check(
+            "embedding",
+            &[leaf([rows, d], 1, &device)],
+            |x| embedding(x[0].clone(), &ids),
+            |x| reference::embedding(x[0].clone(), &ids),
+            1e-5,
+        );
+    }
+}
+
+fn stack(numbers: TokenLogprobs) -> Tensor<2> {
+    let rows = [numbers.logprobs_m, numbers.entropies_m, numbers.log_partitions_m, numbers.mean_logits_m];
+    Tensor::stack(rows.to_vec(), 0)
+}
+
+#[test]
+fn logprobs_agree_with_their_reference() {
+    let Some(device) = device() else { return };
+    for (m, d, v) in [(1, 3, 2), (7, 16, 301), (33, 8, 1000)] {
+        let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
+        for (temperature, cap) in [(1.0, None), (0.7, None), (0.7, Some(0.8)), (1.0, Some(30.0))] {
+            let inputs = [leaf([m, d], 1, &device), leaf([v, d], 2, &device)];
+            let head = |x: &[Tensor<2>]| LmHead::dense(x[1].clone(), Precision::F32).capped(cap);
+            let of = |x: &[Tensor<2>]| token_logprobs(x[0].clone(), &head(x), &targets, temperature);
+            let defined =
+                |x: &[Tensor<2>]| reference::token_logprobs(x[0].clone(), x[1].clone(), cap, &targets, temperature);
+            let (found, expected) = (of(&inputs).correct_m, defined(&inputs).correct_m);
+            assert_eq!(host(found.inner()), host(expected.inner()), "the most likely token of {m} × {v}");
+            check("token logprobs", &inputs, |x| stack(of(x)), |x| stack(defined(x)), 5e-5);
+        }
+    }
+}
+
+#[test]
+fn chunks_of_the_vocabulary_and_of_rows_change_nothing() {
+    let Some(device) = device() else { return };
+    // The same sizes as on the CPU, which are three chunks.
+    let (m, d, v) = (4099, 2, 4173);
+    let targets: Vec<u32> = (0..m).map(|i| (i * 379 % v) as u32).collect();
+    let inputs = [leaf([m, d], 1, &device), leaf([v, d], 2, &device)];
+    let of =
+        |x: &[Tensor<2>]| token_logprobs(x[0].clone(), &LmHead::dense(x[1].clone(), Precision::F32), &targets, 0.7);
+    let (whole, defined) =
+        (of(&inputs), reference::token_logprobs(inputs[0].clone(), inputs[1].clone(), None, &targets, 0.7));
+    assert_close("correct", &host(whole.correct_m.clone().inner()), &host(defined.correct_m.clone().inner()), 0.0);
+    let [(found, grads), (expected, expected_grads)] = [whole, defined].map(|numbers| {
+        let numbers = stack(numbers);
+        let gradients = numbers.clone().powi_scalar(2).sum().backward();
+        (host(numbers.inner()), inputs.each_ref().map(|leaf| host(leaf.grad(&gradients).expect("gradient"))))
+    });
+    assert_close("numbers", &found, &expected, 5e-5);
+    for (found, expected) in grads.iter().zip(&expected_grads) {
+        let largest = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+        assert_close("gradient", found, expected, 2e-4 * largest);
+    }
+}
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask, cap: Option<f32>) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 0.4, mask, cap }
+}
+
+fn masks() -> [Mask; 4] {
+    let window = NonZeroUsize::new(5).expect("not zero");
+    [Mask::Causal, Mask::CausalWindow(window), Mask::Bidirectional, Mask::BidirectionalWindow(9)]
+}
+
+#[test]
+fn attention_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    let mut shared = Segments::sequences([3]);
+    shared.push(37, vec![40, 1, 0, 21]);
+    shared.push(0, vec![5]);
+    let batches = [Segments::sequences([1]), Segments::sequences([2, 0, 70, 33]), shared];
+    for segments in &batches {
+        let n = segments.tokens();
+        for (i, mask) in masks().into_iter().enumerate() {
+            // One head, groups, and heads whose width no tile divides.
+            let (heads, kv_heads, dim) = [(1, 1, 8), (4, 2, 16), (3, 1, 5), (2, 2, 33)][i];
+            for cap in [None, Some(0.6)] {
+                let shape = shape(heads, kv_heads, dim, mask, cap);
+                let leaves = [(heads, 1), (kv_heads, 2), (kv_heads, 3)];
+                let inputs = leaves.map(|(heads, seed)| leaf([n, heads * dim], seed, &device));
+                check(
+                    &format!("attention of {n} tokens, {mask:?}, cap {cap:?}"),
+                    &inputs,
+                    |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), segments, shape),
+                    |x| reference::attention(x[0].clone(), x[1].clone(), x[2].clone(), segments, shape),
+                    5e-5,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_of_one_tensor_is_that_of_its_parts() {
+    let Some(device) = device() else { return };
+    let (segments, shape) = (Segments::sequences([9, 4]), shape(2, 2, 4, Mask::Causal, None));
+    let part = |x: &Tensor<2>, i: usize| x.clone().narrow(1, i * 8, 8);
+    check(
+        "attention of one tensor",
+        &[leaf([13, 24], 1, &device)],
+        |x| attention_fused(x[0].clone(), &segments, shape),
+        |x| reference::attention(part(&x[0], 0), part(&x[0], 1), part(&x[0], 2), &segments, shape),
+        5e-5,
+    );
+}
+
+#[test]
+fn attention_across_agrees_with_its_reference() {
+    let Some(device) = device() else { return };
+    let mut targets = Segments::sequences([4]);
+    targets.push(3, vec![17, 2]);
+    targets.push(35, vec![]);
+    // The second source is read by two, and the last by nobody.
+    let sources = Segments::sequences([6, 41, 8]);
+    let cross = CrossSegments::new(targets, sources, vec![0, 1, 1]);
+    let [n, m] = cross.tokens();
+    for mask in [Mask::Bidirectional, Mask::Causal, Mask::BidirectionalWindow(2)] {
+        let shape = shape(4, 2, 8, mask, None);
+        check(
+            &format!("attention across, {mask:?}"),
+            &[leaf([n, 32], 1, &device), leaf([m, 16], 2, &device), leaf([m, 16], 3, &device)],
+            |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
+            |x| reference::attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
+            5e-5,
+        );
+    }
+}
+
+#[test]
+fn adamw_agrees_with_its_reference_and_updates_in_place() {
+    let Some(device) = device() else { return };
+    let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
+    let betas = (0.9, 0.999);
+    let step =
+        |t| AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: t, gradient_scale: 0.5 };
+    for n in [1, 101, 70_000] {
+        let zeros = || Tensor::<1>::zeros([n], &device);
+        let (mut fused, mut plain) = ((tensor(n, 1), zeros(), zeros()), (tensor(n, 1), zeros(), zeros()));
+        let kept = fused.0.clone();
+        for t in 1..=5 {
+            let gradient = tensor(n, t + 10);
+            fused = adamw(fused.0, gradient.clone(), fused.1, fused.2, step(t));
+            plain = reference::adamw(plain.0, gradient, plain.1, plain.2, step(t));
+        }
+        assert_eq!(host(kept), values(n, 1), "a parameter that somebody else holds stays as it was");
+        for (name, a, b) in [("parameter", fused.0, plain.0), ("m", fused.1, plain.1), ("v", fused.2, plain.2)] {
+            assert_close(&format!("{name} of {n}"), &host(a), &host(b), 1e-5);
+        }
+    }
+}
+
+#[test]
+fn squares_are_those_of_the_host() {
+    let Some(device) = device() else { return };
+    let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
+    let tensors = [tensor(1, 1), tensor(4096, 2), tensor(70_001, 3)];
+    let exact = [(1, 1), (4096, 2), (70_001, 3)]
+        .into_iter()
+        .flat_map(|(n, seed)| values(n, seed))
+        .map(|x| f64::from(x).powi(2))
+        .sum::<f64>();
+    let found = sum_of_squares(&tensors);
+    assert!((found - exact).abs() <= 1e-6 * exact, "{found} instead of {exact}");
+}
+
+#[test]
+fn the_same_input_gives_the_same_bits() {
+    let Some(device) = device() else { return };
+    let mut segments = Segments::sequences([30]);
+    segments.push(20, vec![33, 40]);
+    let (n, shape) = (segments.tokens(), shape(4, 2, 8, Mask::Causal, None));
+    let ids: Vec<u32> = (0..n as u32).map(|i| i * 7 % 11).collect();
+    let run = || {
+        let (table, gamma) = (leaf([11, 32], 1, &device), leaf([1, 32], 2, &device));
+        let x = rms_norm(embedding(table.clone(), &ids), row(&gamma), 1e-6);
+        let kv = x.clone().narrow(1, 0, 16);
+        let y = attention(x.clone(), kv.clone(), kv, &segments, shape);
+        let head = LmHead::dense(table.clone(), Precision::F32);
+        let numbers = token_logprobs(y, &head, &ids, 1.0);
+        let gradients = numbers.logprobs_m.sum().backward();
+        [&table, &gamma].map(|leaf| host(leaf.grad(&gradients).expect("gradient")))
+    };
+    let first = run();
+    assert!((0..3).all(|_| run() == first));
+}
+
+#[test]
+fn what_a_device_cannot_do_its_references_do() {
+    let Some(device) = device() else { return };
+    // A head too wide for shared memory: the reference attends.
+    let (segments, shape) = (Segments::sequences([5]), shape(1, 1, 4096, Mask::Causal, None));
+    let x = leaf([5, 4096], 1, &device);
+    let y = attention(x.clone(), x.clone(), x.clone(), &segments, shape);
+    let expected = reference::attention(x.clone(), x.clone(), x, &segments, shape);
+    assert_eq!(host(y.inner()), host(expected.inner()));
+}
+
+#[test]
+fn quantised_weights_stay_packed_on_the_device_and_multiply_as_what_they_stand_for() {
+    let Some(device) = device() else { return };
+    for (n, width, out) in [(1, 3, 2), (7, 70, 33), (9, 128, 64)] {
+        let weight = TensorData::new(values(out * width, 3), [out, width]);
+        for format in [WeightFormat::INT8, WeightFormat::NF4] {
+            let weight = Tensor::<2>::from_data(weight.clone(), &Device::flex());
+            let frozen = FrozenWeight::new(weight, Layout::OutIn, format);
+            let stands_for = match frozen.quantised().expect("quantised") {
+                Quantised::Nf4(weight) => weight.values(),
+                Quantised::Int8(weight) => {
+                    let scaled = |(i, &code): (usize, &i8)| f32::from(code) * (weight.absmax()[i / width] / 127.0);
+                    weight.codes().iter().enumerate().map(scaled).collect()
+                }
+            };
+            let dense = Tensor::<2>::from_data(TensorData::new(stands_for, [out, width]), &device.clone().autodiff());
+            let inputs = [leaf([n, width], 1, &device), leaf([1, out], 2, &device)];
+            check(
+                format.name(),
+                &inputs,
+                |x| frozen.apply(x[0].clone(), Some(row(&x[1]))),
+                |x| reference::linear(x[0].clone(), dense.clone(), Some(row(&x[1])), Layout::OutIn),
+                1e-5,
+            );
+            let parts = [leaf([3, width], 4, &device), leaf([out, 3], 5, &device)];
+            let inputs = [&inputs[..1], &parts[..]].concat();
+            check(
+                format.name(),
+                &inputs,
+                |x| frozen.apply_adapted(x[0].clone(), None, [x[1].clone(), x[2].clone()], 0.5, Precision::F32),
+                |x| {
+                    let added = x[0].clone().matmul(x[1].clone().transpose()).matmul(x[2].clone().transpose()) * 0.5;
+                    reference::linear(x[0].clone(), dense.clone(), None, Layout::OutIn) + added
+                },
+                1e-5,
+            );
+        }
+    }
+}
