@@ -85,7 +85,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
         is_rewarded = given.get("environment") is not None
         if not is_rewarded and not any(name.startswith("reward_") and value is not None for name, value in given.items()):
             raise ConfigError(
-                f"`{method}` needs a `reward`: it learns from the worth of its own completions\n"
+                f"`{method}` needs a `reward`: it learns from the rewards of its own completions\n"
                 "hint: pass a function, the directory or hub name of a reward model, a mapping such as "
                 '{"rule": {"length": {"target": 50}}}, or a list of these'
             )

@@ -407,7 +407,7 @@ fn impossible_combinations() {
     check(
         "method: {ppo: {}}\n",
         &[
-            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `command`, a `rule`, a `classifier`, `fine_grained` parts, `toxicity` or a `mix`; as a flag, `--reward-model DIR`, `--reward-command \"python3 reward.py\"` or a rule such as `--reward-rule-regex TEXT`)",
+            "3:10+3 `ppo` needs a `reward`: it learns from the rewards of its own completions (add `reward: { model: DIR }`, a `command`, a `rule`, a `classifier`, `fine_grained` parts, `toxicity` or a `mix`; as a flag, `--reward-model DIR`, `--reward-command \"python3 reward.py\"` or a rule such as `--reward-rule-regex TEXT`)",
         ],
     );
     check(

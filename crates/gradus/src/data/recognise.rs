@@ -114,12 +114,11 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         Need::Preference if columns.contains_key("label") => {
             "rows with a `label` are for `gradus kto`; pairs have `chosen` and `rejected`".to_owned()
         }
-        Need::Preference => format!(
-            "pairs have `prompt`, `chosen` and `rejected`; name your own columns: `--column {} --column {} --column {}`",
-            renamed("prompt"),
-            renamed("chosen"),
-            renamed("rejected")
-        ),
+        Need::Preference => {
+            let missing = ["prompt", "chosen", "rejected"].into_iter().filter(|name| !columns.contains_key(*name));
+            let flags: Vec<String> = missing.map(|name| format!("--column {}", renamed(name))).collect();
+            format!("pairs have `prompt`, `chosen` and `rejected`; name your own columns: `{}`", flags.join(" "))
+        }
         Need::Prompt => format!("prompts have `prompt`; name your own column: `--column {}`", renamed("prompt")),
         Need::Any | Need::Columns | Need::Sft | Need::Unpaired | Need::Score => {
             format!("{FORMS}; `--column {wanted}=YOURS` names your own")

@@ -13,7 +13,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         // Where an environment answers, its rewards are enough.
         (None, true) if config.environment.is_some() => {}
         (None, true) => problems.unless(false, &["reward", &format!("method.{method}")], || {
-            let message = format!("`{method}` needs a `reward`: it learns from the worth of its own completions");
+            let message = format!("`{method}` needs a `reward`: it learns from the rewards of its own completions");
             (
                 message,
                 Some(
