@@ -144,7 +144,7 @@ fn an_environment_answers_what_is_measured() {
         format!(
             "model: {}\ndata: {}\noutput_dir: {}\nmethods: {methods}\n{more}\
              environment: {{ guess: {{}} }}\nepisode: {{ max_turns: 3 }}\n\
-             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25 }}\n",
+             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25, evaluation: {{ max_new_tokens: 24 }} }}\n",
             model.display(),
             data.display(),
             directory.path().join(methods.split([':', ' ']).nth(1).unwrap_or("run")).display()
