@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::client::{Client, Weights};
 use super::forms::{Completed, Question};
 use super::stop_of;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::generate::{Completion, Request, SamplingParams, Turn as Extension};
 use crate::rng::{Stream, key_of};
 use crate::rollout::Sampler;
