@@ -144,7 +144,7 @@ fn an_environment_answers_what_is_measured() {
         format!(
             "model: {}\ndata: {}\noutput_dir: {}\nmethods: {methods}\n{more}\
              environment: {{ guess: {{}} }}\nepisode: {{ max_turns: 3 }}\n\
-             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25 }}\n",
+             train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25, evaluation: {{ max_new_tokens: 24 }} }}\n",
             model.display(),
             data.display(),
             directory.path().join(methods.split([':', ' ']).nth(1).unwrap_or("run")).display()
@@ -165,6 +165,7 @@ fn an_environment_answers_what_is_measured() {
     }
     // Nobody trains in it: all are measured in it all the same.
     let more = "reward: { rule: { length: { target: 4 } } }\n";
-    let json = compare(&file("{ sft: {} }", more), Existing::Overwrite, &mut Messages::default()).unwrap();
-    assert!(json["entries"][1]["reward"].is_number(), "{json}");
+    let written = WrittenComparison::parse(&file("{ sft: {} }", more)).unwrap();
+    let judge = written.judge.unwrap();
+    assert!(written.runs[0].config.environment.is_none() && judge.config.environment.is_some());
 }
