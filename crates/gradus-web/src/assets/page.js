@@ -90,7 +90,7 @@ document.addEventListener("pointerover", (event) => {
   const piece = event.target.closest?.(TELLS);
   if (piece ? piece.title && event.pointerType === "mouse" : about.hidden) return;
   // The arrow keys scroll the text below a mouse that stands still.
-  if (performance.now() - keyed < 500) return;
+  if (event.pointerType === "mouse" && performance.now() - keyed < 500) return;
   tellOf(piece);
 });
 
