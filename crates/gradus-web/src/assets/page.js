@@ -82,10 +82,15 @@ function tellOf(piece) {
   about.style.top = `${place.bottom + 4}px`;
 }
 
+/** When the arrow keys were last used. */
+let keyed = -1000;
+
 // The pointer: a title is shown by the browser where there is a mouse.
 document.addEventListener("pointerover", (event) => {
   const piece = event.target.closest?.(TELLS);
   if (piece ? piece.title && event.pointerType === "mouse" : about.hidden) return;
+  // The arrow keys scroll the text below a mouse that stands still.
+  if (event.pointerType === "mouse" && performance.now() - keyed < 500) return;
   tellOf(piece);
 });
 
@@ -96,6 +101,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") return tellOf(null);
   if (!pieces.length || !["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) return;
   event.preventDefault();
+  keyed = performance.now();
   const at = pieces.indexOf(area.querySelector(".current"));
   const to = { ArrowLeft: at < 0 ? pieces.length - 1 : at - 1, ArrowRight: at + 1, Home: 0, End: pieces.length - 1 }[event.key];
   const piece = pieces[Math.max(0, Math.min(pieces.length - 1, to))];

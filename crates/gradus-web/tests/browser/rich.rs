@@ -36,7 +36,8 @@ fn answers_are_rendered_and_code_is_copied() {
     said(folder.path(), HELPFUL);
     browser.reload();
     let count = |browser: &mut Browser, what: &str| {
-        browser.eval(&format!("document.querySelectorAll('.answer .text {what}').length")).as_u64().expect("a number")
+        let found = format!("document.querySelectorAll({}).length", json!(format!(".answer .text {what}")));
+        browser.eval(&found).as_u64().expect("a number")
     };
     for (what, expected) in [
         ("h3", 1),

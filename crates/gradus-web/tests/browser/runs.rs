@@ -195,7 +195,10 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.key("End", 0);
     assert_eq!(browser.text(".about"), titles[titles.len() - 1]);
     assert_eq!(browser.text("#status"), titles[titles.len() - 1]);
+    browser.key("Escape", 0);
+    browser.wait("document.querySelector('.about').hidden");
     browser.tap(".completion .token");
+    browser.wait("!document.querySelector('.about').hidden");
     assert_eq!(browser.text(".about"), titles[0]);
     browser.click("button[data-which]");
     browser.wait("!document.querySelector('.completion .token') && document.querySelector('button[data-which][aria-pressed=false]')");
@@ -380,12 +383,12 @@ fn a_run_is_duplicated_and_going_back_keeps_what_was_typed() {
     browser.eval("window.isLeft = true");
     browser.click(".run-form button.main");
     browser.loaded();
-    browser.eval("window.isLeft = true; history.back()");
-    browser.loaded();
-    assert_eq!(
-        (value(&mut browser, "warmup-steps"), value(&mut browser, "learning-rate")),
-        (json!("7"), json!("2e-5"))
-    );
+    browser.eval("history.back()");
+    let typed = "document.getElementById('warmup-steps')?.value === '7' && document.getElementById('learning-rate').value === '2e-5'";
+    browser.wait(typed);
+    // Also where the browser has not kept the page.
+    browser.reload();
+    browser.wait(typed);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
