@@ -117,10 +117,18 @@ impl FrozenWeight {
     /// [`dense`](Self::dense) on `device`.
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
         #[cfg(feature = "gpu")]
-        if let Some(dense) = crate::gpu::quantised::dense(self, device) {
+        if self.is_quantised()
+            && let Some(dense) = crate::gpu::quantised::dense(|| self.quantised().expect("it is"), &self.copies, device)
+        {
             return dense;
         }
         Tensor::from_data(TensorData::new(self.matrix.unpacked(), self.dims()), device)
+    }
+
+    /// Whether the weight is held in 8 or 4 bits.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn is_quantised(&self) -> bool {
+        matches!(self.format(), WeightFormat::Quantised(_))
     }
 
     /// What was made of it for GPUs.

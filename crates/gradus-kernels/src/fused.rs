@@ -18,6 +18,8 @@ use burn::backend::{
     ExtensionType, Flex, backend_extension,
 };
 use burn::tensor::{DType, Device, Tensor, TensorData};
+#[cfg(feature = "gpu")]
+use burn_cubecl::tensor::CubeTensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
@@ -144,6 +146,20 @@ impl OpHandle {
     }
 }
 
+/// An operation that changes a parameter and its two moments in place, where nobody else holds them.
+pub(crate) trait Update: Debug + Send + Sync + 'static {
+    /// Changes the three tensors on the CPU.
+    fn on_cpu(&self, tensors: &mut [Dense; 3], gradient: &Dense);
+
+    /// The same three tensors on a GPU, changed.
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self, tensors: [CubeTensor; 3], gradient: CubeTensor) -> [CubeTensor; 3];
+}
+
+/// A shared [`Update`].
+#[derive(Debug, Clone)]
+pub struct UpdateHandle(Arc<dyn Update>);
+
 /// How many inputs an operation has that has more than four; empty tensors fill the rest.
 pub(crate) const MANY: usize = 32;
 
@@ -230,13 +246,13 @@ pub trait FusedBackend: Backend {
     /// Runs `op` on `inputs`, recording it where gradients are tracked.
     fn fused(#[extension_type] inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self>;
 
-    /// Runs one AdamW step in place where the buffers are not shared; see [`crate::adamw`].
-    fn fused_adamw(
+    /// Runs `update` on a parameter and its two moments, in place where the buffers are not shared.
+    fn fused_update(
         parameter: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
         first_moment: FloatTensor<Self>,
         second_moment: FloatTensor<Self>,
-        step: crate::AdamWStep,
+        gradient: FloatTensor<Self>,
+        update: UpdateHandle,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
@@ -245,17 +261,16 @@ impl FusedBackend for Flex {
         Self::forward(&op, inputs.into_vec()).0
     }
 
-    fn fused_adamw(
+    fn fused_update(
         parameter: FlexTensor,
-        gradient: FlexTensor,
         first_moment: FlexTensor,
         second_moment: FlexTensor,
-        step: crate::AdamWStep,
+        gradient: FlexTensor,
+        update: UpdateHandle,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let [mut parameter, mut first, mut second] = [parameter, first_moment, second_moment].map(Dense::from_flex);
-        let gradient = Dense::from_flex(gradient);
-        crate::adamw::update(parameter.values_mut(), gradient.values(), first.values_mut(), second.values_mut(), &step);
-        (parameter.0, first.0, second.0)
+        let mut tensors = [parameter, first_moment, second_moment].map(Dense::from_flex);
+        update.0.on_cpu(&mut tensors, &Dense::from_flex(gradient));
+        tensors.map(|tensor| tensor.0).into()
     }
 }
 
@@ -291,21 +306,21 @@ mod on_gpu {
     use burn_cubecl::kernel::into_contiguous;
     use burn_cubecl::tensor::CubeTensor;
 
-    use super::{FusedBackend, HostBackend, Inputs, OpHandle};
+    use super::{FusedBackend, HostBackend, Inputs, OpHandle, UpdateHandle};
 
     impl FusedBackend for CubeBackend {
         fn fused(inputs: Inputs<Self>, op: OpHandle) -> CubeTensor {
             Self::forward(&op, inputs.into_vec()).0
         }
 
-        fn fused_adamw(
+        fn fused_update(
             parameter: CubeTensor,
-            gradient: CubeTensor,
             first_moment: CubeTensor,
             second_moment: CubeTensor,
-            step: crate::AdamWStep,
+            gradient: CubeTensor,
+            update: UpdateHandle,
         ) -> (CubeTensor, CubeTensor, CubeTensor) {
-            crate::gpu::adamw::update([parameter, first_moment, second_moment], gradient, &step).into()
+            update.0.on_gpu([parameter, first_moment, second_moment], gradient).into()
         }
     }
 
@@ -336,12 +351,12 @@ impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Auto
         }
     }
 
-    fn fused_adamw(
+    fn fused_update(
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: crate::AdamWStep,
+        _: UpdateHandle,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         unreachable!("the optimiser works on tensors without autodiff")
     }
@@ -437,6 +452,22 @@ pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) ->
 #[cfg(feature = "gpu")]
 pub(crate) fn apply_on_gpu<const R: usize>(op: impl crate::gpu::GpuOp, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     run(Passes::Gpu(Arc::new(op)), inputs)
+}
+
+/// Applies `update` to a parameter and its two moments, none of them tracked by autodiff.
+pub(crate) fn apply_update<const R: usize>(
+    [parameter, first, second]: [Tensor<R>; 3],
+    gradient: Tensor<R>,
+    update: impl Update,
+) -> [Tensor<R>; 3] {
+    let (parameter, first, second) = <Dispatch as FusedBackend>::fused_update(
+        parameter.into_dispatch(),
+        first.into_dispatch(),
+        second.into_dispatch(),
+        gradient.into_dispatch(),
+        UpdateHandle(Arc::new(update)),
+    );
+    [parameter, first, second].map(Tensor::from_dispatch)
 }
 
 fn run<const R: usize>(passes: Passes, inputs: Vec<DispatchTensor>) -> Tensor<R> {

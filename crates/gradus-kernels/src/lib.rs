@@ -61,7 +61,7 @@ pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
-pub use gpu::offline::{Source as CudaSource, cuda_sources};
+pub use gpu::{cuda_sources, offline::Source as CudaSource};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};
 pub use linear::{Layout, linear};

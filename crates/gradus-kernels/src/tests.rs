@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
+use crate::fused::{Dense, Update};
 use crate::simd::testing::every_level;
 use crate::{
     Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, PositionBias,
@@ -198,12 +199,12 @@ fn every_instruction_set_gives_the_same_step() {
     let results = every_level(|| {
         let mut state = [1, 2, 3].map(|seed| values(1001, seed));
         state[2].iter_mut().for_each(|v| *v = v.abs());
-        let [parameter, first, second] = &mut state;
-        let (betas, gradient) = ((0.9, 0.999), values(1001, 4));
+        let mut state = state.map(|values| Dense::new(values, &[1001]));
+        let (betas, gradient) = ((0.9, 0.999), Dense::new(values(1001, 4), &[1001]));
         let step =
             AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: 3, gradient_scale: 0.5 };
-        crate::adamw::update(parameter, &gradient, first, second, &step);
-        state
+        step.on_cpu(&mut state, &gradient);
+        state.map(|tensor| tensor.values().to_vec())
     });
     assert!(results.iter().all(|(_, state)| *state == results[0].1));
 }

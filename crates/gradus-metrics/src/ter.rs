@@ -3,30 +3,16 @@
 //! Snover et al. 2006, <https://aclanthology.org/2006.amta-papers.25>. The value is sacreBLEU's divided by 100: edits per
 //! word of the references; less is better. Checked against `sacrebleu` 2.6.
 
+mod options;
 mod shifts;
 mod words;
 
-use serde::{Deserialize, Serialize};
+pub use options::TerOptions;
 
 use crate::characters::{is_space, split};
 use crate::ngrams::Words;
 use crate::references::each;
 use crate::{Measure, Metric, Row, RowError};
-
-/// Options of [`Ter`], by sacreBLEU's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct TerOptions {
-    /// Split punctuation from words.
-    pub normalized: bool,
-    /// Leave punctuation out.
-    pub no_punct: bool,
-    /// Also of Asian scripts; with `normalized`, their characters are words.
-    pub asian_support: bool,
-    /// Tell upper case from lower.
-    pub case_sensitive: bool,
-}
 
 /// Edits (insertions, deletions, substitutions, shifts of runs of words) to the nearest reference, divided by the mean length of
 /// the references.

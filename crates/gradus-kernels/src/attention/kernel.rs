@@ -6,6 +6,7 @@ use super::bias::{DistanceBias, PositionBuckets, add};
 use super::block::Block;
 use super::pieces::{Blocks, Piece, pieces, side_by_side};
 use super::stretches::{Stretch, Stretches};
+use super::unit::Unit;
 use super::{AttentionDropout, AttentionShape};
 use crate::fused::{Dense, Op};
 use crate::product::{Mat, Precision, Product};
@@ -22,32 +23,6 @@ pub(super) struct Attention {
     /// Of the bias, where there is one.
     buckets: Option<PositionBuckets>,
     dropout: Option<AttentionDropout>,
-}
-
-/// One stretch of keys and one key/value head: the unit of parallel work.
-#[derive(Clone, Copy)]
-pub(super) struct Unit<'a> {
-    pub stretch: &'a Stretch,
-    pub kv_head: usize,
-}
-
-impl<'a> Unit<'a> {
-    /// What one query head of the unit computes, block by block.
-    fn blocks(self, group: usize) -> impl Iterator<Item = (usize, Block<'a>)> {
-        self.stretch
-            .readers
-            .iter()
-            .flat_map(move |reader| (0..group).flat_map(move |g| Block::all(reader).map(move |block| (g, block))))
-    }
-
-    /// Scores that a block has at most.
-    fn block_size(self) -> usize {
-        self.blocks(1).map(|(_, block)| block.queries.len() * block.keys).max().unwrap_or(0)
-    }
-
-    fn keys(self) -> usize {
-        self.stretch.keys.len()
-    }
 }
 
 /// Queries, keys or values inside a row-major tensor: head `h` of row `n` starts at `n · stride + offset + h · dim`.

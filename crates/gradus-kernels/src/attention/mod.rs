@@ -19,9 +19,11 @@ mod mask;
 mod parity;
 mod pieces;
 pub(crate) mod reference;
+mod shape;
 mod stretches;
 #[cfg(test)]
 mod tests;
+mod unit;
 
 use burn::tensor::Tensor;
 
@@ -31,6 +33,7 @@ pub use disentangled::{Relative, attention_disentangled};
 pub use dropout::{AttentionDropout, mix};
 use kernel::Attention;
 pub use mask::Mask;
+pub use shape::AttentionShape;
 use stretches::Stretches;
 
 use crate::embedding::embedding;
@@ -38,35 +41,6 @@ use crate::fused::{apply, is_cpu};
 #[cfg(feature = "gpu")]
 use crate::gpu::attention::Batch;
 use crate::segments::{CrossSegments, Segments};
-
-/// The shape of an attention layer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
-    /// Query heads, H.
-    pub heads: usize,
-    /// Key and value heads; divides `heads`.
-    pub kv_heads: usize,
-    /// Width of one head.
-    pub head_dim: usize,
-    /// α, what scores are multiplied by.
-    pub scale: f32,
-    /// Where scores are softly capped, before they are masked ([`softcap`](crate::softcap)).
-    pub cap: Option<f32>,
-    /// Which keys a query sees.
-    pub mask: Mask,
-}
-
-impl AttentionShape {
-    /// Widths of queries, keys and values.
-    pub(crate) fn widths(&self) -> [usize; 3] {
-        [self.heads, self.kv_heads, self.kv_heads].map(|heads| heads * self.head_dim)
-    }
-
-    /// Query heads per key/value head.
-    pub(crate) fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
 
 /// Attention of packed sequences.
 ///

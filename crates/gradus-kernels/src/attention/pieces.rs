@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::kernel::Unit;
 use super::stretches::Stretch;
+use super::unit::Unit;
 use crate::fused::Dense;
 use crate::parts::{one_in_parts, part_of};
 

@@ -5,7 +5,6 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{UNITS, arg, elements, grid_of_units};
-use crate::AdamWStep;
 use crate::adamw::Rates;
 
 #[cube(launch)]
@@ -36,12 +35,12 @@ fn adamw(
 }
 
 /// Updates a parameter and its moments, in place where nobody else holds them.
-pub(crate) fn update(tensors: [CubeTensor; 3], gradient: CubeTensor, step: &AdamWStep) -> [CubeTensor; 3] {
+pub(crate) fn update(tensors: [CubeTensor; 3], gradient: CubeTensor, rates: &Rates) -> [CubeTensor; 3] {
     let own = |tensor: CubeTensor| {
         let tensor = into_contiguous(tensor);
         if tensor.can_mut() { tensor } else { tensor.copy() }
     };
-    let (tensors, gradient, rates) = (tensors.map(own), into_contiguous(gradient), Rates::new(step));
+    let (tensors, gradient) = (tensors.map(own), into_contiguous(gradient));
     let [parameter, first, second] = &tensors;
     if elements(parameter) > 0 {
         adamw::launch(

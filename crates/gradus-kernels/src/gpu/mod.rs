@@ -8,6 +8,7 @@ pub(crate) mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
 pub(crate) mod embedding;
+mod frozen;
 pub(crate) mod logprobs;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
@@ -28,6 +29,27 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::table::Table;
+
+/// Every kernel, with the sizes and in the types that it is compiled for.
+///
+/// # Panics
+/// When one cannot be written in CUDA C++.
+#[cfg(feature = "cuda")]
+pub fn cuda_sources() -> Vec<offline::Source> {
+    let kernels = offline::Offline::new();
+    let modules = [
+        activation::offline,
+        adamw::offline,
+        attention::offline,
+        embedding::offline,
+        logprobs::offline,
+        norm::offline,
+        quantised::offline,
+        rope::offline,
+        sums::offline,
+    ];
+    modules.into_iter().flat_map(|sources| sources(&kernels)).collect()
+}
 
 /// The passes of an operation over contiguous tensors of a GPU.
 pub(crate) trait GpuOp: Debug + Send + Sync + 'static {

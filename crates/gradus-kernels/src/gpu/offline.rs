@@ -1,8 +1,7 @@
-//! Every kernel as CUDA C++, without a GPU: what NVRTC is given at run time.
+//! Kernels as CUDA C++, without a GPU: what NVRTC is given at run time.
 
 use std::sync::Arc;
 
-use super::{activation, adamw, attention, embedding, logprobs, norm, quantised, rope, sums};
 use cubecl::cuda::{CudaCompilationOptions, CudaCompiler};
 use cubecl::ir::features::Features;
 use cubecl::ir::nvidia::SmArch;
@@ -29,7 +28,7 @@ pub struct Source {
 }
 
 impl Offline {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let hardware = HardwareProperties {
             load_width: 128,
             vector_register_count: None,
@@ -85,24 +84,4 @@ impl Offline {
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}, {dtype}: {error}"));
         Source { name: format!("{name}, {dtype}"), text: compiled.to_string() }
     }
-}
-
-/// Every kernel, with the sizes and in the types that it is compiled for.
-///
-/// # Panics
-/// When one cannot be written in CUDA C++.
-pub fn cuda_sources() -> Vec<Source> {
-    let offline = Offline::new();
-    let modules = [
-        activation::offline,
-        adamw::offline,
-        attention::offline,
-        embedding::offline,
-        logprobs::offline,
-        norm::offline,
-        quantised::offline,
-        rope::offline,
-        sums::offline,
-    ];
-    modules.into_iter().flat_map(|sources| sources(&offline)).collect()
 }

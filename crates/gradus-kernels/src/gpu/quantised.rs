@@ -1,20 +1,17 @@
 //! Weights in 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
-//! [`crate::quantised`] and [`crate::frozen`].
+//! [`crate::quantised`].
 
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::sums::column_sums;
-use super::{GpuOp, UNITS, Words, arg, elements, grid_of_units};
-use crate::frozen::{FrozenLinear, FrozenWeight};
-use crate::product::WeightFormat;
+use super::{UNITS, Words, arg, elements, grid_of_units};
 use crate::quantised::{BLOCK, Quantised};
+use crate::table::OnDevices;
 
 /// One unit a number: `scales` has one number for each `of_scale`, and `map` says what codes stand for.
 #[cube(launch)]
@@ -122,54 +119,22 @@ impl Packed {
     }
 }
 
-/// The numbers of a quantised weight, `[out, in]`; its codes are copied to the device once.
-fn expanded(weight: &FrozenWeight, device: &CubeDevice) -> CubeTensor {
+/// The numbers of a quantised weight, `[out, in]`. Its codes are copied to the device once, into `copies`.
+pub(super) fn expanded(weight: impl FnOnce() -> Quantised, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
     let client = device.client();
-    let packed = weight.on_devices().get(device, || {
-        let weight = weight.quantised().expect("only quantised weights are expanded on a device");
-        Packed::new(&client, &weight)
-    });
-    packed.expanded(&client, device)
+    copies.get(device, || Packed::new(&client, &weight())).expanded(&client, device)
 }
 
-/// [`expanded`] as a tensor, `[in, out]`; none if the weight is not quantised, or `device` is no GPU with kernels.
-pub(crate) fn dense(weight: &FrozenWeight, device: &burn::tensor::Device) -> Option<Tensor<2>> {
-    let gpu = crate::fused::gpu(device).filter(|_| is_quantised(weight))?;
-    let kind = DispatchTensorKind::Cube(BackendTensor::Float(expanded(weight, &gpu)));
+/// [`expanded`] as a tensor, `[in, out]`; none if `device` is no GPU with kernels.
+pub(crate) fn dense(
+    weight: impl FnOnce() -> Quantised,
+    copies: &OnDevices,
+    device: &burn::tensor::Device,
+) -> Option<Tensor<2>> {
+    let kind = DispatchTensorKind::Cube(BackendTensor::Float(expanded(weight, copies, &crate::fused::gpu(device)?)));
     let autodiff = Tensor::<1>::empty([0], &device.clone().inner()).into_dispatch().autodiff;
     let values = Tensor::<2>::from_dispatch(DispatchTensor { kind, autodiff }).transpose();
     Some(if device.is_autodiff() { values.autodiff() } else { values })
-}
-
-fn is_quantised(weight: &FrozenWeight) -> bool {
-    matches!(weight.format(), WeightFormat::Quantised(_))
-}
-
-impl GpuOp for FrozenLinear {
-    fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
-        dtype == DType::F32 && is_quantised(&self.0)
-    }
-
-    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
-        let weight = expanded(&self.0, &inputs[0].device);
-        let y = CubeBackend::float_matmul(inputs[0].clone(), CubeBackend::float_transpose(weight));
-        let y = match inputs.into_iter().nth(1) {
-            None => y,
-            Some(bias) => {
-                let n = elements(&bias);
-                let CubeTensor { client, device, handle, dtype, .. } = bias;
-                let row = CubeTensor::new_contiguous(client, device, Shape::from(vec![1, n]), handle, dtype);
-                CubeBackend::float_add(y, row)
-            }
-        };
-        (y, Vec::new())
-    }
-
-    fn backward(&self, _: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
-        let grad_x = needed[0].then(|| CubeBackend::float_matmul(grad.clone(), expanded(&self.0, &grad.device)));
-        let grad_bias = needed.get(1).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
-        std::iter::once(grad_x).chain(grad_bias).collect()
-    }
 }
 
 #[cfg(feature = "cuda")]

@@ -8,6 +8,7 @@
 //! A result is the sum over the inner dimension in one fixed order, whatever the number of rows, the tile or the
 //! threads: a token gets the same bits alone, in a batch, in training and in sampling.
 
+mod codes;
 mod expand;
 mod format;
 mod pack;

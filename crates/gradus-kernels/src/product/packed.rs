@@ -10,33 +10,9 @@ use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
 use super::{
     ALONE_WORDS, Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, Side, Task, Threads, Words,
 };
-use super::{expand, fresh, pack, shares, with_scratch};
+use super::{codes, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
-
-impl WeightFormat {
-    /// How the lines of a panel are held; none where they are expanded.
-    fn lines(self) -> Option<Lines> {
-        match self {
-            Self::Float(precision) => Some(precision.into()),
-            Self::Quantised(Quantisation::Int8) => Some(Lines::Int8),
-            Self::Quantised(Quantisation::Nf4) => None,
-        }
-    }
-
-    /// How operands of products are held.
-    pub(super) fn operand(self) -> Precision {
-        self.lines().map_or(Precision::F32, Lines::operand)
-    }
-
-    /// Words of a panel with `rows` rows.
-    pub(super) fn panel_words(self, rows: usize) -> usize {
-        match self.lines() {
-            Some(lines) => rows.div_ceil(lines.operand().per_word()) * lines.width(),
-            None => rows.div_ceil(expand::CODES) * COLUMNS,
-        }
-    }
-}
 
 /// The right-hand matrix of a product, packed once for many. Clones share it.
 #[derive(Debug, Clone)]
@@ -115,7 +91,7 @@ impl PackedMatrix {
 
     fn from_int8(weight: &Int8) -> Self {
         let [columns, rows] = weight.shape();
-        let words = expand::pack_bytes(weight.codes(), rows, columns);
+        let words = codes::pack_bytes(weight.codes(), rows, columns);
         let mut absmax = weight.absmax().to_vec();
         absmax.resize(columns.next_multiple_of(COLUMNS), 0.0);
         Self::of([rows, columns], WeightFormat::INT8, words, Scaling::columns(absmax))
@@ -123,7 +99,7 @@ impl PackedMatrix {
 
     fn from_nf4(weight: Nf4) -> Self {
         let [columns, rows] = weight.shape();
-        let words = expand::pack_codes(weight.codes(), rows, columns);
+        let words = codes::pack_codes(weight.codes(), rows, columns);
         let (_, map, absmax) = weight.into_parts();
         Self::of([rows, columns], WeightFormat::NF4, words, Scaling::Blocks { map, absmax })
     }
@@ -134,12 +110,12 @@ impl PackedMatrix {
         match &*self.scaling {
             Scaling::None => None,
             Scaling::Columns { absmax, .. } => {
-                let codes = expand::unpack_bytes(&self.words, self.rows, self.columns);
+                let codes = codes::unpack_bytes(&self.words, self.rows, self.columns);
                 let weight = Int8::new(shape, codes, absmax[..self.columns].to_vec());
                 Some(Quantised::Int8(weight.expect("sizes that were checked")))
             }
             Scaling::Blocks { map, absmax } => {
-                let codes = expand::unpack_codes(&self.words, self.rows, self.columns);
+                let codes = codes::unpack_codes(&self.words, self.rows, self.columns);
                 let weight = Nf4::new(shape, codes, *map, absmax.clone());
                 Some(Quantised::Nf4(weight.expect("sizes that were checked")))
             }

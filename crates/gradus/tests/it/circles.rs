@@ -6,12 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layering::{LIBRARIES, Source, sources};
 
 /// The circles that are left, by the crate and the files, with the reason.
-const KNOWN: &[(&str, &[&str], &str)] = &[
-    ("gradus-kernels", &["adamw", "fused"], "the step of AdamW is one of the operations, and is recorded as they are"),
-    ("gradus-kernels", &["product/expand", "product/packed"], "a packed matrix expands its own codes"),
-    ("gradus-kernels", &["attention/kernel", "attention/pieces"], "a piece is a unit of work of the kernel"),
-    ("gradus-metrics", &["ter", "ter/words"], "the words of TER are prepared by its options"),
-];
+const KNOWN: &[(&str, &[&str], &str)] = &[];
 
 /// A path in code, such as `super::a::B`, in parts.
 type Path = Vec<String>;

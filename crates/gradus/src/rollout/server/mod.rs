@@ -8,6 +8,7 @@ mod client;
 mod forms;
 mod http;
 mod score;
+mod scorer;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -24,7 +25,8 @@ use tempfile::TempDir;
 
 use client::{Client, Weights};
 use forms::{Completed, Question};
-pub use score::{Passage, Scorer, TokenScore};
+pub use score::{Passage, TokenScore};
+pub use scorer::Scorer;
 
 use turns::RemoteDrawer;
 

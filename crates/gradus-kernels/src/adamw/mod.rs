@@ -4,29 +4,17 @@
 //! `θ ← θ(1 − λη) − η · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)`.
 //! Loshchilov & Hutter 2019, <https://arxiv.org/abs/1711.05101>; the order of operations is PyTorch's.
 
-use burn::backend::Dispatch;
+mod step;
+
 use burn::tensor::Tensor;
+#[cfg(feature = "gpu")]
+use burn_cubecl::tensor::CubeTensor;
 use rayon::prelude::*;
+pub use step::AdamWStep;
+pub(crate) use step::Rates;
 
-use crate::fused::{FusedBackend, is_cpu};
+use crate::fused::{Dense, Update, apply_update, is_cpu};
 use crate::simd::simd;
-
-/// The numbers of one AdamW step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamWStep {
-    /// η, the learning rate.
-    pub learning_rate: f64,
-    /// (β₁, β₂), the decay rates of the moments.
-    pub betas: (f64, f64),
-    /// ε, added to the root.
-    pub epsilon: f64,
-    /// λ, decoupled weight decay.
-    pub weight_decay: f64,
-    /// t, counted from 1.
-    pub step: u64,
-    /// What the gradient is multiplied by first: gradient clipping without a pass of its own.
-    pub gradient_scale: f64,
-}
 
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
@@ -44,14 +32,26 @@ pub fn adamw<const R: usize>(
     if !has_kernel(&parameter) {
         return reference(parameter, gradient, first_moment, second_moment, step);
     }
-    let (parameter, first, second) = <Dispatch as FusedBackend>::fused_adamw(
-        parameter.into_dispatch(),
-        gradient.into_dispatch(),
-        first_moment.into_dispatch(),
-        second_moment.into_dispatch(),
-        step,
-    );
-    (Tensor::from_dispatch(parameter), Tensor::from_dispatch(first), Tensor::from_dispatch(second))
+    apply_update([parameter, first_moment, second_moment], gradient, step).into()
+}
+
+impl Update for AdamWStep {
+    fn on_cpu(&self, [parameter, first, second]: &mut [Dense; 3], gradient: &Dense) {
+        let rates = Rates::new(self);
+        parameter
+            .values_mut()
+            .par_chunks_mut(CHUNK)
+            .zip(gradient.values().par_chunks(CHUNK))
+            .zip(first.values_mut().par_chunks_mut(CHUNK).zip(second.values_mut().par_chunks_mut(CHUNK)))
+            .for_each(|((parameter, gradient), (first, second))| {
+                update_chunk(parameter, gradient, first, second, rates);
+            });
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self, tensors: [CubeTensor; 3], gradient: CubeTensor) -> [CubeTensor; 3] {
+        crate::gpu::adamw::update(tensors, gradient, &Rates::new(self))
+    }
 }
 
 /// Whether the device updates in one pass.
@@ -80,49 +80,6 @@ pub fn reference<const R: usize>(
     let root = (second.clone() / correction(beta2)).sqrt() + step.epsilon;
     let update = first.clone() / correction(beta1) / root * step.learning_rate;
     (parameter * (1.0 - step.weight_decay * step.learning_rate) - update, first, second)
-}
-
-/// The pass over host slices.
-pub(crate) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], step: &AdamWStep) {
-    let rates = Rates::new(step);
-    parameter
-        .par_chunks_mut(CHUNK)
-        .zip(gradient.par_chunks(CHUNK))
-        .zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)))
-        .for_each(|((parameter, gradient), (first, second))| {
-            update_chunk(parameter, gradient, first, second, rates);
-        });
-}
-
-/// The step's numbers in single precision.
-#[derive(Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) beta1: f32,
-    pub(crate) beta2: f32,
-    pub(crate) rest1: f32,
-    pub(crate) rest2: f32,
-    pub(crate) step_size: f32,
-    pub(crate) root_correction: f32,
-    pub(crate) keep: f32,
-    pub(crate) epsilon: f32,
-    pub(crate) scale: f32,
-}
-
-impl Rates {
-    pub(crate) fn new(step: &AdamWStep) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powi(step.step as i32);
-        Self {
-            beta1: step.betas.0 as f32,
-            beta2: step.betas.1 as f32,
-            rest1: (1.0 - step.betas.0) as f32,
-            rest2: (1.0 - step.betas.1) as f32,
-            step_size: (step.learning_rate / correction(step.betas.0)) as f32,
-            root_correction: (1.0 / correction(step.betas.1).sqrt()) as f32,
-            keep: (1.0 - step.weight_decay * step.learning_rate) as f32,
-            epsilon: step.epsilon as f32,
-            scale: step.gradient_scale as f32,
-        }
-    }
 }
 
 simd! {

@@ -8,10 +8,14 @@
 //! again backward, where the last chunks are still there. Sums over the vocabulary are in f32, over values shifted by
 //! their block's maximum; blocks have one size, so a row's numbers do not depend on how many rows there are.
 
+mod chunk;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
+use chunk::BLOCK;
+pub(crate) use chunk::{Chunk, ROWS};
 use rayon::prelude::*;
 
 use crate::frozen::FrozenWeight;
@@ -19,7 +23,7 @@ use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::linear::{Layout, linear};
 use crate::low_rank::{low_rank, mat};
 use crate::parts::zeros;
-use crate::product::{COLUMNS_UNIT, Columns, Mat, Precision, Product};
+use crate::product::{Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
 use crate::softcap::{self, cap_in_place, slope, softcap};
 
@@ -128,11 +132,6 @@ pub fn logits_held(m: usize, v: usize, recorded: Option<Precision>) -> usize {
     largest(&chunks).max(kept)
 }
 
-/// Rows of the stacked result.
-pub(crate) const ROWS: usize = 5;
-
-/// Logits held at a time: 16 Mi values, 64 MiB.
-const CHUNK_VALUES: usize = 16 << 20;
 /// Chunks that the forward pass leaves for the backward pass, which computes the others again: in f32 one of GPT-2's is a
 /// fortieth of the step, in bf16 less, and memory counts for more.
 const fn kept(precision: Precision) -> usize {
@@ -141,11 +140,6 @@ const fn kept(precision: Precision) -> usize {
         Precision::Bf16 => 1,
     }
 }
-/// Rows taken together at most.
-const CHUNK_ROWS: usize = 4096;
-/// Tokens of the vocabulary over which sums are taken on their own; chunks hold whole blocks.
-const BLOCK: usize = 2048;
-const _: () = assert!(BLOCK.is_multiple_of(COLUMNS_UNIT) && CHUNK_ROWS * BLOCK <= CHUNK_VALUES);
 
 /// Logprobs of `targets_m` under `head` at `temperature`, given hidden states `hidden_md`.
 ///
@@ -250,35 +244,6 @@ struct HeadLogprobs {
     kept: usize,
     /// They, in order; the backward pass takes them, and the memory.
     last_chunks: Mutex<Vec<Vec<f32>>>,
-}
-
-/// Some tokens of the vocabulary for some rows.
-#[derive(Debug, Clone)]
-pub(crate) struct Chunk {
-    pub(crate) rows: Range<usize>,
-    pub(crate) tokens: Range<usize>,
-}
-
-impl Chunk {
-    /// All chunks of `m` rows of `v` logits.
-    pub(crate) fn all(m: usize, v: usize) -> Vec<Self> {
-        let parts = |total: usize, each: usize| (0..total).step_by(each).map(move |at| at..(at + each).min(total));
-        let of_rows = |rows: Range<usize>| {
-            let width = (CHUNK_VALUES / rows.len() / BLOCK * BLOCK).max(BLOCK);
-            parts(v, width).map(move |tokens| Self { rows: rows.clone(), tokens })
-        };
-        parts(m, CHUNK_ROWS).flat_map(of_rows).collect()
-    }
-
-    fn values(&self) -> usize {
-        self.rows.len() * self.tokens.len()
-    }
-
-    /// Where the target of each row lies in the chunk, if it does.
-    fn place(&self, target: u32) -> Option<usize> {
-        let target = target as usize;
-        self.tokens.contains(&target).then(|| target - self.tokens.start)
-    }
 }
 
 /// What a block of one row's logits over τ adds up to: `m = max z`, `Σ eˢ`, `Σ eˢ·s` and `Σ s` with `s = z − m`.
@@ -586,6 +551,7 @@ impl Op for HeadLogprobs {
 
 #[cfg(test)]
 mod tests {
+    use super::chunk::CHUNK_ROWS;
     use super::*;
     use crate::fused::testing::{assert_close, check, host, leaf};
 
