@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use gradus::config::{FlagKind, FlagSpec, MethodConfig};
-use gradus::data::{LoadOptions, recognise};
+use gradus::data::{LoadOptions, Need, recognise};
 use gradus::method::Preset;
 use gradus::runs::Settings;
 use serde_json::Value;
@@ -17,44 +17,46 @@ use crate::html::Html;
 use crate::runs::{Asked, address, first};
 use crate::store::sessions::Session;
 
-/// What somebody has, and the methods that use it: the method and what it makes of it.
-struct Goal {
-    title: &'static str,
-    words: &'static str,
-    ways: &'static [(&'static str, &'static str)],
+/// What somebody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Demonstrations,
+    Preferences,
+    Reward,
+    Labels,
+    Teacher,
 }
 
-const GOALS: [Goal; 5] = [
-    Goal {
-        title: "I have demonstrations",
-        words: "Texts, conversations or completions that the model should learn to write.",
-        ways: &[("sft", "Fine-tune a model on them")],
-    },
-    Goal {
-        title: "I have preferences",
-        words: "Pairs of answers, of which one is better.",
-        ways: &[("dpo", "Train a model on them directly"), ("reward", "Train a reward model, to be used later")],
-    },
-    Goal {
-        title: "I have prompts and a reward",
-        words: "The model answers, and a reward model or a rule scores its answers.",
-        ways: &[
-            ("grpo", "Compare several answers to each prompt"),
-            ("ppo", "Learn with a critic"),
-            ("rloo", "Compare several answers, without clipping"),
-        ],
-    },
-    Goal {
-        title: "I have labels",
-        words: "Texts or words with labels, such as marks of annotators.",
-        ways: &[("classify", "Train a classifier")],
-    },
-    Goal {
-        title: "I have a better model",
-        words: "A smaller model should learn from a larger one.",
-        ways: &[("distill", "Learn its probabilities")],
-    },
-];
+impl Goal {
+    const ALL: [Self; 5] = [Self::Demonstrations, Self::Preferences, Self::Reward, Self::Labels, Self::Teacher];
+
+    /// What a method needs.
+    fn of(method: &MethodConfig) -> Self {
+        let rules = method.method();
+        match rules.need() {
+            _ if rules.compares_logits() => Self::Teacher,
+            _ if method.is_online() => Self::Reward,
+            Need::Preference | Need::Unpaired => Self::Preferences,
+            Need::Columns => Self::Labels,
+            Need::Any | Need::Sft | Need::Prompt | Need::Score => Self::Demonstrations,
+        }
+    }
+
+    /// Its title, and what it means.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Demonstrations => {
+                ("I have demonstrations", "Texts, conversations or completions that the model should learn to write.")
+            }
+            Self::Preferences => ("I have preferences", "Pairs of answers, of which one is better."),
+            Self::Reward => {
+                ("I have prompts and a reward", "The model answers, and a reward model or a rule scores its answers.")
+            }
+            Self::Labels => ("I have labels", "Texts or words with labels, such as marks of annotators."),
+            Self::Teacher => ("I have a better model", "A smaller model should learn from a larger one."),
+        }
+    }
+}
 
 /// The fields that are seen at once, of those that a method has.
 const OFFLINE: [&str; 10] = [
@@ -87,20 +89,15 @@ const SEEN: usize = 8;
 /// The most bytes of a first row that is looked at.
 const ROW_BYTES: u64 = 1 << 16;
 
-/// What one has, and all methods.
+/// What one has, and the methods that use it.
 pub fn goals(all: &[MethodConfig]) -> Html {
-    let way = |(method, words): &(&'static str, &'static str)| html!["<li><a href=\"/runs/new?method=" (*method) "\">" (*words) "</a> <span class=\"soft small\">" (*method) "</span></li>\n"];
-    let goal = |goal: &Goal| {
-        html![
-            "<section class=\"goal\"><h2>" (goal.title) "</h2>\n<p>" (goal.words) "</p>\n<ul>\n" (goal.ways.iter().map(way).collect::<Vec<_>>())
-            "</ul></section>\n"
-        ]
+    let way = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <span class=\"small\">" (method.method().about()) "</span></li>\n"];
+    let goal = |goal: Goal| {
+        let (title, words) = goal.words();
+        let ways: Vec<Html> = all.iter().filter(|method| Goal::of(method) == goal).map(way).collect();
+        html!["<section class=\"goal\"><h2>" (title) "</h2>\n<p class=\"soft\">" (words) "</p>\n<ul>\n" (ways) "</ul></section>\n"]
     };
-    let row = |method: &MethodConfig| html!["<li><a href=\"/runs/new?method=" (method.name()) "\">" (method.name()) "</a> <small class=\"soft\">" (method.method().about()) "</small></li>\n"];
-    html![
-        "<p class=\"lead\">What do you have?</p>\n<div class=\"cards\">\n" (GOALS.iter().map(goal).collect::<Vec<_>>()) "</div>\n"
-        "<details><summary>All " (all.len()) " methods</summary>\n<ul class=\"list\">\n" (all.iter().map(row).collect::<Vec<_>>()) "</ul>\n</details>\n"
-    ]
+    html!["<p class=\"lead\">What do you have?</p>\n<div class=\"cards\">\n" (Goal::ALL.map(goal).to_vec()) "</div>\n"]
 }
 
 /// Values for a form that is still empty: the first model, and the first file whose rows the method can use.
@@ -354,9 +351,12 @@ mod tests {
 
     #[test]
     fn goals_lead_to_methods_and_six_to_eight_fields_are_seen() {
-        for (name, _) in GOALS.iter().flat_map(|goal| goal.ways) {
-            assert!(MethodConfig::named(name).is_some(), "{name}");
+        for goal in Goal::ALL {
+            assert!(MethodConfig::all().iter().any(|method| Goal::of(method) == goal), "{goal:?} has no method");
         }
+        let of = |name: &str| Goal::of(&method(name));
+        assert_eq!([of("sft"), of("dpo"), of("reward")], [Goal::Demonstrations, Goal::Preferences, Goal::Preferences]);
+        assert_eq!([of("grpo"), of("classify"), of("distill")], [Goal::Reward, Goal::Labels, Goal::Teacher]);
         let names: Vec<&str> = OFFLINE.iter().chain(&ONLINE).copied().collect();
         for of in MethodConfig::all() {
             let known = fields(of.name());
