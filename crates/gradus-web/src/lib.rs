@@ -12,6 +12,7 @@ mod annotate;
 mod app;
 mod assets;
 mod chat;
+mod components;
 mod connections;
 mod desk;
 mod events;
@@ -25,7 +26,7 @@ mod middleware;
 mod models;
 mod openai;
 mod page;
-mod parts;
+
 mod passing;
 mod ranking;
 mod rich;
