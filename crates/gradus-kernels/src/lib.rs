@@ -46,6 +46,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod token_logprobs;
+mod watch;
 
 pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
@@ -77,3 +78,4 @@ pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};
+pub use watch::{Place, can_watch, watched};
