@@ -410,9 +410,12 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
     let path = is_path.then(|| format!("options name paths, as in `--model {given}` or `--data {given}`"));
     let method = command.filter(|name| MethodConfig::named(name).is_some());
     let columns = (given == "--column").then(|| {
-        "rename the columns in a file of their own: `gradus data convert FILE --column prompt=YOURS --output NEW`".to_owned()
+        "rename the columns in a file of their own: `gradus data convert FILE --column prompt=YOURS --output NEW`"
+            .to_owned()
     });
-    if let Some(hint) = path.or(columns).or_else(|| translate(&given, method, Spelling::Flag)) {
+    if let Some(hint) =
+        path.or(columns).or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))
+    {
         error.remove(ContextKind::SuggestedArg);
         // The usage is that of what clap suggested.
         error.remove(ContextKind::Usage);

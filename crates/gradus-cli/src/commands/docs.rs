@@ -124,7 +124,9 @@ fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
     let error = gradus::Error::input(format!("there is no page `{name}`"));
     Err(match nearest(wanted, PAGES.iter().map(|(name, _)| *name)) {
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-        None => error.with_hint(format!("`gradus docs` lists the pages; `gradus docs --search \"{name}\"` searches them")),
+        None => {
+            error.with_hint(format!("`gradus docs` lists the pages; `gradus docs --search \"{name}\"` searches them"))
+        }
     }
     .into())
 }
@@ -182,7 +184,8 @@ mod tests {
         let error = page("confg").expect_err("no such page");
         let hint = error.downcast_ref::<gradus::Error>().and_then(gradus::Error::hint);
         assert_eq!(hint, Some("did you mean `config`?"));
-        let found: Vec<_> = lines("a", "One\nTWO two\ntwo too\n", &["tw", "wo t"]).map(|found| (found.line, found.text)).collect();
+        let found: Vec<_> =
+            lines("a", "One\nTWO two\ntwo too\n", &["tw", "wo t"]).map(|found| (found.line, found.text)).collect();
         assert_eq!(found, [(2, "TWO two")]);
     }
 }
