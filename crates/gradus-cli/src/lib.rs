@@ -51,16 +51,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     if let Some(code) = serve_parent(arguments.iter().cloned()) {
         return code;
     }
+    let command = arguments.first().and_then(|command| command.to_str()).map(str::to_owned);
     let matches = match cli::command().try_get_matches_from(named(arguments)) {
         Ok(matches) => matches,
-        Err(error) => return output::usage(error),
+        Err(error) => return output::usage(error, command.as_deref()),
     };
     let out = Output::new(&globals::Global::from(&matches));
     let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
         // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its
         // thread counted among those that compute, one would be missing.
+        let threads = commands::threads(&matches);
         if commands::computes(&matches) {
-            gradus::machine::use_threads(None)?;
+            gradus::machine::use_threads(threads)?;
+        } else if let Some(threads) = threads {
+            gradus::machine::use_other_threads(threads)?;
         }
         commands::run(&matches, &out)
     });
@@ -98,9 +102,11 @@ pub struct Called {
 pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<Called, CommandError> {
     interrupt().lower();
     let json = std::iter::once("--json".into());
-    let arguments = json.chain(arguments).collect();
+    let arguments: Vec<OsString> = json.chain(arguments).collect();
+    // The first is `--json`.
+    let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let matches = cli::command().try_get_matches_from(named(arguments)).map_err(|mut error| {
-        output::translate_unknown(&mut error);
+        output::translate_unknown(&mut error, command.as_deref());
         error
     })?;
     process::register_children()?;

@@ -10,7 +10,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::error::{ContextKind, ContextValue};
-use gradus::config::{Spelling, translate};
+use gradus::config::{MethodConfig, Spelling, translate};
 use gradus::suggest::nearest;
 use gradus::text::render;
 pub use gradus::text::visible;
@@ -330,9 +330,9 @@ pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8>
     render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
-/// Prints what clap has to say, which is help and versions too, and returns its exit code.
-pub fn usage(mut error: clap::Error) -> u8 {
-    translate_unknown(&mut error);
+/// Prints what clap has to say of `command`, which is help and versions too, and returns its exit code.
+pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
+    translate_unknown(&mut error, command);
     let (is_error, styled) = (error.use_stderr(), error.render());
     let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
     let paints = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
@@ -389,8 +389,8 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["rm", "delete"], "runs rm"),
 ];
 
-/// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
-pub fn translate_unknown(error: &mut clap::Error) {
+/// What another tool calls by the name of an unknown argument of `command` is named; a suggestion that is no near miss is left out.
+pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
     if let (clap::error::ErrorKind::InvalidSubcommand, Some(ContextValue::String(given))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand).cloned())
     {
@@ -408,7 +408,14 @@ pub fn translate_unknown(error: &mut clap::Error) {
     }
     let is_path = !given.starts_with('-') && std::path::Path::new(&given).exists();
     let path = is_path.then(|| format!("options name paths, as in `--model {given}` or `--data {given}`"));
-    if let Some(hint) = path.or_else(|| translate(&given, None, Spelling::Flag)) {
+    let method = command.filter(|name| MethodConfig::named(name).is_some());
+    let columns = (given == "--column").then(|| {
+        "rename the columns in a file of their own: `gradus data convert FILE --column prompt=YOURS --output NEW`"
+            .to_owned()
+    });
+    if let Some(hint) =
+        path.or(columns).or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))
+    {
         error.remove(ContextKind::SuggestedArg);
         // The usage is that of what clap suggested.
         error.remove(ContextKind::Usage);

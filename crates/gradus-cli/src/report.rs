@@ -53,7 +53,7 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
         return *code;
     }
     let error = match error.downcast::<clap::Error>() {
-        Ok(error) => return crate::output::usage(error),
+        Ok(error) => return crate::output::usage(error, None),
         Err(error) => error,
     };
     out.error(render(&error, out.paint()).trim_end());

@@ -107,8 +107,8 @@ pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
 }
 
 /// The answer to the first Ctrl-C where a run directory is written.
-const STOPPING_TRAINING: &str = "stopping: the work under way is ended and a checkpoint written; press Ctrl-C again to stop \
-                                 now with what the last checkpoint holds";
+const STOPPING_TRAINING: &str = "stopping: the work under way is ended, and a checkpoint is written if a step is done; press \
+                                 Ctrl-C again to stop now with what the last checkpoint holds";
 /// The answer to the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 

@@ -37,7 +37,7 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         found.iter().find(|found| found.kind == Kind::Language).map(|found| example(app.guard.port, &found.name));
     let body = html![
         "<p class=\"lead\">Folder <code>" (app.folder.to_string_lossy().as_ref()) "</code></p>\n"
-        (ways(&app, &found, &open)) (running(&entries)) (recent(&app, &session, &entries)) (models(&found)) (example)
+        (ways(&app, &found, &open)) (running(&entries)) "<div class=\"two whole\">\n<section>" (recent(&app, &session, &entries)) "</section>\n<section>" (models(&found)) "</section></div>\n" (example)
     ];
     Ok(Page { title: "Overview", place: Place::Home, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }

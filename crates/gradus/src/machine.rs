@@ -80,6 +80,15 @@ pub fn use_threads(threads: Option<usize>) -> Result<()> {
     })
 }
 
+/// Computes on this many threads from now on. The calling thread is none of them, so it may wait for others that compute.
+///
+/// # Errors
+/// When threads have been started already.
+pub fn use_other_threads(threads: usize) -> Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    pool.map_err(|error| Error::input(format!("the computation cannot use {threads} threads: {error}")))
+}
+
 /// Does `work` on one of the threads that compute, and waits for it.
 ///
 /// A thread that is none of them is woken twice for every product that it asks for; with `work` as a whole among them, once.

@@ -11,8 +11,8 @@ use crate::output::Output;
 pub struct DocsArgs {
     /// The page; without it, the pages are listed
     page: Option<String>,
-    /// Show the lines with this text, on all pages or on the named one
-    #[arg(long, value_name = "TEXT")]
+    /// Show the lines with all of these words, on all pages or on the named one
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     search: Option<String>,
 }
 
@@ -96,8 +96,13 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
     let chosen = args.page.as_deref().map(page).transpose()?;
     if let Some(text) = &args.search {
         let wanted = text.to_lowercase();
+        let wanted: Vec<&str> = wanted.split_whitespace().collect();
         let pages = PAGES.iter().filter(|(name, _)| chosen.is_none_or(|(only, _)| only == *name));
         let found: Vec<Found<'_>> = pages.flat_map(|(name, page)| lines(name, page, &wanted)).collect();
+        if found.is_empty() {
+            let error = gradus::Error::input(format!("no line of the documentation has all of `{text}`"));
+            return Err(error.with_hint("use fewer words, or a part of one").into());
+        }
         return out.result(&found, || found.iter().map(|f| format!("{}:{}: {}\n", f.page, f.line, f.text)).collect());
     }
     match chosen {
@@ -119,13 +124,20 @@ fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
     let error = gradus::Error::input(format!("there is no page `{name}`"));
     Err(match nearest(wanted, PAGES.iter().map(|(name, _)| *name)) {
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-        None => error.with_hint("`gradus docs` lists the pages; `gradus docs --search TEXT` searches them"),
+        None => {
+            error.with_hint(format!("`gradus docs` lists the pages; `gradus docs --search \"{name}\"` searches them"))
+        }
     }
     .into())
 }
 
-fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a str) -> impl Iterator<Item = Found<'a>> {
-    let hits = page.lines().enumerate().filter(move |(_, line)| line.to_lowercase().contains(wanted));
+/// The lines of a page that have all the words.
+fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = Found<'a>> {
+    let has_all = move |line: &str| {
+        let line = line.to_lowercase();
+        wanted.iter().all(|word| line.contains(word))
+    };
+    let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line));
     hits.map(move |(i, text)| Found { page: name, line: i + 1, text })
 }
 
@@ -146,7 +158,7 @@ fn contents(listed: &[Listed<'_>]) -> String {
         }
     }
     text.trim_start().to_owned()
-        + "\n`gradus docs PAGE | less` shows a page; `gradus docs --search TEXT` searches all of them.\n"
+        + "\n`gradus docs PAGE | less` shows a page; `gradus docs --search WORDS` searches all of them.\n"
 }
 
 #[cfg(test)]
@@ -172,7 +184,8 @@ mod tests {
         let error = page("confg").expect_err("no such page");
         let hint = error.downcast_ref::<gradus::Error>().and_then(gradus::Error::hint);
         assert_eq!(hint, Some("did you mean `config`?"));
-        let found: Vec<_> = lines("a", "One\nTWO two\n", "two").map(|found| (found.line, found.text)).collect();
+        let found: Vec<_> =
+            lines("a", "One\nTWO two\ntwo too\n", &["tw", "wo t"]).map(|found| (found.line, found.text)).collect();
         assert_eq!(found, [(2, "TWO two")]);
     }
 }

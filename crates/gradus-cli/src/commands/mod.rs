@@ -4,7 +4,7 @@
 //! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`entries`]. A training
 //! method has its command already: what the library says of it is all there is to say.
 
-use clap::{ArgMatches, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use gradus::config::MethodConfig;
 
 use crate::output::Output;
@@ -94,7 +94,7 @@ macro_rules! entry {
             about: $about,
             arguments: |command| {
                 let command = <$module::$arguments as clap::Args>::augment_args(command);
-                crate::help::brief(command.about($about).long_about(None))
+                crate::help::brief(with_threads(command.about($about).long_about(None)))
             },
             run: Box::new(|matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out)),
         }
@@ -177,7 +177,7 @@ fn others() -> Vec<Entry> {
             about: "Measure a model on a data set",
             arguments: |command| {
                 let command = eval::arguments(command).about("Measure a model on a data set").long_about(None);
-                crate::help::brief(command)
+                crate::help::brief(with_threads(command))
             },
             run: Box::new(eval::run),
         },
@@ -198,6 +198,24 @@ fn others() -> Vec<Entry> {
         entry!(Setup, "man", man::ManArgs, "Print a manual page for `man`"),
         entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
     ]
+}
+
+/// Adds `--threads` to commands that compute and have no configuration.
+fn with_threads(command: Command) -> Command {
+    if !["generate", "chat", "serve", "score", "eval", "quantize"].contains(&command.get_name()) {
+        return command;
+    }
+    let count = clap::value_parser!(u64).range(1..=1024);
+    let help = "Threads to compute with [default: one for each processor]";
+    command.arg(Arg::new("threads").long("threads").value_name("N").value_parser(count).help(help))
+}
+
+/// The threads that the command is to compute with, if it says so.
+pub fn threads(matches: &ArgMatches) -> Option<usize> {
+    let (_, arguments) = matches.subcommand()?;
+    // Methods have a flag of this name that is a key of the configuration.
+    let threads = arguments.try_get_one::<u64>("threads").ok().flatten()?;
+    usize::try_from(*threads).ok()
 }
 
 /// Whether the command that `matches` names computes, on all threads.

@@ -581,7 +581,9 @@ fn an_interrupt_ends_a_long_step_between_its_rows() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(
-        stderr.contains("stopping: the work under way is ended and a checkpoint written; press Ctrl-C again"),
+        stderr.contains(
+            "stopping: the work under way is ended, and a checkpoint is written if a step is done; press Ctrl-C again"
+        ),
         "{stderr}"
     );
     assert!(

@@ -177,6 +177,30 @@ fn default(spec: &FlagSpec) -> Option<String> {
     }
 }
 
+/// What a field is called: the words of its flag.
+fn label(flag: &str) -> String {
+    match flag {
+        "data" => "Training data".to_owned(),
+        "eval-data" => "Held-out data".to_owned(),
+        "lora-rank" => "LoRA rank".to_owned(),
+        "max-new-tokens" => "New tokens at most".to_owned(),
+        "max-length" => "Tokens of a row at most".to_owned(),
+        "max-steps" => "Steps".to_owned(),
+        "group-size" => "Completions of a prompt".to_owned(),
+        _ => {
+            let words = flag.replace('-', " ");
+            let mut letters = words.chars();
+            letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+        }
+    }
+}
+
+/// A text in which backticks mark code.
+fn with_code(text: &str) -> Vec<Html> {
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { html!["<code>" (part) "</code>"] } else { html![(part)] }).collect()
+}
+
 /// What a form is drawn from.
 struct Form<'a> {
     method: &'a MethodConfig,
@@ -242,8 +266,8 @@ impl Form<'_> {
         };
         let wrong = wrong.map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-" (spec.name) "\">" (problem.text) "</p>\n"]);
         html![
-            "<div class=\"one-field\"><label for=\"" (spec.name) "\">" (spec.name) "</label>" (own) (wrong) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
-            (spec.doc) "</p></div>\n"
+            "<div class=\"one-field\"><label for=\"" (spec.name) "\">" (label(&spec.name)) "</label>" (own) (wrong) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
+            (with_code(&spec.doc)) "</p></div>\n"
         ]
     }
 
@@ -266,8 +290,8 @@ impl Form<'_> {
         let wrong =
             self.wrong("mix").map(|problem| html!["<p class=\"bad small about-field\">" (problem.text) "</p>\n"]);
         html![
-            "<fieldset class=\"one-field\" id=\"mix\"><legend>" (spec.name) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) (wrong)
-            "<p class=\"small soft about-field\">" (spec.doc) "</p></fieldset>\n"
+            "<fieldset class=\"one-field\" id=\"mix\"><legend>" (label(&spec.name)) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) (wrong)
+            "<p class=\"small soft about-field\">" (with_code(&spec.doc)) "</p></fieldset>\n"
         ]
     }
 
@@ -277,11 +301,11 @@ impl Form<'_> {
             return Html::new();
         }
         let item = |problem: &Problem| match &problem.field {
-            Some(field) => html!["<li><a href=\"#" (field) "\">" (field) "</a>: " (problem.text) "</li>\n"],
+            Some(field) => html!["<li><a href=\"#" (field) "\">" (label(field)) "</a>: " (problem.text) "</li>\n"],
             None => html!["<li>" (problem.text) "</li>\n"],
         };
         html![
-            "<div class=\"alert\" role=\"alert\"><p><strong>The run was not begun.</strong></p>\n<ul class=\"problems\">\n"
+            "<div class=\"alert\" role=\"alert\"><p><strong>The run did not start.</strong></p>\n<ul class=\"problems\">\n"
             (self.problems.iter().map(item).collect::<Vec<_>>()) "</ul></div>\n"
         ]
     }

@@ -73,14 +73,14 @@ pub fn planned(
     let begin = match fits {
         true => html![
             "<form method=\"post\" action=\"/runs/start\" class=\"row\">\n" (csrf(session)) "<input type=\"hidden\" name=\"draft\" value=\"" (draft) "\">\n"
-            "<button type=\"submit\" class=\"main\">Begin " (name) "</button></form>\n"
+            "<button type=\"submit\" class=\"main\">Start " (name) "</button></form>\n"
         ],
         false => html![
-            "<p class=\"bad\" role=\"alert\">It does not fit, and is not begun: go back and make it smaller (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
+            "<p class=\"bad\" role=\"alert\">It does not fit, so it cannot start. Go back and make it smaller (micro-batch-size, max-length, lora-rank, recompute).</p>\n"
         ],
     };
     html![
-        "<p class=\"lead\">" (name) "</p>\n<h2>Memory</h2>\n<p>At its most it needs <b>" (bytes(peak)) "</b>." (of) "</p>\n"
+        "<p class=\"lead\">" (name) "</p>\n<h2>Memory</h2>\n<p>It needs up to <b>" (bytes(peak)) "</b>." (of) "</p>\n"
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Memory by phase\"><table>\n<thead><tr><th scope=\"col\">Phase</th><th scope=\"col\" class=\"number\">Weights</th>"
         "<th scope=\"col\" class=\"number\">Gradients</th><th scope=\"col\" class=\"number\">Moments</th><th scope=\"col\" class=\"number\">Activations</th>"
         "<th scope=\"col\" class=\"number\">Working</th><th scope=\"col\" class=\"number\">With the program</th></tr></thead>\n<tbody>\n" (phases)
@@ -94,10 +94,10 @@ pub fn planned(
 pub fn bare(standing: &Standing) -> Html {
     match standing {
         Standing::Going => {
-            html!["<p id=\"bare\" role=\"status\">It is about to begin: models and rows are read.</p>\n"]
+            html!["<p id=\"bare\" role=\"status\">It is starting: models and rows are read.</p>\n"]
         }
         Standing::Ended(said) => html![
-            "<p class=\"bad\" role=\"alert\">It did not begin. Its process said:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
+            "<p class=\"bad\" role=\"alert\">It did not start. The output of its process:</p>\n<pre tabindex=\"0\">" (said.join("\n")) "</pre>\n<p><a href=\"/runs/new\">New run</a></p>\n"
         ],
     }
 }
@@ -121,16 +121,16 @@ pub fn actions(
             "<form method=\"post\" action=\"/runs/stop\" class=\"row\">" (named) "<button type=\"submit\">Stop after a checkpoint</button>"
             "<code class=\"small soft\">gradus runs stop " (path) "</code></form>\n"
         ],
-        (false, Some(Standing::Going)) => html!["<p role=\"status\" id=\"bare\">It is about to go on.</p>\n"],
+        (false, Some(Standing::Going)) => html!["<p role=\"status\" id=\"bare\">It is about to resume.</p>\n"],
         (false, _) => html![
-            "<form method=\"post\" action=\"/runs/resume\" class=\"row\">" (named) "<label for=\"max_steps\">Steps in all</label>"
+            "<form method=\"post\" action=\"/runs/resume\" class=\"row\">" (named) "<label for=\"max_steps\">Total steps</label>"
             "<input id=\"max_steps\" name=\"max_steps\" size=\"8\" inputmode=\"numeric\" placeholder=\"" (entry.steps.map(|steps| steps.to_string()).unwrap_or_default())
-            "\" autocomplete=\"off\"><button type=\"submit\">Go on</button><code class=\"small soft\">gradus runs resume " (path) "</code></form>\n"
+            "\" autocomplete=\"off\"><button type=\"submit\">Resume</button><code class=\"small soft\">gradus runs resume " (path) "</code></form>\n"
         ],
     };
     let failed = match standing {
         Some(Standing::Ended(said)) if !said.is_empty() => {
-            html!["<details open><summary>What its process said</summary><pre tabindex=\"0\">" (said.join("\n")) "</pre></details>\n"]
+            html!["<details open><summary>Output of its process</summary><pre tabindex=\"0\">" (said.join("\n")) "</pre></details>\n"]
         }
         _ => Html::new(),
     };
@@ -164,7 +164,7 @@ pub fn delete(session: &Session, entry: &Entry, users: &[String]) -> Html {
     let used = match users.is_empty() {
         true => Html::new(),
         false => {
-            html!["<p class=\"bad\">Other runs are configured with something of it: " (users.join(", ")) ".</p>\n"]
+            html!["<p class=\"bad\">Other runs use its files: " (users.join(", ")) ".</p>\n"]
         }
     };
     html![

@@ -127,7 +127,7 @@ fn every_flow_works_at_every_width_in_both_looks() {
         browser.eval("window.isLeft = true");
         browser.click(".run-form button.main");
         browser.loaded();
-        assert!(browser.text("main").contains("Begin dpo-gpt2-1"), "{}", browser.text("main"));
+        assert!(browser.text("main").contains("Start dpo-gpt2-1"), "{}", browser.text("main"));
         check.page(&mut browser, "plan");
     }
     assert_eq!(check.found, Vec::<String>::new());

@@ -68,7 +68,7 @@ fn what_was_shown_is_what_begins_and_only_once() {
     );
     let filled = [&FORM[..], &[("name", "first"), ("group-size", "4"), ("max-steps", "3")]].concat();
     let page = visitor.form("/runs/new", &filled).body;
-    assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Begin first"), "{page}");
+    assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Start first"), "{page}");
     let draft = draft(&page);
     assert!(!folder.path().join("first").exists(), "nothing has begun");
     // The configuration of an earlier run of this name, which shares its bytes with a copy: it is replaced, not written over.
@@ -91,7 +91,7 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert_eq!(names, 2);
     assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
     assert_eq!(fs::read_to_string(&earlier).expect("read"), asked[1].strip_prefix("train ").expect("a run"));
-    assert!(visitor.get("/runs/show?run=first").body.contains("about to begin"));
+    assert!(visitor.get("/runs/show?run=first").body.contains("It is starting"));
     assert!(visitor.get("/runs").body.contains("starting"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
 
@@ -140,7 +140,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
         form.push((name, value));
         let answer = visitor.form("/runs/new", &form);
         assert!(
-            answer.status == 200 && answer.body.contains("The run was not begun"),
+            answer.status == 200 && answer.body.contains("The run did not start"),
             "{name}={value}: {}",
             answer.body
         );
@@ -153,7 +153,7 @@ fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
     let form = [&FORM[..], &[("reward-rule-substring", "a\"\nmodel: /etc # $(id)")]].concat();
     let form: Vec<(&str, &str)> = form.into_iter().filter(|(name, _)| *name != "reward-model").collect();
     let page = visitor.form("/runs/new", &form).body;
-    assert!(page.contains("Begin grpo-gpt2-1"), "{page}");
+    assert!(page.contains("Start grpo-gpt2-1"), "{page}");
     let asked = recorder.asked().remove(0);
     assert_eq!(asked.lines().filter(|line| line.starts_with("model:")).count(), 1, "{asked}");
 }
@@ -202,7 +202,7 @@ fn a_run_goes_on_by_its_place_in_the_list() {
     let path = folder.path().canonicalize().expect("a path").join("old");
     assert_eq!(recorder.asked(), [format!("resume {} Some(7)", path.display())]);
     assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "")]).status, 400, "it is at work");
-    assert!(visitor.get("/runs/show?run=old").body.contains("about to go on"));
+    assert!(visitor.get("/runs/show?run=old").body.contains("about to resume"));
     for name in ["../x", "a/b", "", ".x", "x y"] {
         let fields = [("run", "old"), ("snapshot", "model"), ("name", name)];
         assert_eq!(visitor.form("/runs/export", &fields).status, 400, "{name}");

@@ -1,31 +1,33 @@
 //! What TRL, `transformers`, peft and RL4LMs call things that have another name here, for the hint on an unknown key.
 
+use super::schema::Schema;
+
 /// A name of theirs and what it is here.
 struct Foreign {
     /// Their names, in snake case.
     names: &'static [&'static str],
-    /// The key here, with `*` for the method; `None` where there is none.
-    key: Option<&'static str>,
+    /// The keys here, with `*` for the method: the first that a method has. None where there is nothing like it.
+    keys: &'static [&'static str],
     /// What differs, as the end of a sentence; without a key, the whole of it.
     note: &'static str,
 }
 
-const fn same(names: &'static [&'static str], key: &'static str) -> Foreign {
-    Foreign { names, key: Some(key), note: "" }
+const fn same(names: &'static [&'static str], keys: &'static [&'static str]) -> Foreign {
+    Foreign { names, keys, note: "" }
 }
 
-const fn noted(names: &'static [&'static str], key: &'static str, note: &'static str) -> Foreign {
-    Foreign { names, key: Some(key), note }
+const fn noted(names: &'static [&'static str], keys: &'static [&'static str], note: &'static str) -> Foreign {
+    Foreign { names, keys, note }
 }
 
 const fn nothing(names: &'static [&'static str], note: &'static str) -> Foreign {
-    Foreign { names, key: None, note }
+    Foreign { names, keys: &[], note }
 }
 
 const FOREIGN: &[Foreign] = &[
-    same(&["lr", "learning_rate_policy"], "train.learning_rate"),
-    same(&["lr_scheduler_type", "lr_scheduler"], "train.lr_schedule"),
-    noted(&["warmup_ratio"], "train.warmup_steps", "below 1 it is a share of all steps"),
+    same(&["lr", "learning_rate_policy"], &["train.learning_rate"]),
+    same(&["lr_scheduler_type", "lr_scheduler"], &["train.lr_schedule"]),
+    noted(&["warmup_ratio"], &["train.warmup_steps"], "below 1 it is a share of all steps"),
     nothing(
         &["gradient_accumulation_steps"],
         "not needed: `batch_size` counts the rows of a whole step, the batch per device times the accumulation steps; the memory of a step \
@@ -33,37 +35,39 @@ const FOREIGN: &[Foreign] = &[
     ),
     noted(
         &["per_device_train_batch_size", "train_batch_size"],
-        "train.batch_size",
+        &["train.batch_size"],
         "it counts the rows of a whole step, however many are computed at once",
     ),
     nothing(
         &["per_device_eval_batch_size", "eval_batch_size"],
         "evaluations choose their own batches; nothing depends on it",
     ),
-    same(&["model_name_or_path", "model_id", "base_model", "model_name"], "model"),
-    same(&["dataset_name", "dataset", "train_file", "train_data", "data_path"], "data"),
-    same(&["eval_dataset", "validation_file"], "eval_data"),
+    same(&["model_name_or_path", "model_id", "base_model", "model_name"], &["model"]),
+    same(&["dataset_name", "dataset", "train_file", "train_data", "data_path"], &["data"]),
+    same(&["eval_dataset", "validation_file"], &["eval_data"]),
     nothing(
         &["packing", "pack", "padding_free"],
         "rows always lie end to end, without padding; `--packing` of `sft` cuts texts into blocks of one length",
     ),
-    same(&["num_train_epochs", "num_epochs", "n_epochs"], "train.epochs"),
-    same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], "train.max_length"),
-    same(&["optim", "optimizer_type"], "train.optimizer"),
-    noted(&["adam_beta1", "adam_beta2"], "train.adam_betas", "both in a list"),
-    noted(&["bf16", "torch_dtype", "dtype", "mixed_precision"], "train.compute", "`f32` or `bf16`"),
+    same(&["num_train_epochs", "num_epochs", "n_epochs"], &["train.epochs"]),
+    same(&["steps", "num_steps", "max_train_steps", "training_steps"], &["train.max_steps"]),
+    same(&["drop_ties"], &["train.filter.drop_ties"]),
+    same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], &["train.max_length"]),
+    same(&["optim", "optimizer_type"], &["train.optimizer"]),
+    noted(&["adam_beta1", "adam_beta2"], &["train.adam_betas"], "both in a list"),
+    noted(&["bf16", "torch_dtype", "dtype", "mixed_precision"], &["train.compute"], "`f32` or `bf16`"),
     nothing(&["fp16"], "there is no f16 in training; `compute` is `f32` or `bf16`"),
-    same(&["gradient_checkpointing", "use_gradient_checkpointing"], "train.recompute"),
-    same(&["save_total_limit"], "train.keep_checkpoints"),
+    same(&["gradient_checkpointing", "use_gradient_checkpointing"], &["train.recompute"]),
+    same(&["save_total_limit"], &["train.keep_checkpoints"]),
     noted(
         &["eval_strategy", "evaluation_strategy", "do_eval"],
-        "train.eval_steps",
+        &["train.eval_steps"],
         "0 evaluates at both ends, -1 never",
     ),
-    noted(&["save_strategy"], "train.save_steps", "0 saves at the end alone"),
+    noted(&["save_strategy"], &["train.save_steps"], "0 saves at the end alone"),
     nothing(&["report_to"], "`wandb` and `tensorboard` are switches of their own"),
-    same(&["metric_for_best_model", "load_best_model_at_end"], "train.best_metric"),
-    same(&["dataset_text_field"], "train.text_column"),
+    same(&["metric_for_best_model", "load_best_model_at_end"], &["train.best_metric"]),
+    same(&["dataset_text_field"], &["train.text_column"]),
     nothing(
         &["dataset_num_proc", "dataloader_num_workers"],
         "rows are tokenised on all cores; there is nothing to set",
@@ -77,14 +81,14 @@ const FOREIGN: &[Foreign] = &[
         &["push_to_hub", "hub_model_id"],
         "nothing is uploaded; `model/` in the run directory is a model for the hub",
     ),
-    same(&["use_peft", "peft", "use_lora"], "lora.rank"),
+    same(&["use_peft", "peft", "use_lora"], &["lora.rank"]),
     nothing(&["trust_remote_code"], "code of models is never executed"),
     nothing(&["attn_implementation", "use_liger_kernel"], "kernels are always fused; there is nothing to set"),
     nothing(&["disable_tqdm"], "`--quiet` shows no progress"),
     nothing(&["logging_dir"], "everything that is logged is in the run directory, `output_dir`"),
     noted(
         &["run_name"],
-        "train.wandb_name",
+        &["train.wandb_name"],
         "that is the name at Weights & Biases; the last part of `output_dir` is the name of the run here",
     ),
     nothing(
@@ -99,46 +103,49 @@ const FOREIGN: &[Foreign] = &[
     ),
     noted(
         &["steps_per_generation"],
-        "method.*.mini_batches",
+        &["method.*.mini_batches"],
         "steps of an iteration, whose completions are sampled once",
     ),
-    same(&["lora_r", "r"], "lora.rank"),
-    same(&["lora_alpha"], "lora.alpha"),
-    same(&["lora_dropout"], "lora.dropout"),
-    same(&["lora_target_modules", "target_modules"], "lora.targets"),
-    noted(&["load_in_4bit", "quantization"], "train.frozen_weights", "`nf4` is the 4-bit format"),
-    noted(&["load_in_8bit"], "train.frozen_weights", "`int8` is the 8-bit format"),
-    same(&["num_generations", "num_return_sequences", "n_samples"], "method.*.group_size"),
-    same(&["max_completion_length", "response_length", "max_response_length"], "method.*.max_new_tokens"),
-    same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], "method.*.update_epochs"),
-    same(&["num_mini_batches"], "method.*.mini_batches"),
-    same(&["cliprange", "epsilon", "clip_epsilon"], "method.*.clip_range"),
-    same(&["epsilon_high", "cliprange_high"], "method.*.clip_range_high"),
+    same(&["lora_r", "r"], &["lora.rank"]),
+    same(&["lora_alpha"], &["lora.alpha"]),
+    same(&["lora_dropout"], &["lora.dropout"]),
+    same(&["lora_target_modules", "target_modules"], &["lora.targets"]),
+    noted(&["load_in_4bit", "quantization"], &["train.frozen_weights"], "`nf4` is the 4-bit format"),
+    noted(&["load_in_8bit"], &["train.frozen_weights"], "`int8` is the 8-bit format"),
+    same(&["num_generations", "num_return_sequences", "n_samples"], &["method.*.group_size"]),
+    same(
+        &["max_completion_length", "response_length", "max_response_length", "max_tokens"],
+        &["method.*.max_new_tokens"],
+    ),
+    same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], &["method.*.update_epochs"]),
+    same(&["num_mini_batches"], &["method.*.mini_batches"]),
+    same(&["cliprange", "epsilon", "clip_epsilon"], &["method.*.clip_range"]),
+    same(&["epsilon_high", "cliprange_high"], &["method.*.clip_range_high"]),
     noted(
         &["use_vllm", "vllm_server_base_url", "vllm_server_host"],
-        "rollouts.server",
+        &["rollouts.server"],
         "the address of the server; docs/servers.md",
     ),
-    same(&["vllm_importance_sampling_correction"], "rollouts.importance_sampling_correction"),
-    same(&["vllm_importance_sampling_mode"], "rollouts.importance_sampling_mode"),
+    same(&["vllm_importance_sampling_correction"], &["rollouts.importance_sampling_correction"]),
+    same(&["vllm_importance_sampling_mode"], &["rollouts.importance_sampling_mode"]),
     same(
         &["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"],
-        "rollouts.importance_sampling_clip_max",
+        &["rollouts.importance_sampling_clip_max"],
     ),
-    same(&["vllm_importance_sampling_clip_min"], "rollouts.importance_sampling_clip_min"),
-    same(&["cliprange_value", "vf_clip"], "method.*.value_clip_range"),
-    same(&["vf_coef", "value_loss_coef"], "method.*.value_coefficient"),
-    same(&["ent_coef", "entropy_coef"], "method.*.entropy_coefficient"),
-    same(&["gamma"], "method.*.discount"),
-    same(&["lam", "lambda", "gae_lam"], "method.*.gae_lambda"),
-    same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], "method.*.kl.coefficient"),
-    noted(&["beta"], "method.*.kl_coefficient", "of methods that sample; those on preferences have `--beta`"),
-    same(&["target_kl_value", "kl_target"], "method.*.kl.target"),
-    same(&["ref_model", "ref_model_name", "reference_model_path"], "method.*.reference_model"),
-    same(&["reward_model_path", "reward_model_name_or_path"], "reward.model"),
+    same(&["vllm_importance_sampling_clip_min"], &["rollouts.importance_sampling_clip_min"]),
+    same(&["cliprange_value", "vf_clip"], &["method.*.value_clip_range"]),
+    same(&["vf_coef", "value_loss_coef"], &["method.*.value_coefficient"]),
+    same(&["ent_coef", "entropy_coef"], &["method.*.entropy_coefficient"]),
+    same(&["gamma"], &["method.*.discount", "method.*.simpo_gamma"]),
+    same(&["lam", "lambda", "gae_lam"], &["method.*.gae_lambda"]),
+    same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], &["method.*.kl.coefficient"]),
+    same(&["beta"], &["method.*.kl_coefficient", "method.*.kl.coefficient"]),
+    same(&["target_kl_value", "kl_target"], &["method.*.kl.target"]),
+    same(&["ref_model", "ref_model_name", "reference_model_path"], &["method.*.reference_model"]),
+    same(&["reward_model_path", "reward_model_name_or_path"], &["reward.model"]),
     noted(
         &["reward_funcs", "reward_function", "reward_fn"],
-        "reward.command",
+        &["reward.command"],
         "a program, such as `python3 reward.py`; `reward.model` is a model, and the Python package takes functions",
     ),
 ];
@@ -160,11 +167,19 @@ fn flag(key: &str) -> &str {
 }
 
 /// What `name`, which another tool knows, is here; dashes and underscores are the same. `method` is the one that keys of a
-/// method belong to, where that is known.
+/// method belong to, where that is known: then only its own keys are named.
 pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
     let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
     let found = FOREIGN.iter().find(|foreign| foreign.names.contains(&name.as_str()))?;
-    let Some(key) = found.key else { return Some(format!("`{name}` of other tools: {}", found.note)) };
+    let Some(first) = found.keys.first() else { return Some(format!("`{name}` of other tools: {}", found.note)) };
+    let key = match method {
+        Some(method) => {
+            let schema = Schema::run_config();
+            let has = |key: &&&str| !key.contains('*') || schema.field(&key.replace('*', method)).is_some();
+            *found.keys.iter().find(has)?
+        }
+        None => *first,
+    };
     let place = match spelling {
         Spelling::Key => key.replace('*', method.unwrap_or("METHOD")),
         Spelling::Flag => format!("--{}", flag(key).replace(['.', '_'], "-")),
@@ -181,7 +196,7 @@ pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MethodConfig, Schema, Scope, flags};
+    use crate::config::{MethodConfig, Scope, flags};
 
     #[test]
     fn every_translation_leads_to_a_key_and_a_flag_that_exist_and_no_name_is_taken() {
@@ -196,9 +211,13 @@ mod tests {
                 let leads_there = || translate(name, None, Spelling::Flag).is_some_and(|hint| hint.contains(&own));
                 assert!(!all.contains(&own[2..].to_owned()) || leads_there(), "`{name}` is a flag of ours");
             }
-            let Some(key) = foreign.key else { continue };
-            let exists = methods.iter().any(|method| schema.field(&key.replace('*', method)).is_some());
-            assert!(exists, "`{key}`");
+            for key in foreign.keys {
+                let exists = methods.iter().any(|method| schema.field(&key.replace('*', method)).is_some());
+                assert!(exists, "`{key}`");
+            }
+            if foreign.keys.is_empty() {
+                continue;
+            }
             let shown = translate(foreign.names[0], None, Spelling::Flag).expect("translated");
             let flag = shown.split('`').nth(1).expect("a flag").trim_start_matches("--").to_owned();
             let leads = all.iter().any(|name| *name == flag || name.starts_with(&format!("{flag}-")));
@@ -219,5 +238,14 @@ mod tests {
             Some("it is `method.grpo.group_size` here")
         );
         assert_eq!(translate("learning_rate", None, Spelling::Key), None);
+        // Only what the method has is named.
+        for (method, name, expected) in [
+            ("simpo", "gamma", Some("it is `--simpo-gamma` here")),
+            ("ppo", "gamma", Some("it is `--discount` here")),
+            ("grpo", "gamma", None),
+            ("grpo", "beta", Some("it is `--kl-coefficient` here")),
+        ] {
+            assert_eq!(translate(name, Some(method), Spelling::Flag).as_deref(), expected, "{method} {name}");
+        }
     }
 }

@@ -6,11 +6,15 @@ use std::borrow::Cow;
 use serde_json::{Map, Number, Value as Json};
 
 use super::foreign::{Spelling, translate};
+use super::method::MethodConfig;
 use super::node::{Entry, Node, Value, describe};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Place};
 use crate::plugin;
 use crate::suggest::nearest;
+
+/// How messages about values of the wrong kind end.
+pub(super) const NEEDED: &str = " is needed";
 
 /// What reading a tree found.
 pub(super) struct Reading {
@@ -239,7 +243,10 @@ impl Reader<'_> {
         let needed: Cow<str> = match (shape, &node.value) {
             (Shape::Word(words), Value::Scalar { text, .. }) => {
                 let names: Vec<_> = words.iter().map(|word| word.name.as_str()).collect();
-                hint = nearest(text, names.iter().copied()).map(|name| format!("did you mean `{name}`?"));
+                let is_method = MethodConfig::named(text).is_some();
+                let method = is_method.then(|| format!("`{text}` is a method of its own: `gradus {text}`"));
+                let near = || nearest(text, names.iter().copied()).map(|name| format!("did you mean `{name}`?"));
+                hint = method.or_else(near);
                 one_of(&names).into()
             }
             (Shape::Choice(sides), Value::Scalar { text, .. }) => {
@@ -287,11 +294,11 @@ impl Reader<'_> {
             (Shape::Named(_), _) => unreachable!("names are resolved"),
         };
         let name = if path.is_empty() { "the configuration".to_owned() } else { format!("`{path}`") };
-        let needed = needed.strip_suffix(" is needed").unwrap_or(&needed);
+        let needed = needed.strip_suffix(NEEDED).unwrap_or(&needed);
         // Nothing cannot be underlined; its key can.
         let key = self.root.at(path).and_then(|(_, key)| key.cloned()).filter(|_| node.is_null());
         let place = key.or_else(|| node.place.clone());
-        self.problem(format!("{name} is {found}, but {needed} is needed"), vec![place], hint);
+        self.problem(format!("{name} is {found}, but {needed}{NEEDED}"), vec![place], hint);
     }
 
     fn all_optional(&self, shape: &Shape) -> bool {

@@ -171,6 +171,9 @@ fn plural(name: &str) -> String {
     if name.starts_with("one of ") {
         return format!("mappings, each {name}");
     }
+    if let Some(rest) = name.strip_suffix("a mapping") {
+        return format!("{rest}mappings");
+    }
     if name == NAME_OF_PLUGIN {
         return "names of plug-ins".to_owned();
     }

@@ -98,7 +98,8 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         Need::Sft => options.text_column.as_str(),
         Need::Prompt | Need::Score | Need::Unpaired => "prompt",
         Need::Any | Need::Columns => {
-            return Err((format!("no known form in the columns {}", names(columns)), FORMS.to_owned()));
+            let hint = format!("{FORMS}; name your own columns, such as `--column prompt=YOURS`");
+            return Err((format!("no known form in the columns {}", names(columns)), hint));
         }
     };
     if options.need == Need::Unpaired

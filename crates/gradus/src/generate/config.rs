@@ -69,9 +69,9 @@ pub struct BeamConfig {
     pub num_beams: usize,
     /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones. Default 1.
     pub length_penalty: f64,
-    /// When a search ends: `true` when as many completions have ended as there are beams, `false` when the likeliest beam, ended where it is, would not be among them, `never` when no beam can come among them. Default `false`.
+    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any more. Default `false`.
     pub early_stopping: EarlyStopping,
-    /// Diverse beam search: the beams are divided into this many groups, each a search of its own, in which a token is less likely that an earlier group has chosen in its place. It divides `num_beams`. Default 1.
+    /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens that earlier groups chose at the same position. It divides `num_beams`. Default 1.
     #[schemars(range(max = 1_024))]
     pub num_beam_groups: usize,
     /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same position. Must be above 0 with groups. Default 0.

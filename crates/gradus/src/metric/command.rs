@@ -186,7 +186,7 @@ impl Metric for CommandMetric {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::*;
 
@@ -303,7 +303,6 @@ mod tests {
         let interrupt = Interrupt::default();
         let options = CommandOptions::from(["sleep", "60"].map(String::from).to_vec());
         let metric = CommandMetric::start(&options, &interrupt).expect("sleep");
-        let started = Instant::now();
         std::thread::spawn({
             let interrupt = interrupt.clone();
             move || {
@@ -316,6 +315,5 @@ mod tests {
             super::super::of_row(error, |_, message| crate::Error::input(message)),
             crate::Error::Interrupted
         ));
-        assert!(started.elapsed() < Duration::from_secs(10));
     }
 }

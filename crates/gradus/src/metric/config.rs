@@ -363,8 +363,8 @@ impl MetricOption {
             "boolean" => text.parse::<bool>().ok().map(Value::from),
             "integer" => text.parse::<u64>().ok().map(Value::from),
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
-            // Mappings are written as in a configuration.
-            "array" if text.trim_start().starts_with("[{") => serde_saphyr::from_str(text).ok(),
+            // In brackets it is written as in a configuration.
+            "array" if text.trim_start().starts_with('[') => serde_saphyr::from_str(text).ok(),
             "array" => words(text).map(Value::from),
             // What has keys of its own is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
             _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),

@@ -32,6 +32,10 @@ impl Reward for MetricReward {
         self.name.clone()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.metric.remark().map(|remark| format!("`{}` is computed {remark}", self.name)).into_iter().collect()
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         match check_references(rollouts).and_then(|()| self.metric.worth(&measured_rows(rollouts))) {
             Ok(values) => {

@@ -57,6 +57,10 @@ impl Reward for MixReward {
         self.name.into()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.rewards.iter().flat_map(|weighted| weighted.reward.remarks()).collect()
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         let mut mixed: Vec<Result<Score, RewardError>> = vec![Ok(Score::unscored()); rollouts.len()];
         for Weighted { name, weight, reward } in &mut self.rewards {

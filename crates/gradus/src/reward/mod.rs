@@ -88,6 +88,11 @@ pub trait Reward: Send {
     ///
     /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+
+    /// What a reader of the values must know, such as a metric that is computed without a file that others have.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Kind for dyn Reward {

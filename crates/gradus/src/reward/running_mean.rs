@@ -22,6 +22,10 @@ impl Reward for RunningMean {
         self.inner.name()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.inner.remarks()
+    }
+
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         let mut scores = self.inner.score(rollouts);
         for (group, scores) in scores.chunks_mut(self.group).enumerate() {

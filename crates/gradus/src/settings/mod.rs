@@ -73,8 +73,8 @@ pub struct TrainConfig {
     pub max_length: usize,
     /// The treatment of longer rows. The default depends on the method, as in TRL.
     pub too_long: Option<TooLong>,
-    /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Default: none is cut, and one that leaves no
-    /// room for a completion within `max_length` is left out.
+    /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Rows of preferences are cut by `too_long` alone.
+    /// Default: no prompt is cut, and prompts without room for a completion within `max_length` are left out.
     pub max_prompt_length: Option<usize>,
     /// The side at which such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
@@ -124,10 +124,12 @@ pub struct TrainConfig {
     pub early_stopping_patience: usize,
     /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
     pub shuffle: bool,
-    /// Draw prompts with replacement, each with a probability in proportion to its column `weight` (1 without one) to this
-    /// power; 0: all alike (online methods only; RL4LMs' priority sampler, whose weights are all 1). Default: none, every prompt comes once an epoch.
+    /// Draw prompts with replacement, with probabilities in proportion to their column `weight` (1 without one) to this power. 0 draws all alike. For
+    /// online methods only (RL4LMs' priority sampler, whose weights are all 1). Default: none, so every prompt comes once an epoch.
     pub priority_scale: Option<f64>,
-    /// Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for updates of online methods but trpo: completions are sampled and scored without it. Ratios of ppo, nlpo and a2c are to logprobs without dropout, so the first ones are not 1 (FineGrainedRLHF); those of grpo and rloo are to logprobs with dropout (TRL). Default false.
+    /// Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for the updates of online methods except trpo.
+    /// Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c compare with logprobs without dropout, so the first
+    /// ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL). Default false.
     pub dropout: bool,
     /// The seed of every random stream. Default 42 (TRL).
     pub seed: u64,

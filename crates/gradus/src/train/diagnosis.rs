@@ -4,7 +4,7 @@ use crate::run::MetricsRow;
 use crate::run::metrics::{is_better, smaller_is_better};
 use crate::settings::Settings;
 
-/// Rows of the log whose mean is compared with the first ones.
+/// Rows of the log that are compared with the first ones.
 const WINDOW: usize = 3;
 
 /// A loss this far above its start no longer fluctuates: twice the start and 1 more.
@@ -21,20 +21,21 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The warning that a held-out loss, `value` after `step` steps, is far above `start`; none while it is not.
-pub(super) fn of_evaluation(step: usize, settings: &Settings, start: f64, value: f64) -> Option<String> {
-    let name = &settings.best_metric;
+/// The warning that the held-out loss called `name`, `value` after `step` steps, is far above `start`; none while it is not, and none
+/// for other metrics.
+pub(super) fn of_evaluation(step: usize, settings: &Settings, name: &str, start: f64, value: f64) -> Option<String> {
     let diverges = name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
     diverges.then(|| warning(step, settings, &format!("`{name}`"), start, value))
 }
 
-/// The warning that the training loss has left its start: the mean of its last rows against that of its first ones.
+/// The warning that the training loss has left its start: all of its last rows are far above the least of its first ones.
 pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Option<String> {
     if losses.len() < 2 * WINDOW {
         return None;
     }
-    let (first, last) = (mean(&losses[..WINDOW]), mean(&losses[losses.len() - WINDOW..]));
-    is_far_above(first, last).then(|| warning(step, settings, "the training loss", first, last))
+    let least = |rows: &[f64]| rows.iter().copied().fold(f64::INFINITY, f64::min);
+    let (first, last) = (least(&losses[..WINDOW]), &losses[losses.len() - WINDOW..]);
+    is_far_above(first, least(last)).then(|| warning(step, settings, "the training loss", first, last[WINDOW - 1]))
 }
 
 fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -> String {
@@ -70,6 +71,9 @@ pub(super) fn no_improvement(
 /// The share of groups with the same reward throughout beyond which a run had no signal.
 const MOSTLY_FLAT: f64 = 0.95;
 
+/// The KL of a completion to the start, in nats, beyond which a policy has lost what it could do.
+const FAR_KL: f64 = 100.0;
+
 /// The likely cause, from how the training loss (or the reward of sampled completions) moved.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
     let learning_rate = rate(settings.learning_rate);
@@ -89,17 +93,28 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
             ),
         };
     }
-    if (last - start).abs() <= 1e-4 * start.abs() {
+    let window_of = |key: &str| {
+        let of_step = rows.iter().filter(|row| row.step > 0);
+        let values: Vec<f64> = of_step.filter_map(|row| row.values.get(key)).filter(|value| !value.is_nan()).collect();
+        let window = WINDOW.min(values.len() / 2);
+        (window > 0).then(|| (mean(&values[..window]), mean(&values[values.len() - window..])))
+    };
+    if samples
+        && let Some((_, kl)) = window_of("objective/kl")
+        && kl.abs() > FAR_KL
+    {
+        return format!(
+            "The policy is far from its start (KL {kl:.0} nats a completion): the learning rate ({learning_rate}) is too large."
+        );
+    }
+    // A metric may stay the same while everything else moves, such as the reward of texts that are all wrong.
+    let moved = window_of("loss").is_some_and(|(before, now)| (now - before).abs() > 1e-3 * before.abs());
+    if (last - start).abs() <= 1e-4 * start.abs() && !moved {
         return format!(
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         );
     }
-    let key = if samples { "reward" } else { "loss" };
-    let trained: Vec<f64> =
-        rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).filter(|v| !v.is_nan()).collect();
-    let window = WINDOW.min(trained.len() / 2);
-    let moved = (window > 0).then(|| (mean(&trained[..window]), mean(&trained[trained.len() - window..])));
-    match (samples, moved) {
+    match (samples, window_of(if samples { "reward" } else { "loss" })) {
         (false, Some((before, now))) if now < before => format!(
             "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
              steps, on more rows, or with a smaller learning rate ({learning_rate})."
@@ -153,6 +168,30 @@ mod tests {
         assert!(text.contains("In 98 % of the groups") && !text.contains("hardly moved"), "{text}");
         let text = said((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
         assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
+    }
+
+    #[test]
+    fn a_metric_that_stays_does_not_hide_that_the_rest_moved() {
+        let text = said((0, 0.5), "eval_accuracy", &[0.5], ("loss", &[0.7, 20.0])).expect("nothing got better");
+        assert!(
+            !text.contains("hardly moved") && text.ends_with("(5) is probably too large, or the run too short."),
+            "{text}"
+        );
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
+        let all = [rows("eval_reward", &[1.0]), rows("objective/kl", &[0.0, 900.0])].concat();
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, true).expect("nothing got better");
+        assert!(text.ends_with("(KL 900 nats a completion): the learning rate (5) is too large."), "{text}");
+    }
+
+    #[test]
+    fn losses_diverge_when_all_of_the_last_are_far_above_the_least_of_the_first() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_loss");
+        let said = |losses: &[f64]| of_losses(6, &settings, losses);
+        // A jump at the second step is no part of the start.
+        let text = said(&[10.73, 900.0, 1200.0, 1000.0, 990.0, 980.0]).expect("it diverges");
+        assert!(text.contains("the training loss is 980.0000 and was 10.7300 at the start"), "{text}");
+        assert_eq!(said(&[3.0, 3.0, 3.0, 90.0, 3.0, 90.0]), None, "one that comes back");
+        assert_eq!(said(&[3.0, 90.0, 90.0, 90.0]), None, "too few");
     }
 
     #[test]

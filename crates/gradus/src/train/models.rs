@@ -160,7 +160,7 @@ impl Models<'_> {
         }
         let Some(config) = &run.reward else {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
-                .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
+                .with_hint("pass `--reward-model DIR`, `--reward-command \"python3 FILE\"` or a `--reward-rule-…`, or set `reward:` in the file"));
         };
         let device = self.device.clone().inner();
         let load = |learned: Learned<'_>| {

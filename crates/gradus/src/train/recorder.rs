@@ -475,10 +475,14 @@ impl<'a> Recorder<'a> {
         let name = &settings.best_metric;
         let (value, better) = self.improvement(settings, held_out)?;
         self.observer.event(&Event::Evaluated { step: done, metrics: &measured.together(), best: better });
-        let before = self.state.method.get("before").and_then(|before| before.get(name)).and_then(Value::as_f64);
-        if let Some(start) = before {
-            self.warn_of_divergence(diagnosis::of_evaluation(done, settings, start, value));
-        }
+        let before = self.state.method.get("before");
+        let start = |name: &str| before.and_then(|before| before.get(name)).and_then(Value::as_f64);
+        // The loss diverges while an accuracy may still rise.
+        let named = [(name.as_str(), Some(value)), ("eval_loss", held_out.get("eval_loss"))];
+        let warning = named
+            .into_iter()
+            .find_map(|(name, now)| diagnosis::of_evaluation(done, settings, name, start(name)?, now?));
+        self.warn_of_divergence(warning);
         if better {
             if self.ranks.is_first() {
                 atomic::write_dir(&self.run.best(), save)?;

@@ -626,8 +626,8 @@ EARLIER: Mapping[str, str] = {
 """Names of earlier versions with the present name: they are taken, and a warning says so."""
 
 GONE: Mapping[str, str] = {
-    "max_prompt_length": "TRL cuts no prompts any more. Remove long prompts from the data, or call the function of gradus "
-    "for the method with `max_prompt_length`",
+    "max_prompt_length": "TRL cuts no prompts any more. Remove long prompts from the data. For GRPO and RLOO you can call "
+    "`gradus.grpo` or `gradus.rloo` with `max_prompt_length`",
     "overwrite_output_dir": "Leave it out: a run in `output_dir` is replaced unless training resumes",
     "group_by_length": "Leave it out: gradus pads nothing, so rows of one length save nothing",
     "logging_dir": "Leave it out: event files for TensorBoard stand in `tensorboard/` of the run directory",

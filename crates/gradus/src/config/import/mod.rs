@@ -14,6 +14,8 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 
 use super::node::{Node, Value, document};
+use super::read::{NEEDED, read};
+use super::schema::Schema;
 use super::{load, write};
 use crate::error::{Diagnostic, Error, Result};
 
@@ -94,7 +96,17 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     original.note_name(path);
     let mut notes = original.notes.into_inner();
     notes.sort_by_key(|note| note.places.first().map(line));
-    Ok(Imported { yaml: write::plain(&config.0), notes })
+    let yaml = write::plain(&config.0);
+    notes.extend(refused(path, &yaml));
+    Ok(Imported { yaml, notes })
+}
+
+/// Values that were taken over and that no run accepts.
+fn refused(path: &Path, yaml: &str) -> Vec<Diagnostic> {
+    let Ok(root) = document(path, yaml) else { return Vec::new() };
+    let problems = read(&Schema::run_config(), &root).problems.into_iter();
+    let values = problems.filter(|problem| problem.message.ends_with(NEEDED));
+    values.map(|problem| Diagnostic { places: Vec::new(), ..problem }).collect()
 }
 
 fn line(place: &crate::error::Place) -> usize {
