@@ -17,6 +17,7 @@ mod adamw;
 mod attention;
 pub mod cuda;
 mod decode;
+mod dynamic;
 mod embedding;
 mod frozen;
 mod fused;
@@ -48,7 +49,7 @@ mod tests;
 mod token_logprobs;
 
 pub use activation::Activated;
-pub use adamw::{AdamWStep, adamw};
+pub use adamw::{AdamWStep, Codes, Int8Moments, adamw};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
@@ -76,4 +77,4 @@ pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
-pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};
+pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision,
+    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead, Mask, Precision,
     Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention, attention_across, attention_fused,
     embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
 };
@@ -288,6 +288,44 @@ fn adamw_agrees_with_its_reference_and_updates_in_place() {
         for (name, a, b) in [("parameter", fused.0, plain.0), ("m", fused.1, plain.1), ("v", fused.2, plain.2)] {
             assert_close(&format!("{name} of {n}"), &host(a), &host(b), 1e-5);
         }
+    }
+}
+
+/// The processor makes the same steps; both round, and a number at the border of two codes may get either.
+#[test]
+fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
+    let Some(device) = device() else { return };
+    let betas = (0.9, 0.999);
+    let step =
+        |t| AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: t, gradient_scale: 0.5 };
+    for n in [1, 256, 1_000, 70_001] {
+        let run = |device: &Device| {
+            // Blocks of several sizes, one of zeros.
+            let tensor = |seed| {
+                let sized = |(i, x): (usize, f32)| x * [1.0, 1e-3, 0.0, 1e-8][i / 256 % 4];
+                let numbers: Vec<f32> = values(n, seed).into_iter().enumerate().map(sized).collect();
+                Tensor::<1>::from_data(TensorData::new(numbers, [n]), device)
+            };
+            let (mut parameter, mut moments) = (tensor(1), Int8Moments::zeros(n, device));
+            let (kept, kept_moments) = (parameter.clone(), moments.clone());
+            for t in 1..=5 {
+                parameter = moments.step(parameter, tensor(t + 10), step(t));
+            }
+            assert_eq!(host(kept), host(tensor(1)), "a parameter that somebody else holds stays as it was");
+            assert_eq!(kept_moments.to_host(), Int8Moments::zeros(n, device).to_host(), "and so do its moments");
+            let again = Int8Moments::new(moments.to_host(), device).expect("they fit");
+            assert_eq!((again.numbers(), again.to_host()), (n, moments.to_host()));
+            (host(parameter), moments.to_host())
+        };
+        let ((found, found_moments), (expected, expected_moments)) = (run(&device), run(&Device::flex()));
+        for (found, expected) in found_moments.iter().zip(&expected_moments) {
+            let differing = found.codes.iter().zip(&expected.codes).filter(|(a, b)| a != b).count();
+            assert!(differing * 100 <= n, "{differing} codes of {n} differ");
+            assert!(found.codes.iter().zip(&expected.codes).all(|(a, b)| a.abs_diff(*b) <= 1), "by one at most");
+            assert_close(&format!("sizes of {n}"), &found.sizes, &expected.sizes, 1e-6);
+        }
+        // A code that differs by one moves its number by a part of the learning rate.
+        assert_close(&format!("parameter of {n}"), &found, &expected, 1e-3);
     }
 }
 

@@ -51,7 +51,7 @@ use crate::files::NamedTensor;
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamWConfig, Moments, Optimizer, OptimizerConfig};
+use crate::learner::optimizer::{AdamWConfig, HostMoments, MomentFormat, Moments, Optimizer, OptimizerConfig};
 use crate::loss::cispo::cispo_within;
 use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
@@ -60,8 +60,8 @@ use crate::model::adapter::{Adaptable, LoraConfig, PeftConfig, TaskType};
 use crate::model::{AdapterDir, CausalLm, ModelDir, Precision, Rows, Sequence, Targets, WeightFormat, open_model};
 use crate::pretrained::{Pretrained, TextFiles, Trainable};
 use crate::rng::{Purpose, Seed};
-use crate::run::checkpoint::moments;
-use crate::run::tensors::{read_tensors, write_tensors};
+use crate::run::checkpoint::{moments, moments_in_int8};
+use crate::run::tensors::{read_tensors, write_state};
 use crate::text::Tokenizer;
 
 /// What a [`Trainer`] trains, and how.
@@ -94,7 +94,7 @@ impl Default for TrainerOptions {
             weights: WeightFormat::F32,
             device: DeviceChoice::cpu(),
             compute: Precision::F32,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 }),
+            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0, moments: MomentFormat::F32 }),
             passes: MicroBatch::new(4096, None),
             seed: Seed(0),
         }
@@ -668,14 +668,13 @@ impl Trainer {
         crate::files::atomic::write_dir(to, |path| {
             self.learner.frozen().save(&self.files, path)?;
             let optimizer = self.learner.optimizer();
-            let host = |tensor: &Tensor<1>| values_of(tensor.clone());
-            let named = optimizer.moments().iter();
-            let found: Vec<HostMoments<'_>> =
-                named.map(|(name, of)| (name, of.first.as_ref().map(host), host(&of.second))).collect();
-            let tensors =
-                found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
-            let steps = NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]);
-            write_tensors(&path.join(OPTIMIZER_FILE), &tensors.chain([steps]).collect::<Vec<_>>())?;
+            let found = optimizer.whole_moments();
+            let of = |(name, found)| match found {
+                HostMoments::F32 { first, second } => moments(name, &[second.len()], first.as_deref(), second),
+                HostMoments::Int8(both) => moments_in_int8(name, both.each_ref().map(|of| (&*of.codes, &*of.sizes))),
+            };
+            let steps = NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]).into();
+            write_state(&path.join(OPTIMIZER_FILE), &found.iter().flat_map(of).chain([steps]).collect::<Vec<_>>())?;
             beside(path)
         })
     }
@@ -712,9 +711,9 @@ impl Trainer {
         };
         let moments = second.into_iter().map(|(name, second)| {
             let first = first.remove(&name);
-            (name, Moments { first, second })
+            (name, Moments::F32 { first, second })
         });
-        let config = OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 });
+        let config = OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0, moments: MomentFormat::F32 });
         let optimizer = Optimizer::restore(config, steps as u64, moments.collect());
         if let Some(misfit) = optimizer.misfit(self.learner.module()) {
             return Err(Error::model(&path, misfit).with_hint("load the adapter of the same checkpoint first"));
@@ -723,9 +722,6 @@ impl Trainer {
         Ok(())
     }
 }
-
-/// A parameter's name and its moments.
-type HostMoments<'n> = (&'n String, Option<Vec<f32>>, Vec<f32>);
 
 /// The values of a tensor without gradient.
 fn values_of(tensor: Tensor<1>) -> Vec<f32> {

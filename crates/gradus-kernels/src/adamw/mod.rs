@@ -4,17 +4,19 @@
 //! `θ ← θ(1 − λη) − η · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)`.
 //! Loshchilov & Hutter 2019, <https://arxiv.org/abs/1711.05101>; the order of operations is PyTorch's.
 
+mod int8;
 mod step;
 
 use burn::tensor::Tensor;
 #[cfg(feature = "gpu")]
 use burn_cubecl::tensor::CubeTensor;
 use rayon::prelude::*;
+pub use int8::{Codes, Int8Moments};
 pub use step::AdamWStep;
 pub(crate) use step::Rates;
+use step::update;
 
 use crate::fused::{Dense, Update, apply_update, is_cpu};
-use crate::simd::simd;
 
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
@@ -44,7 +46,7 @@ impl Update for AdamWStep {
             .zip(gradient.values().par_chunks(CHUNK))
             .zip(first.values_mut().par_chunks_mut(CHUNK).zip(second.values_mut().par_chunks_mut(CHUNK)))
             .for_each(|((parameter, gradient), (first, second))| {
-                update_chunk(parameter, gradient, first, second, rates);
+                update(parameter, gradient, first, second, rates);
             });
     }
 
@@ -80,17 +82,6 @@ pub fn reference<const R: usize>(
     let root = (second.clone() / correction(beta2)).sqrt() + step.epsilon;
     let update = first.clone() / correction(beta1) / root * step.learning_rate;
     (parameter * (1.0 - step.weight_decay * step.learning_rate) - update, first, second)
-}
-
-simd! {
-    fn update_chunk(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
-        for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
-            let g = g * r.scale;
-            *m = r.beta1 * *m + r.rest1 * g;
-            *v = r.beta2 * *v + r.rest2 * g * g;
-            *p = *p * r.keep - r.step_size * *m / (v.sqrt() * r.root_correction + r.epsilon);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,10 @@ pub(crate) mod sums;
 use std::fmt::Debug;
 
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{DType, Shape};
+use burn::backend::{
+    Backend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata,
+};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
@@ -125,6 +127,20 @@ pub(crate) fn empty_like(like: &CubeTensor) -> CubeTensor {
 /// A tensor as an argument.
 pub(crate) fn arg(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()
+}
+
+/// A tensor that is not tracked by autodiff, as kernels take it.
+pub(crate) fn cube_of<const R: usize>(tensor: Tensor<R>) -> CubeTensor {
+    match tensor.into_dispatch().kind {
+        DispatchTensorKind::Cube(BackendTensor::Float(tensor)) => tensor,
+        _ => unreachable!("a tensor of floats that is not tracked, on a GPU"),
+    }
+}
+
+/// A tensor without autodiff of what a kernel gave.
+pub(crate) fn tensor_of<const R: usize>(tensor: CubeTensor) -> Tensor<R> {
+    let kind = DispatchTensorKind::Cube(BackendTensor::Float(tensor));
+    Tensor::from_dispatch(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
 }
 
 /// Rows `from..to` of a contiguous matrix where they lie.

@@ -1,6 +1,6 @@
 //! Sums over the rows of a matrix, and of squares, each in one fixed order.
 
-use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind, TensorMetadata};
+use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -148,13 +148,7 @@ pub(crate) fn squares(x: &CubeTensor) -> CubeTensor {
 
 /// [`squares`] of a tensor of a GPU.
 pub(crate) fn squares_of(tensor: &Tensor<1>) -> Tensor<1> {
-    let DispatchTensor { kind, autodiff } = tensor.clone().into_dispatch();
-    let DispatchTensorKind::Cube(BackendTensor::Float(tensor)) = kind else {
-        unreachable!("a tensor of floats that is not tracked, on a GPU")
-    };
-    let sums = squares(&burn_cubecl::kernel::into_contiguous(tensor));
-    let kind = DispatchTensorKind::Cube(BackendTensor::Float(sums));
-    Tensor::from_dispatch(DispatchTensor { kind, autodiff })
+    super::tensor_of(squares(&burn_cubecl::kernel::into_contiguous(super::cube_of(tensor.clone()))))
 }
 
 /// Adds `x` to `sum`.

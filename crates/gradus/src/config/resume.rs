@@ -237,6 +237,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         (
             "train.seed"
             | "train.optimizer"
+            | "train.moments"
             | "train.priority_scale"
             | "train.batch_size"
             | "train.shuffle"

@@ -6,12 +6,13 @@ use super::registry;
 use super::written::Written;
 use crate::data::Need;
 use crate::device;
+use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::metric::MetricConfig;
 use crate::model::WeightFormat;
 use crate::plugin;
-use crate::settings::{EvaluationConfig, TrainConfig};
+use crate::settings::{EvaluationConfig, OptimizerName, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
@@ -158,6 +159,11 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.above_zero("train.adam_epsilon", train.adam_epsilon);
     problems.zero_to_below("train.rmsprop_alpha", train.rmsprop_alpha, 1.0);
     problems.above_zero("train.rmsprop_epsilon", train.rmsprop_epsilon);
+    let holds = train.moments == MomentFormat::F32 || train.optimizer == OptimizerName::AdamW;
+    problems.unless(holds, &["train.moments", "train.optimizer"], || {
+        let message = "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` holds its moments in eight bits";
+        (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
+    });
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
     problems.unless(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";

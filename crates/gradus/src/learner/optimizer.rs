@@ -15,7 +15,9 @@ use super::across::{extend, numbers};
 use super::gradient_sum::GradientSum;
 use crate::model::NamePath;
 use crate::ranks::Ranks;
-use gradus_kernels::{AdamWStep, adamw, flat_gradient, host_values};
+use gradus_kernels::{AdamWStep, Codes, HostValues, Int8Moments, adamw, flat_gradient, host_values};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +28,27 @@ pub struct AdamWConfig {
     pub epsilon: f64,
     /// Decoupled weight decay; biases and norms are never decayed, nor is T5's table of biases by distance.
     pub weight_decay: f64,
+    /// How both moments are held.
+    pub moments: MomentFormat,
+}
+
+/// How the moments of AdamW are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MomentFormat {
+    /// Four bytes a number.
+    #[default]
+    F32,
+    /// A byte a number, and four for each block of 256 (Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>); parameters of fewer
+    /// than 4096 numbers stay in f32.
+    Int8,
+}
+
+impl MomentFormat {
+    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    fn is_int8(self, n: usize) -> bool {
+        self == Self::Int8 && n >= Int8Moments::LEAST
+    }
 }
 
 /// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centred.
@@ -58,6 +81,11 @@ impl OptimizerConfig {
             Self::RmsProp(_) => 1,
         }
     }
+
+    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    fn is_int8(&self, n: usize) -> bool {
+        matches!(self, Self::AdamW(config) if config.moments.is_int8(n))
+    }
 }
 
 impl From<AdamWConfig> for OptimizerConfig {
@@ -84,18 +112,77 @@ pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> 
 
 /// What is remembered of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
-pub struct Moments {
-    /// Decaying mean of the gradient; RMSprop has none.
-    pub first: Option<Tensor<1>>,
-    /// Decaying mean of its square.
-    pub second: Tensor<1>,
+pub enum Moments {
+    /// In f32.
+    F32 {
+        /// Decaying mean of the gradient; RMSprop has none.
+        first: Option<Tensor<1>>,
+        /// Decaying mean of its square.
+        second: Tensor<1>,
+    },
+    /// Both of AdamW in eight bits.
+    Int8(Int8Moments),
+}
+
+/// What is remembered of one parameter, on the host.
+#[derive(Debug, Clone)]
+pub enum HostMoments {
+    /// In f32, as [`Moments::F32`].
+    F32 {
+        /// Decaying mean of the gradient.
+        first: Option<HostValues>,
+        /// Decaying mean of its square.
+        second: HostValues,
+    },
+    /// Both of AdamW in eight bits.
+    Int8([Codes; 2]),
 }
 
 impl Moments {
-    /// Before the first step of `n` numbers.
-    fn zeros(config: OptimizerConfig, n: usize, device: &Device) -> Self {
+    /// Before the first step, of `n` numbers of a parameter that has `whole` in all.
+    fn zeros(config: OptimizerConfig, whole: usize, n: usize, device: &Device) -> Self {
+        if config.is_int8(whole) {
+            return Self::Int8(Int8Moments::zeros(n, device));
+        }
         let zeros = || Tensor::zeros([n], device);
-        Self { first: (config.moments() == 2).then(zeros), second: zeros() }
+        Self::F32 { first: (config.moments() == 2).then(zeros), second: zeros() }
+    }
+
+    /// How many numbers each has, if both have as many.
+    fn numbers(&self) -> Option<usize> {
+        match self {
+            Self::F32 { first, second } => {
+                let [n] = second.dims();
+                first.as_ref().is_none_or(|first| first.dims() == [n]).then_some(n)
+            }
+            Self::Int8(moments) => Some(moments.numbers()),
+        }
+    }
+
+    fn is_int8(&self) -> bool {
+        matches!(self, Self::Int8(_))
+    }
+
+    /// The moments of the numbers in `range`, which begins and ends with a block of codes or with the parameter.
+    fn part(self, range: Range<usize>, device: &Device) -> Self {
+        let cut = |whole: Tensor<1>| flat_gradient(whole.slice([range.clone()]));
+        match self {
+            Self::F32 { first, second } => Self::F32 { first: first.map(cut), second: cut(second) },
+            Self::Int8(moments) => {
+                let parts = moments.to_host().map(|moment| moment.part(range.clone()));
+                Self::Int8(Int8Moments::new(parts, device).expect("both are cut alike"))
+            }
+        }
+    }
+
+    /// Read from the device.
+    pub fn to_host(&self) -> HostMoments {
+        match self {
+            Self::F32 { first, second } => {
+                HostMoments::F32 { first: first.clone().map(host_values), second: host_values(second.clone()) }
+            }
+            Self::Int8(moments) => HostMoments::Int8(moments.to_host()),
+        }
     }
 }
 
@@ -135,10 +222,13 @@ impl Shares {
         Self { ranks, places, len, device }
     }
 
-    /// The numbers of the parameter `name` that `rank` keeps.
+    /// The numbers of the parameter `name` that `rank` keeps: whole blocks of codes.
     fn of(&self, rank: usize, name: &str) -> Range<usize> {
         let place = &self.places[name];
-        let at = |rank: usize| (self.len * rank / self.ranks.size()).clamp(place.start, place.end) - place.start;
+        let at = |rank: usize| {
+            let at = (self.len * rank / self.ranks.size()).clamp(place.start, place.end);
+            if at == place.end { place.len() } else { (at - place.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
+        };
         at(rank)..at(rank + 1)
     }
 
@@ -147,23 +237,42 @@ impl Shares {
         self.of(self.ranks.rank(), name)
     }
 
-    /// Joins what every rank has of some parameters, `own` being the values of this one.
-    fn gather(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
-        let names: Vec<&String> = own.keys().collect();
-        let mut bytes = Vec::new();
-        own.values().for_each(|values| extend(&mut bytes, values));
-        let all = self.ranks.all_bytes("shares of parameters", Arc::new(bytes));
+    /// Joins what every rank has of some parameters, `own` being the bytes of this one: of each parameter the parts of all ranks, in
+    /// order. `bytes` says how many so many numbers take.
+    fn gather(&self, own: &BTreeMap<String, Vec<u8>>, bytes: impl Fn(usize) -> usize) -> BTreeMap<String, Vec<Vec<u8>>> {
+        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own.values().flatten().copied().collect()));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
-            let mut values = Vec::with_capacity(self.places[name].len());
-            for (rank, rest) in rests.iter_mut().enumerate() {
-                let (part, others) = rest.split_at(4 * self.of(rank, name).len());
-                values.extend(numbers(part));
+            let part = |(rank, rest): (usize, &mut &[u8])| {
+                let (part, others) = rest.split_at(bytes(self.of(rank, name).len()));
                 *rest = others;
-            }
-            (name.clone(), values)
+                part.to_vec()
+            };
+            (name.clone(), rests.iter_mut().enumerate().map(part).collect())
         };
-        names.into_iter().map(&mut of_name).collect()
+        own.keys().map(&mut of_name).collect()
+    }
+
+    /// The codes of a whole parameter from those of each rank, which their sizes follow.
+    fn joined(&self, name: &str, parts: &[Vec<u8>]) -> Codes {
+        let mut whole = Codes { codes: Vec::new(), sizes: Vec::new() };
+        for (rank, part) in parts.iter().enumerate() {
+            let (codes, sizes) = part.split_at(self.of(rank, name).len());
+            whole.codes.extend_from_slice(codes);
+            whole.sizes.extend(numbers(sizes));
+        }
+        whole
+    }
+
+    /// [`gather`](Self::gather) of numbers in f32.
+    fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
+        let bytes = |(name, values): (&String, &Vec<f32>)| {
+            let mut bytes = Vec::with_capacity(4 * values.len());
+            extend(&mut bytes, values);
+            (name.clone(), bytes)
+        };
+        let all = self.gather(&own.iter().map(bytes).collect(), |n| 4 * n);
+        all.into_iter().map(|(name, parts)| (name, parts.iter().flat_map(|part| numbers(part)).collect())).collect()
     }
 }
 
@@ -195,41 +304,67 @@ impl Optimizer {
             return self;
         }
         let shares = Shares::new(ranks, module);
-        let part = |(name, Moments { first, second }): (String, Moments)| {
+        let part = |(name, moments): (String, Moments)| {
             let own = shares.own(&name);
-            let cut = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
-            (!own.is_empty()).then(|| (name, Moments { first: first.map(cut), second: cut(second) }))
+            let device = shares.device.as_ref().filter(|_| !own.is_empty())?;
+            Some((name, moments.part(own, device)))
         };
         self.moments = std::mem::take(&mut self.moments).into_iter().filter_map(part).collect();
         Self { shares: Some(Arc::new(shares)), ..self }
     }
 
-    /// What is remembered, by parameter name: whole, on the first rank. Where it is sharded, all ranks must ask, and the others get
-    /// nothing.
-    pub fn whole_moments(&self) -> BTreeMap<String, Moments> {
-        let Some(shares) = &self.shares else { return self.moments.clone() };
-        let values = |of: &dyn Fn(&Moments) -> Option<Tensor<1>>| -> BTreeMap<String, Vec<f32>> {
+    /// What is remembered, by parameter name, on the host: whole, on the first rank. Where it is sharded, all ranks must ask, and the
+    /// others get nothing.
+    pub fn whole_moments(&self) -> BTreeMap<String, HostMoments> {
+        let Some(shares) = &self.shares else {
+            return self.moments.iter().map(|(name, moments)| (name.clone(), moments.to_host())).collect();
+        };
+        let own: BTreeMap<&String, HostMoments> =
+            self.moments.iter().map(|(name, moments)| (name, moments.to_host())).collect();
+        let names = |is_int8: bool| {
+            let is_wanted = move |name: &&String| self.config.is_int8(shares.places[*name].len()) == is_int8;
+            shares.places.keys().filter(is_wanted)
+        };
+        let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
             let own = |name: &String| {
-                let part = self.moments.get(name).and_then(of).map_or_else(Vec::new, |part| host_values(part).to_vec());
-                (name.clone(), part)
+                (name.clone(), own.get(name).and_then(of).map_or_else(Vec::new, |part| part.to_vec()))
             };
-            shares.gather(&shares.places.keys().map(own).collect())
+            shares.gather_numbers(&names(false).map(own).collect())
         };
         let mut firsts = match self.config.moments() {
-            2 => values(&|moments| moments.first.clone()),
+            2 => values(&|moments| match moments {
+                HostMoments::F32 { first, .. } => first.as_ref(),
+                HostMoments::Int8(_) => None,
+            }),
             _ => BTreeMap::new(),
         };
-        let seconds = values(&|moments| Some(moments.second.clone()));
-        let Some(device) = shares.device.as_ref().filter(|_| shares.ranks.is_first()) else { return BTreeMap::new() };
-        let tensor = |values: Vec<f32>| {
-            let n = values.len();
-            Tensor::from_data(TensorData::new(values, [n]), device)
-        };
-        let join = |(name, second): (String, Vec<f32>)| {
-            let first = firsts.remove(&name).map(tensor);
-            (name, Moments { first, second: tensor(second) })
-        };
-        seconds.into_iter().map(join).collect()
+        let seconds = values(&|moments| match moments {
+            HostMoments::F32 { second, .. } => Some(second),
+            HostMoments::Int8(_) => None,
+        });
+        let [first_codes, second_codes] = [0, 1].map(|which| {
+            let own = |name: &String| {
+                let mut bytes = Vec::new();
+                if let Some(HostMoments::Int8(moments)) = own.get(name) {
+                    bytes.extend_from_slice(&moments[which].codes);
+                    extend(&mut bytes, &moments[which].sizes);
+                }
+                (name.clone(), bytes)
+            };
+            let bytes = |n: usize| n + 4 * n.div_ceil(Int8Moments::BLOCK);
+            let all = shares.gather(&names(true).map(own).collect(), bytes);
+            all.into_iter().map(|(name, parts)| (shares.joined(&name, &parts), name)).collect::<Vec<_>>()
+        });
+        if !shares.ranks.is_first() {
+            return BTreeMap::new();
+        }
+        let in_f32 = seconds.into_iter().map(|(name, second)| {
+            let first = firsts.remove(&name).map(HostValues::from);
+            (name, HostMoments::F32 { first, second: second.into() })
+        });
+        let pairs = first_codes.into_iter().zip(second_codes);
+        let in_int8 = pairs.map(|((first, name), (second, _))| (name, HostMoments::Int8([first, second])));
+        in_f32.chain(in_int8).collect()
     }
 
     /// Steps with other constants from now on.
@@ -237,7 +372,8 @@ impl Optimizer {
     /// # Panics
     /// When an optimizer of `config` remembers something else of each parameter.
     pub fn reconfigure(&mut self, config: OptimizerConfig) {
-        assert_eq!(config.moments(), self.config.moments(), "the same kind of optimizer");
+        let held = |config: &OptimizerConfig| (config.moments(), config.is_int8(usize::MAX));
+        assert_eq!(held(&config), held(&self.config), "the same kind of optimizer");
         self.config = config;
     }
 
@@ -248,9 +384,9 @@ impl Optimizer {
     pub fn reserve<M: Module>(&mut self, module: &M) {
         let (config, moments, shares) = (self.config, &mut self.moments, self.shares.clone());
         let each = |name: String, n, device: Device| {
-            let n = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
-            if n > 0 {
-                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, &device));
+            let own = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
+            if own > 0 {
+                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, &device));
             }
         };
         module.visit(&mut Trained { path: NamePath::default(), each });
@@ -260,23 +396,21 @@ impl Optimizer {
     /// `module`, each of its size.
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
         let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
-        let size = |moments: &Moments| moments.second.dims()[0];
-        let sizes = |moments: &Moments| {
-            let first = moments.first.as_ref().map_or(size(moments), |first| first.dims()[0]);
-            (first == size(moments)).then_some(first)
-        };
         for (name, moments) in &self.moments {
-            match (trained.get(name).copied(), sizes(moments)) {
-                (None, _) => {
-                    return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
-                }
-                (Some(wanted), Some(found)) if wanted == found => {}
-                (Some(wanted), _) => {
-                    let found = size(moments);
-                    return Some(format!(
-                        "the moments of `{name}` are {found} numbers, but the parameter has {wanted}"
-                    ));
-                }
+            let Some(&wanted) = trained.get(name) else {
+                return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
+            };
+            let Some(found) = moments.numbers() else {
+                return Some(format!("the two moments of `{name}` are not of one size"));
+            };
+            if found != wanted {
+                return Some(format!("the moments of `{name}` are {found} numbers, but the parameter has {wanted}"));
+            }
+            let format = |is_int8| if is_int8 { "int8" } else { "f32" };
+            let (found, wanted) = (moments.is_int8(), self.config.is_int8(wanted));
+            if found != wanted {
+                let (found, wanted) = (format(found), format(wanted));
+                return Some(format!("the moments of `{name}` are held in {found}, but this run holds them in {wanted}"));
             }
         }
         let missing = trained.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
@@ -293,7 +427,7 @@ impl Optimizer {
         let (path, moved) = (NamePath::default(), BTreeMap::new());
         let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
         module.visit(&mut sharer);
-        let values = shares.gather(&sharer.moved);
+        let values = shares.gather_numbers(&sharer.moved);
         module.map(&mut Filler { path: NamePath::default(), values })
     }
 
@@ -308,30 +442,35 @@ impl Optimizer {
     ) -> Tensor<1> {
         let [n] = values.dims();
         assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
-        let moments = self.moments.remove(name).unwrap_or_else(|| Moments::zeros(self.config, n, &values.device()));
-        assert_eq!(moments.second.dims(), [n], "moments of `{name}`");
+        let whole = self.shares.as_ref().map_or(n, |shares| shares.places[name].len());
+        let moments = self.moments.remove(name);
+        let moments = moments.unwrap_or_else(|| Moments::zeros(self.config, whole, n, &values.device()));
+        assert_eq!(moments.numbers(), Some(n), "moments of `{name}`");
+        let adamw_step = |config: AdamWConfig| AdamWStep {
+            learning_rate,
+            betas: (config.betas[0], config.betas[1]),
+            epsilon: config.epsilon,
+            weight_decay: if decayed { config.weight_decay } else { 0.0 },
+            step: self.steps,
+            gradient_scale: f64::from(scale),
+        };
         let (values, moments) = match (self.config, moments) {
-            (OptimizerConfig::AdamW(config), Moments { first: Some(first), second }) => {
-                assert_eq!(first.dims(), [n], "moments of `{name}`");
-                let step = AdamWStep {
-                    learning_rate,
-                    betas: (config.betas[0], config.betas[1]),
-                    epsilon: config.epsilon,
-                    weight_decay: if decayed { config.weight_decay } else { 0.0 },
-                    step: self.steps,
-                    gradient_scale: f64::from(scale),
-                };
-                // On a CPU no buffer is copied on the way in or out.
-                let (values, first, second) = adamw(values, gradient, first, second, step);
-                (values, Moments { first: Some(first), second })
+            // On a CPU no buffer is copied on the way in or out.
+            (OptimizerConfig::AdamW(config), Moments::F32 { first: Some(first), second }) => {
+                let (values, first, second) = adamw(values, gradient, first, second, adamw_step(config));
+                (values, Moments::F32 { first: Some(first), second })
             }
-            (OptimizerConfig::RmsProp(config), Moments { second, .. }) => {
+            (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
+                (moments.step(values, gradient, adamw_step(config)), Moments::Int8(moments))
+            }
+            (OptimizerConfig::RmsProp(config), Moments::F32 { second, .. }) => {
                 let decay = if decayed { config.weight_decay } else { 0.0 };
                 let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
-                (values, Moments { first: None, second })
+                (values, Moments::F32 { first: None, second })
             }
-            (OptimizerConfig::AdamW(_), Moments { first: None, .. }) => {
-                unreachable!("AdamW makes and restores both moments of `{name}`")
+            (OptimizerConfig::AdamW(_), Moments::F32 { first: None, .. })
+            | (OptimizerConfig::RmsProp(_), Moments::Int8(_)) => {
+                unreachable!("what is made and restored of `{name}` is of the optimizer's kind")
             }
         };
         self.moments.insert(name.to_owned(), moments);
@@ -520,7 +659,7 @@ mod tests {
         assert!(!is_decayed(1, "trunk.h.0.attn.c_attn.bias") && is_decayed(2, "trunk.shared.weight"));
     }
 
-    const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
+    const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1, moments: MomentFormat::F32 };
 
     #[test]
     fn two_steps_by_hand() {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::batches::MicroBatch;
 use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
-use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
+use crate::learner::optimizer::{AdamWConfig, MomentFormat, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
@@ -63,6 +63,9 @@ pub struct TrainConfig {
     pub adam_betas: [f64; 2],
     /// AdamW's epsilon. Default 1e-8 (TRL).
     pub adam_epsilon: f64,
+    /// How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error of each
+    /// step. Default `f32` (TRL).
+    pub moments: MomentFormat,
     /// RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs).
     pub rmsprop_alpha: f64,
     /// RMSprop's epsilon, added to the root of that mean. Default 1e-8 (PyTorch; A2C in RL4LMs 1e-5).
@@ -192,6 +195,7 @@ impl Default for TrainConfig {
             optimizer: OptimizerName::AdamW,
             adam_betas: [0.9, 0.999],
             adam_epsilon: 1e-8,
+            moments: MomentFormat::F32,
             rmsprop_alpha: 0.99,
             rmsprop_epsilon: 1e-8,
             max_grad_norm: 1.0,
@@ -269,7 +273,8 @@ impl TrainConfig {
         let weight_decay = self.weight_decay;
         match self.optimizer {
             OptimizerName::AdamW => {
-                AdamWConfig { betas: self.adam_betas, epsilon: self.adam_epsilon, weight_decay }.into()
+                let (betas, epsilon, moments) = (self.adam_betas, self.adam_epsilon, self.moments);
+                AdamWConfig { betas, epsilon, weight_decay, moments }.into()
             }
             OptimizerName::RmsProp => {
                 RmsPropConfig { alpha: self.rmsprop_alpha, epsilon: self.rmsprop_epsilon, weight_decay }.into()

@@ -43,7 +43,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("batches", &[]),
     // Metrics ask models through a trait of their own, and know none.
     ("metric_models", &["batches", "host", "metric", "model", "text"]),
-    ("memory", &["batches", "generate", "model"]),
+    ("memory", &["batches", "generate", "model", "gradus_kernels"]),
     ("stats", &["run"]),
     ("learner", &["model", "gradus_kernels"]),
     (
