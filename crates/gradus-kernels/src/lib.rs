@@ -49,7 +49,7 @@ mod tests;
 mod token_logprobs;
 
 pub use activation::Activated;
-pub use adamw::{AdamWStep, Codes, Int8Moments, adamw};
+pub use adamw::{AdamWStep, AdamWUpdate, Codes, Int8Moments, adamw, adamw_each};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,

@@ -5,9 +5,10 @@ use std::sync::LazyLock;
 
 use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead, Mask, Precision,
-    Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention, attention_across, attention_fused,
-    embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    Activated, AdamWStep, AdamWUpdate, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead,
+    Mask, Precision, Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
+    attention_across, attention_fused, embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap,
+    sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -291,6 +292,47 @@ fn adamw_agrees_with_its_reference_and_updates_in_place() {
     }
 }
 
+/// More tensors than one launch takes, of all sizes, some decayed and some not; the same bits as one by one.
+#[test]
+fn adamw_of_many_parameters_is_that_of_each() {
+    let Some(device) = device() else { return };
+    let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
+    let sizes: Vec<usize> = (0..41).map(|i| [1, 256, 0, 1_000, 70_001, 3][i % 6]).collect();
+    let step = |i: usize| {
+        let (betas, weight_decay) = ((0.9, 0.999), [0.1, 0.0][i % 2]);
+        AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay, step: 3, gradient_scale: 0.5 }
+    };
+    let update = |(i, &n): (usize, &usize)| AdamWUpdate {
+        parameter: tensor(n, i as u64),
+        gradient: tensor(n, i as u64 + 100),
+        first_moment: tensor(n, i as u64 + 200),
+        second_moment: tensor(n, i as u64 + 300).powi_scalar(2),
+        step: step(i),
+    };
+    let kept: Vec<AdamWUpdate> = sizes.iter().enumerate().map(update).collect();
+    let handles = kept.iter().map(|of| AdamWUpdate {
+        parameter: of.parameter.clone(),
+        gradient: of.gradient.clone(),
+        first_moment: of.first_moment.clone(),
+        second_moment: of.second_moment.clone(),
+        step: of.step,
+    });
+    let moved = adamw_each(handles.collect());
+    assert_eq!(moved.len(), sizes.len());
+    for (i, (moved, of)) in moved.into_iter().zip(kept).enumerate() {
+        let n = sizes[i];
+        assert_eq!(host(of.parameter.clone()), values(n, i as u64), "somebody else holds parameter {i}");
+        let moved = moved.map(host);
+        let (parameter, first, second) = (of.parameter, of.first_moment, of.second_moment);
+        let one = adamw(parameter.clone(), of.gradient.clone(), first.clone(), second.clone(), of.step);
+        assert_eq!(moved, [host(one.0), host(one.1), host(one.2)], "parameter {i} of {n}");
+        let plain = reference::adamw(parameter, of.gradient, first, second, of.step);
+        for (found, expected) in moved.iter().zip([plain.0, plain.1, plain.2]) {
+            assert_close(&format!("parameter {i} of {n}"), found, &host(expected), 1e-5);
+        }
+    }
+}
+
 /// The processor makes the same steps; both round, and a number at the border of two codes may get either.
 #[test]
 fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
@@ -333,12 +375,10 @@ fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
 fn squares_are_those_of_the_host() {
     let Some(device) = device() else { return };
     let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
-    let tensors = [tensor(1, 1), tensor(4096, 2), tensor(70_001, 3)];
-    let exact = [(1, 1), (4096, 2), (70_001, 3)]
-        .into_iter()
-        .flat_map(|(n, seed)| values(n, seed))
-        .map(|x| f64::from(x).powi(2))
-        .sum::<f64>();
+    // More than one launch takes, and some empty.
+    let sizes = || (0..75).map(|i| ([1, 4096, 0, 70_001, 33][i % 5], i as u64));
+    let tensors: Vec<_> = sizes().map(|(n, seed)| tensor(n, seed)).collect();
+    let exact = sizes().flat_map(|(n, seed)| values(n, seed)).map(|x| f64::from(x).powi(2)).sum::<f64>();
     let found = sum_of_squares(&tensors);
     assert!((found - exact).abs() <= 1e-6 * exact, "{found} instead of {exact}");
 }

@@ -47,7 +47,7 @@ use burn::tensor::{Tensor, TensorData};
 use crate::batches::MicroBatch;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::files::NamedTensor;
+use crate::files::{NamedTensor, StateTensor};
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -94,7 +94,12 @@ impl Default for TrainerOptions {
             weights: WeightFormat::F32,
             device: DeviceChoice::cpu(),
             compute: Precision::F32,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0, moments: MomentFormat::F32 }),
+            optimizer: OptimizerConfig::AdamW(AdamWConfig {
+                betas: [0.9, 0.95],
+                epsilon: 1e-12,
+                weight_decay: 0.0,
+                moments: MomentFormat::F32,
+            }),
             passes: MicroBatch::new(4096, None),
             seed: Seed(0),
         }
@@ -669,12 +674,16 @@ impl Trainer {
             self.learner.frozen().save(&self.files, path)?;
             let optimizer = self.learner.optimizer();
             let found = optimizer.whole_moments();
-            let of = |(name, found)| match found {
-                HostMoments::F32 { first, second } => moments(name, &[second.len()], first.as_deref(), second),
-                HostMoments::Int8(both) => moments_in_int8(name, both.each_ref().map(|of| (&*of.codes, &*of.sizes))),
-            };
-            let steps = NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]).into();
-            write_state(&path.join(OPTIMIZER_FILE), &found.iter().flat_map(of).chain([steps]).collect::<Vec<_>>())?;
+            let mut tensors = vec![StateTensor::from(NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]))];
+            for (name, found) in &found {
+                tensors.extend(match found {
+                    HostMoments::F32 { first, second } => moments(name, &[second.len()], first.as_deref(), second),
+                    HostMoments::Int8(both) => {
+                        moments_in_int8(name, both.each_ref().map(|of| (&*of.codes, &*of.sizes)))
+                    }
+                });
+            }
+            write_state(&path.join(OPTIMIZER_FILE), &tensors)?;
             beside(path)
         })
     }
@@ -713,7 +722,12 @@ impl Trainer {
             let first = first.remove(&name);
             (name, Moments::F32 { first, second })
         });
-        let config = OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0, moments: MomentFormat::F32 });
+        let config = OptimizerConfig::AdamW(AdamWConfig {
+            betas: [0.9, 0.95],
+            epsilon: 1e-12,
+            weight_decay: 0.0,
+            moments: MomentFormat::F32,
+        });
         let optimizer = Optimizer::restore(config, steps as u64, moments.collect());
         if let Some(misfit) = optimizer.misfit(self.learner.module()) {
             return Err(Error::model(&path, misfit).with_hint("load the adapter of the same checkpoint first"));

@@ -1,4 +1,4 @@
-//! One AdamW step over one parameter, one unit an element; the mathematics is in [`crate::adamw`].
+//! One AdamW step over many parameters, one unit an element; the mathematics is in [`crate::adamw`].
 
 use std::sync::LazyLock;
 
@@ -9,17 +9,22 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::{UNITS, Words, arg, cube_max, cube_of, elements, grid, grid_of_units, table_arg, tensor_of};
+use super::{UNITS, Words, arg, batch, cube_max, cube_of, elements, grid, segments, table_arg, tensor_of};
 use crate::adamw::{Codes, Rates};
 use crate::dynamic::{BLOCK, DynamicMap, SIGNED, STEPS, UNSIGNED};
 use crate::table::{OnDevices, Table};
 
+/// Parameters of one launch at most: each takes four buffers of what a device binds.
+const TENSORS: usize = 16;
+
+/// One step of many parameters. Parameter `t` begins with the cube `segments[2 t]`, and is decayed where `segments[2 t + 1]` is 1.
 #[cube(launch)]
-fn adamw(
-    parameter: &mut [f32],
-    first: &mut [f32],
-    second: &mut [f32],
-    gradient: &[f32],
+fn adamw_each(
+    parameters: &mut Sequence<Box<[f32]>>,
+    firsts: &mut Sequence<Box<[f32]>>,
+    seconds: &mut Sequence<Box<[f32]>>,
+    gradients: &Sequence<Box<[f32]>>,
+    segments: &[u32],
     beta1: f32,
     beta2: f32,
     rest1: f32,
@@ -29,15 +34,28 @@ fn adamw(
     keep: f32,
     epsilon: f32,
     scale: f32,
+    #[comptime] count: usize,
 ) {
-    let i = ABSOLUTE_POS;
-    if i < parameter.len() {
-        let g = gradient[i] * scale;
-        let m = beta1 * first[i] + rest1 * g;
-        let v = beta2 * second[i] + rest2 * g * g;
-        first[i] = m;
-        second[i] = v;
-        parameter[i] = parameter[i] * keep - step_size * m / (v.sqrt() * root_correction + epsilon);
+    #[unroll]
+    for t in 0..count {
+        let begin = segments[2 * t] as usize;
+        let end = segments[2 * t + 2] as usize;
+        if CUBE_POS >= begin && CUBE_POS < end {
+            let i = (CUBE_POS - begin) * (CUBE_DIM as usize) + (UNIT_POS as usize);
+            if i < parameters[t].len() {
+                let kept = select(segments[2 * t + 1] == 1, keep, 1.0f32);
+                let g = gradients[t][i] * scale;
+                let m = beta1 * firsts[t][i] + rest1 * g;
+                let v = beta2 * seconds[t][i] + rest2 * g * g;
+                let moved = parameters[t][i] * kept - step_size * m / (v.sqrt() * root_correction + epsilon);
+                let first = firsts.index_mut(t);
+                first[i] = m;
+                let second = seconds.index_mut(t);
+                second[i] = v;
+                let parameter = parameters.index_mut(t);
+                parameter[i] = moved;
+            }
+        }
     }
 }
 
@@ -47,31 +65,56 @@ fn own(tensor: CubeTensor) -> CubeTensor {
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
 
-/// Updates a parameter and its moments, in place where nobody else holds them.
-pub(crate) fn update(tensors: [CubeTensor; 3], gradient: CubeTensor, rates: &Rates) -> [CubeTensor; 3] {
-    let (tensors, gradient) = (tensors.map(own), into_contiguous(gradient));
-    let [parameter, first, second] = &tensors;
-    if elements(parameter) > 0 {
-        adamw::launch(
-            &parameter.client,
-            grid_of_units(elements(parameter)),
+/// A parameter with its two moments and its gradient, and its rates, which differ in the decay alone.
+pub(crate) type Moved = ([CubeTensor; 3], CubeTensor, Rates);
+
+/// Updates parameters and their moments, in place where nobody else holds them, as many at once as the device binds.
+pub(crate) fn update_each(all: Vec<Moved>) -> Vec<[CubeTensor; 3]> {
+    let Some(([first, ..], ..)) = all.first() else { return Vec::new() };
+    let (client, device) = (first.client.clone(), first.device.clone());
+    let at_once = batch(&client, 4, TENSORS);
+    let mut moved = Vec::with_capacity(all.len());
+    let mut rest = all.into_iter().peekable();
+    while rest.peek().is_some() {
+        let batch: Vec<Moved> = rest.by_ref().take(at_once).collect();
+        moved.extend(update_batch(batch, &client, &device));
+    }
+    moved
+}
+
+fn update_batch(batch: Vec<Moved>, client: &Client, device: &CubeDevice) -> Vec<[CubeTensor; 3]> {
+    let ready = |(tensors, gradient, rates): Moved| (tensors.map(own), into_contiguous(gradient), rates);
+    let batch: Vec<Moved> = batch.into_iter().map(ready).collect();
+    // An empty tensor cannot be bound.
+    let bound: Vec<&Moved> = batch.iter().filter(|(tensors, ..)| elements(&tensors[0]) > 0).collect();
+    if let Some((.., rates)) = bound.first() {
+        let sizes = bound.iter().map(|(tensors, ..)| elements(&tensors[0]).div_ceil(UNITS as usize));
+        let keep = bound.iter().map(|(.., rates)| rates.keep).find(|keep| *keep != 1.0).unwrap_or(1.0);
+        let marks = bound.iter().map(|(.., rates)| u32::from(rates.keep != 1.0));
+        let (cubes, segments) = segments(sizes.zip(marks), client, device);
+        let each = |of: fn(&Moved) -> &CubeTensor| bound.iter().map(|moved| arg(of(moved))).collect::<SequenceArg<_>>();
+        adamw_each::launch(
+            client,
+            grid(cubes),
             CubeDim::new_1d(UNITS),
-            arg(parameter),
-            arg(first),
-            arg(second),
-            arg(&gradient),
+            each(|([parameter, ..], ..)| parameter),
+            each(|([_, first, _], ..)| first),
+            each(|([.., second], ..)| second),
+            each(|(_, gradient, _)| gradient),
+            segments.arg(),
             rates.beta1,
             rates.beta2,
             rates.rest1,
             rates.rest2,
             rates.step_size,
             rates.root_correction,
-            rates.keep,
+            keep,
             rates.epsilon,
             rates.scale,
+            bound.len(),
         );
     }
-    tensors
+    batch.into_iter().map(|(tensors, ..)| tensors).collect()
 }
 
 /// One cube a block of a parameter, one unit a number. Codes are four a word. `maps` has what the codes of the first and of
@@ -248,14 +291,56 @@ impl Int8Moments {
 
 #[cfg(feature = "cuda")]
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
-    let ([a, b, c, d], settings) = (offline.buffers(), offline.settings(UNITS));
-    let (device, target) = (offline.device(), offline.target());
-    let kernel = adamw::Adamw::new(settings, device, target, a, b, c, d, (), (), (), (), (), (), (), (), ());
-    let mut sources = vec![offline.source("adamw", super::offline::F32, &kernel)];
+    let of = |tensors: usize| {
+        let each = || offline.buffers::<TENSORS>().into_iter().take(tensors).collect();
+        let ([segments], settings) = (offline.buffers(), offline.settings(UNITS));
+        let (device, target) = (offline.device(), offline.target());
+        let kernel = adamw_each::AdamwEach::new(
+            settings,
+            device,
+            target,
+            each(),
+            each(),
+            each(),
+            each(),
+            segments,
+            (),
+            (),
+            (),
+            (),
+            (),
+            (),
+            (),
+            (),
+            (),
+            tensors,
+        );
+        offline.source(&format!("adamw of {tensors}"), super::offline::F32, &kernel)
+    };
+    let mut sources = vec![of(1), of(TENSORS)];
     let ([a, b, c, d, e, f, g, h], settings) = (offline.buffers(), offline.settings(BLOCK as u32));
     let (device, target) = (offline.device(), offline.target());
     let kernel = adamw_int8::AdamwInt8::new(
-        settings, device, target, a, b, c, d, e, f, g, h, (), (), (), (), (), (), (), (), (),
+        settings,
+        device,
+        target,
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
     );
     sources.push(offline.source("adamw, moments in int8", super::offline::F32, &kernel));
     sources

@@ -17,7 +17,9 @@ pub(crate) mod quantised;
 pub(crate) mod rope;
 pub(crate) mod sums;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::{
@@ -30,7 +32,7 @@ use burn_cubecl::{CubeBackend, CubeDevice};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::table::Table;
+use crate::table::{OnDevices, Table};
 
 /// Every kernel, with the sizes and in the types that it is compiled for.
 ///
@@ -174,6 +176,34 @@ impl Words {
         // SAFETY: the buffer was made of as many words.
         unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.length) }
     }
+}
+
+/// How many tensors one launch takes that binds `each` buffers for every one, at most `most`: what the device binds, less a table and the
+/// scalars.
+pub(crate) fn batch(client: &Client, each: usize, most: usize) -> usize {
+    let bound = client.properties().hardware.max_bindings as usize;
+    (bound.saturating_sub(3) / each).clamp(1, most)
+}
+
+/// What was made of tables of segments for each device: the tensors of a model are the same ones at every step.
+static SEGMENTS: LazyLock<Mutex<HashMap<Vec<u32>, OnDevices>>> = LazyLock::new(Mutex::default);
+
+/// For tensors of so many cubes each, with a mark: the cubes of all, and the table of each one's first cube and mark, which ends with the
+/// number of all cubes. It is copied to a device once.
+pub(crate) fn segments(
+    tensors: impl Iterator<Item = (usize, u32)>,
+    client: &Client,
+    device: &CubeDevice,
+) -> (usize, Arc<Words>) {
+    let (mut cubes, mut table) = (0, Vec::new());
+    for (of_tensor, mark) in tensors {
+        table.extend([cubes as u32, mark]);
+        cubes += of_tensor;
+    }
+    table.push(cubes as u32);
+    let mut known = SEGMENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let copies = known.entry(table.clone()).or_default();
+    (cubes, copies.get(device, || Words::new(client, &table)))
 }
 
 /// A table of numbers on a device.

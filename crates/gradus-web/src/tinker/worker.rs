@@ -655,7 +655,12 @@ impl StepBody {
         check("eps", of.eps, of.eps >= 0.0, "a number of at least 0")?;
         check("weight_decay", of.weight_decay, of.weight_decay >= 0.0, "a number of at least 0")?;
         check("grad_clip_norm", of.grad_clip_norm, of.grad_clip_norm >= 0.0, "a number of at least 0")?;
-        let adamw = AdamWConfig { betas: [of.beta1, of.beta2], epsilon: of.eps, weight_decay: of.weight_decay, moments: MomentFormat::F32 };
+        let adamw = AdamWConfig {
+            betas: [of.beta1, of.beta2],
+            epsilon: of.eps,
+            weight_decay: of.weight_decay,
+            moments: MomentFormat::F32,
+        };
         Ok(StepParams { learning_rate: of.learning_rate, adamw, max_grad_norm: of.grad_clip_norm })
     }
 }

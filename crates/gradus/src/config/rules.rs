@@ -161,7 +161,8 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.above_zero("train.rmsprop_epsilon", train.rmsprop_epsilon);
     let holds = train.moments == MomentFormat::F32 || train.optimizer == OptimizerName::AdamW;
     problems.unless(holds, &["train.moments", "train.optimizer"], || {
-        let message = "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` holds its moments in eight bits";
+        let message =
+            "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` holds its moments in eight bits";
         (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
     });
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);

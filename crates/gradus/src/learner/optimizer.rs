@@ -15,7 +15,7 @@ use super::across::{extend, numbers};
 use super::gradient_sum::GradientSum;
 use crate::model::NamePath;
 use crate::ranks::Ranks;
-use gradus_kernels::{AdamWStep, Codes, HostValues, Int8Moments, adamw, flat_gradient, host_values};
+use gradus_kernels::{AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw_each, flat_gradient, host_values};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -239,7 +239,11 @@ impl Shares {
 
     /// Joins what every rank has of some parameters, `own` being the bytes of this one: of each parameter the parts of all ranks, in
     /// order. `bytes` says how many so many numbers take.
-    fn gather(&self, own: &BTreeMap<String, Vec<u8>>, bytes: impl Fn(usize) -> usize) -> BTreeMap<String, Vec<Vec<u8>>> {
+    fn gather(
+        &self,
+        own: &BTreeMap<String, Vec<u8>>,
+        bytes: impl Fn(usize) -> usize,
+    ) -> BTreeMap<String, Vec<Vec<u8>>> {
         let all = self.ranks.all_bytes("shares of parameters", Arc::new(own.values().flatten().copied().collect()));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
@@ -326,9 +330,8 @@ impl Optimizer {
             shares.places.keys().filter(is_wanted)
         };
         let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
-            let own = |name: &String| {
-                (name.clone(), own.get(name).and_then(of).map_or_else(Vec::new, |part| part.to_vec()))
-            };
+            let own =
+                |name: &String| (name.clone(), own.get(name).and_then(of).map_or_else(Vec::new, |part| part.to_vec()));
             shares.gather_numbers(&names(false).map(own).collect())
         };
         let mut firsts = match self.config.moments() {
@@ -410,7 +413,9 @@ impl Optimizer {
             let (found, wanted) = (moments.is_int8(), self.config.is_int8(wanted));
             if found != wanted {
                 let (found, wanted) = (format(found), format(wanted));
-                return Some(format!("the moments of `{name}` are held in {found}, but this run holds them in {wanted}"));
+                return Some(format!(
+                    "the moments of `{name}` are held in {found}, but this run holds them in {wanted}"
+                ));
             }
         }
         let missing = trained.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
@@ -420,62 +425,86 @@ impl Optimizer {
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
+        let scale = gradients.scale();
         let Some(shares) = self.shares.clone() else {
-            return module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients });
+            // All leave the module, so that each is moved where it lies, and come back.
+            let mut taker = Taker { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
+            let module = module.map(&mut taker);
+            let values = self.update(learning_rate, scale, taker.taken).into_iter().collect();
+            return module.map(&mut Filler { path: NamePath::default(), values, shapes: taker.shapes });
         };
         // Every rank moves its share, and gets the others'.
         let (path, moved) = (NamePath::default(), BTreeMap::new());
         let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
         module.visit(&mut sharer);
         let values = shares.gather_numbers(&sharer.moved);
-        module.map(&mut Filler { path: NamePath::default(), values })
+        let Some(device) = &shares.device else { return module };
+        let tensor = |(name, values): (String, Vec<f32>)| {
+            let n = values.len();
+            (name, Tensor::from_data(TensorData::new(values, [n]), device))
+        };
+        let values = values.into_iter().map(tensor).collect();
+        module.map(&mut Filler { path: NamePath::default(), values, shapes: BTreeMap::new() })
     }
 
-    /// Moves one parameter, given flat and without autodiff.
-    fn update(
-        &mut self,
-        name: &str,
-        values: Tensor<1>,
-        gradient: Tensor<1>,
-        (learning_rate, scale): (f64, f32),
-        decayed: bool,
-    ) -> Tensor<1> {
-        let [n] = values.dims();
-        assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
-        let whole = self.shares.as_ref().map_or(n, |shares| shares.places[name].len());
-        let moments = self.moments.remove(name);
-        let moments = moments.unwrap_or_else(|| Moments::zeros(self.config, whole, n, &values.device()));
-        assert_eq!(moments.numbers(), Some(n), "moments of `{name}`");
-        let adamw_step = |config: AdamWConfig| AdamWStep {
+    /// Moves parameters, given flat and without autodiff.
+    fn update(&mut self, learning_rate: f64, scale: f32, taken: Vec<Taken>) -> Vec<(String, Tensor<1>)> {
+        let (config, steps) = (self.config, self.steps);
+        let adamw_step = |config: AdamWConfig, decays: bool| AdamWStep {
             learning_rate,
             betas: (config.betas[0], config.betas[1]),
             epsilon: config.epsilon,
-            weight_decay: if decayed { config.weight_decay } else { 0.0 },
-            step: self.steps,
+            weight_decay: if decays { config.weight_decay } else { 0.0 },
+            step: steps,
             gradient_scale: f64::from(scale),
         };
-        let (values, moments) = match (self.config, moments) {
-            // On a CPU no buffer is copied on the way in or out.
-            (OptimizerConfig::AdamW(config), Moments::F32 { first: Some(first), second }) => {
-                let (values, first, second) = adamw(values, gradient, first, second, adamw_step(config));
-                (values, Moments::F32 { first: Some(first), second })
-            }
-            (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
-                (moments.step(values, gradient, adamw_step(config)), Moments::Int8(moments))
-            }
-            (OptimizerConfig::RmsProp(config), Moments::F32 { second, .. }) => {
-                let decay = if decayed { config.weight_decay } else { 0.0 };
-                let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
-                (values, Moments::F32 { first: None, second })
-            }
-            (OptimizerConfig::AdamW(_), Moments::F32 { first: None, .. })
-            | (OptimizerConfig::RmsProp(_), Moments::Int8(_)) => {
-                unreachable!("what is made and restored of `{name}` is of the optimizer's kind")
-            }
-        };
-        self.moments.insert(name.to_owned(), moments);
-        values
+        // What a GPU moves in a few launches.
+        let (mut names, mut together, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        for Taken { name, values, gradient, decays } in taken {
+            let [n] = values.dims();
+            assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
+            let whole = self.shares.as_ref().map_or(n, |shares| shares.places[&name].len());
+            let moments = self.moments.remove(&name);
+            let moments = moments.unwrap_or_else(|| Moments::zeros(config, whole, n, &values.device()));
+            assert_eq!(moments.numbers(), Some(n), "moments of `{name}`");
+            let (values, moments) = match (config, moments) {
+                (OptimizerConfig::AdamW(config), Moments::F32 { first: Some(first), second }) => {
+                    let step = adamw_step(config, decays);
+                    let (first_moment, second_moment) = (first, second);
+                    together.push(AdamWUpdate { parameter: values, gradient, first_moment, second_moment, step });
+                    names.push(name);
+                    continue;
+                }
+                (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
+                    (moments.step(values, gradient, adamw_step(config, decays)), Moments::Int8(moments))
+                }
+                (OptimizerConfig::RmsProp(config), Moments::F32 { second, .. }) => {
+                    let decay = if decays { config.weight_decay } else { 0.0 };
+                    let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
+                    (values, Moments::F32 { first: None, second })
+                }
+                (OptimizerConfig::AdamW(_), Moments::F32 { first: None, .. })
+                | (OptimizerConfig::RmsProp(_), Moments::Int8(_)) => {
+                    unreachable!("what is made and restored of `{name}` is of the optimizer's kind")
+                }
+            };
+            self.moments.insert(name.clone(), moments);
+            moved.push((name, values));
+        }
+        for (name, [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
+            self.moments.insert(name.clone(), Moments::F32 { first: Some(first), second });
+            moved.push((name, values));
+        }
+        moved
     }
+}
+
+/// A parameter on its way through a step, flat and without autodiff.
+struct Taken {
+    name: String,
+    values: Tensor<1>,
+    gradient: Tensor<1>,
+    decays: bool,
 }
 
 /// Whether a parameter of so many dimensions decays: no biases and norms, nor T5's table of biases by distance.
@@ -519,14 +548,15 @@ impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
     }
 }
 
-struct Stepper<'a> {
+/// Takes every parameter that has a gradient out of its module, and leaves an empty tensor.
+struct Taker {
     path: NamePath,
-    learning_rate: f64,
-    optimizer: &'a mut Optimizer,
     gradients: GradientSum,
+    taken: Vec<Taken>,
+    shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for Stepper<'_> {
+impl ModuleMapper for Taker {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -540,12 +570,12 @@ impl ModuleMapper for Stepper<'_> {
         let Some(gradient) = self.gradients.take(&name) else { return param };
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
-            let flat = value.inner().reshape(gradient.dims());
-            let stepped = self
-                .optimizer
-                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale()), is_decayed(D, &name))
-                .reshape(shape);
-            if tracked { stepped.autodiff().require_grad() } else { stepped }
+            let values = value.inner().reshape(gradient.dims());
+            let empty = Tensor::empty([0; D], &values.device());
+            self.shapes.insert(name.clone(), shape.to_vec());
+            let decays = is_decayed(D, &name);
+            self.taken.push(Taken { name, values, gradient, decays });
+            if tracked { empty.autodiff().require_grad() } else { empty }
         })
     }
 }
@@ -580,16 +610,19 @@ impl ModuleVisitor for Sharer<'_> {
         // Copies: the kernels write where the values lie.
         let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
         let values = part(param.val().inner().reshape(gradient.dims()));
-        let rates = (self.learning_rate, self.gradients.scale());
-        let moved = self.optimizer.update(&name, values, part(gradient.clone()), rates, is_decayed(D, &name));
-        self.moved.insert(name, host_values(moved).to_vec());
+        let decays = is_decayed(D, &name);
+        let taken = Taken { name, values, gradient: part(gradient.clone()), decays };
+        let moved = self.optimizer.update(self.learning_rate, self.gradients.scale(), vec![taken]);
+        self.moved.extend(moved.into_iter().map(|(name, values)| (name, host_values(values).to_vec())));
     }
 }
 
-/// Puts values in the place of parameters.
+/// Puts values, flat, in the place of parameters.
 struct Filler {
     path: NamePath,
-    values: BTreeMap<String, Vec<f32>>,
+    values: BTreeMap<String, Tensor<1>>,
+    /// Of parameters that were taken out.
+    shapes: BTreeMap<String, Vec<usize>>,
 }
 
 impl ModuleMapper for Filler {
@@ -602,10 +635,12 @@ impl ModuleMapper for Filler {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(values) = self.values.remove(&self.path.name()) else { return param };
+        let name = self.path.name();
+        let Some(values) = self.values.remove(&name) else { return param };
         param.map(|value| {
-            let (shape, tracked) = (value.dims(), value.is_autodiff());
-            let filled = Tensor::from_data(TensorData::new(values, shape), &value.device().inner());
+            let shape = self.shapes.get(&name).and_then(|shape| shape.as_slice().try_into().ok());
+            let (shape, tracked) = (shape.unwrap_or_else(|| value.dims()), value.is_autodiff());
+            let filled = values.reshape(shape);
             if tracked { filled.autodiff().require_grad() } else { filled }
         })
     }
@@ -659,7 +694,8 @@ mod tests {
         assert!(!is_decayed(1, "trunk.h.0.attn.c_attn.bias") && is_decayed(2, "trunk.shared.weight"));
     }
 
-    const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1, moments: MomentFormat::F32 };
+    const CONFIG: AdamWConfig =
+        AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1, moments: MomentFormat::F32 };
 
     #[test]
     fn two_steps_by_hand() {

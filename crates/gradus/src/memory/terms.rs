@@ -6,7 +6,10 @@
 
 use gradus_kernels::Int8Moments;
 
-use crate::model::{BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held, longest_side_of_chunk};
+use crate::model::{
+    BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held,
+    longest_side_of_chunk,
+};
 
 /// Bytes of one number.
 pub(super) const NUMBER: u64 = 4;

@@ -314,7 +314,7 @@ impl ModelShape {
             let name = format!("{prefix}{name}");
             if matcher.matches(&name) {
                 let (rank, _) = matcher.rank_and_scale(&name);
-                [rank * inputs, rank * outputs].map(|numbers| size.add(numbers));
+                [rank * inputs, rank * outputs].into_iter().for_each(|numbers| size.add(numbers));
                 size.add(if config.use_dora { outputs } else { 0 });
                 size.feed_forward |= is_fed;
             }
@@ -328,7 +328,7 @@ impl ModelShape {
         }
         if config.task_type == TaskType::CausalLm && matcher.matches_head(HEAD) {
             let (rank, _) = matcher.rank_and_scale(HEAD);
-            [rank * self.width, rank * self.vocabulary].map(|numbers| size.add(numbers));
+            [rank * self.width, rank * self.vocabulary].into_iter().for_each(|numbers| size.add(numbers));
         }
         Ok(size)
     }

@@ -323,7 +323,9 @@ pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
 pub fn unknown_memory(forecast: &Forecast, machine: &Machine) -> Option<String> {
     let gpu = forecast.gpu.as_ref().filter(|gpu| machine.device_memory(gpu).is_none())?;
     let peak = gigabytes(forecast.peak_bytes);
-    Some(format!("the run needs {peak} of the memory of `{gpu}`, whose driver does not say how much it has: nothing is refused"))
+    Some(format!(
+        "the run needs {peak} of the memory of `{gpu}`, whose driver does not say how much it has: nothing is refused"
+    ))
 }
 
 fn gigabytes(bytes: u64) -> String {

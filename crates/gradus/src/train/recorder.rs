@@ -21,7 +21,8 @@ use crate::run::checkpoint::{CheckpointParts, FIRST, SECOND, SIZES, SQUARE, mome
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
 use crate::run::{
-    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, StateTensor, TrainerState,
+    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, StateTensor,
+    TrainerState,
 };
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
@@ -664,9 +665,10 @@ pub fn restore_optimizer<M: Module>(
         OptimizerConfig::RmsProp(_) => &[SQUARE],
     };
     let parameter = |tensor: &str, names: &[&str]| {
-        names.iter().enumerate().find_map(|(which, moment)| {
-            Some((which, tensor.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned()))
-        })
+        names
+            .iter()
+            .enumerate()
+            .find_map(|(which, moment)| Some((which, tensor.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned())))
     };
     let mut steps = 0;
     let mut states = BTreeMap::<String, Found>::new();

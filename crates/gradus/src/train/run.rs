@@ -32,7 +32,6 @@ use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{MicroBatch, Order, Weighted};
 use crate::config::{Effect, Plan, Visitor};
-use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::files::atomic;
