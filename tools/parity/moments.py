@@ -1,6 +1,6 @@
 """Numbers in eight bits and AdamW steps by bitsandbytes on the CPU, for `crates/gradus-kernels/fixtures/moments.txt`.
 
-Needs bitsandbytes 0.50 and torch alone, besides the list:
+Needs bitsandbytes 0.50.2 from PyPI, besides the list:
 
     ~/gradus-parity/bin/python tools/parity/moments.py [--out FILE]
 """

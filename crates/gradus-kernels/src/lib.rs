@@ -60,6 +60,9 @@ pub use embedding::embedding;
 pub use frozen::{FrozenWeight, packs_weights};
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
+#[cfg(feature = "gpu")]
+#[doc(hidden)]
+pub use gpu::device_memory;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cuda_sources, offline::Source as CudaSource};

@@ -55,6 +55,12 @@ pub fn cuda_sources() -> Vec<offline::Source> {
     modules.into_iter().flat_map(|sources| sources(&kernels)).collect()
 }
 
+/// The bytes of a GPU's memory that tensors are in now, and those that CubeCL holds for them.
+pub fn device_memory(device: &burn::tensor::Device) -> Option<[u64; 2]> {
+    let usage = crate::fused::gpu(device)?.client().memory_usage().ok()?;
+    Some([usage.bytes_in_use, usage.bytes_reserved])
+}
+
 /// The passes of an operation over contiguous tensors of a GPU.
 pub(crate) trait GpuOp: Debug + Send + Sync + 'static {
     /// Whether there is a kernel for tensors of `dtype` on `device`.
