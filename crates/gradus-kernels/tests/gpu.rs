@@ -416,16 +416,17 @@ fn what_a_device_cannot_do_its_references_do() {
 }
 
 #[test]
-fn quantised_weights_stay_packed_on_the_device_and_multiply_as_what_they_stand_for() {
+fn weights_in_few_bits_stay_so_on_the_device_and_multiply_as_what_they_stand_for() {
     let Some(device) = device() else { return };
     for (n, width, out) in [(1, 3, 2), (7, 70, 33), (9, 128, 64)] {
         let weight = TensorData::new(values(out * width, 3), [out, width]);
-        for format in [WeightFormat::INT8, WeightFormat::NF4] {
+        for format in [WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
             let weight = Tensor::<2>::from_data(weight.clone(), &Device::flex());
             let frozen = FrozenWeight::new(weight, Layout::OutIn, format);
-            let stands_for = match frozen.quantised().expect("quantised") {
-                Quantised::Nf4(weight) => weight.values(),
-                Quantised::Int8(weight) => {
+            let stands_for = match frozen.quantised() {
+                None => host(frozen.dense().transpose()),
+                Some(Quantised::Nf4(weight)) => weight.values(),
+                Some(Quantised::Int8(weight)) => {
                     let scaled = |(i, &code): (usize, &i8)| f32::from(code) * (weight.absmax()[i / width] / 127.0);
                     weight.codes().iter().enumerate().map(scaled).collect()
                 }

@@ -57,7 +57,8 @@ pub fn cuda_sources() -> Vec<offline::Source> {
 
 /// The bytes of a GPU's memory that tensors are in now, and those that CubeCL holds for them.
 pub fn device_memory(device: &burn::tensor::Device) -> Option<[u64; 2]> {
-    let usage = crate::fused::gpu(device)?.client().memory_usage().ok()?;
+    let client = crate::fused::gpu(device)?.client();
+    let usage = client.memory_report(cubecl::MemoryScope::Device).usage();
     Some([usage.bytes_in_use, usage.bytes_reserved])
 }
 

@@ -198,8 +198,8 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     let formats = [
         ("train.compute", Some(train.compute.name())),
         ("train.sampling_weights", train.sampling_weights.map(WeightFormat::name)),
-        ("train.frozen_weights", train.frozen_weights.map(WeightFormat::name)),
     ];
+    // Weights that are not trained stay in their format anywhere; a GPU expands one for each product.
     for (key, format) in formats {
         let format = format.unwrap_or("f32");
         let computes = !is_here || train.device == "cpu" || format == "f32";

@@ -194,6 +194,8 @@ pub struct Optimizer {
     moments: BTreeMap<String, Moments>,
     /// What this rank keeps of the moments; all, where nothing is said.
     shares: Option<Arc<Shares>>,
+    /// Where moments are held and parameters moved; where the parameters are, if nothing is said.
+    home: Option<Device>,
 }
 
 /// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
@@ -237,29 +239,44 @@ impl Shares {
         self.of(self.ranks.rank(), name)
     }
 
-    /// Joins what every rank has of some parameters, `own` being the bytes of this one: of each parameter the parts of all ranks, in
+    /// Joins what every rank has of the parameters `names`, `own` being the bytes of this one: `join` gets the parts of all ranks, in
     /// order. `bytes` says how many so many numbers take.
-    fn gather(
+    fn gather<'n, T>(
         &self,
-        own: &BTreeMap<String, Vec<u8>>,
+        names: impl Iterator<Item = &'n String>,
+        own: Vec<u8>,
         bytes: impl Fn(usize) -> usize,
-    ) -> BTreeMap<String, Vec<Vec<u8>>> {
-        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own.values().flatten().copied().collect()));
+        join: impl Fn(&str, &[&[u8]]) -> T,
+    ) -> Vec<(String, T)> {
+        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
-            let part = |(rank, rest): (usize, &mut &[u8])| {
+            let mut parts = Vec::with_capacity(rests.len());
+            for (rank, rest) in rests.iter_mut().enumerate() {
                 let (part, others) = rest.split_at(bytes(self.of(rank, name).len()));
+                parts.push(part);
                 *rest = others;
-                part.to_vec()
-            };
-            (name.clone(), rests.iter_mut().enumerate().map(part).collect())
+            }
+            (name.clone(), join(name, &parts))
         };
-        own.keys().map(&mut of_name).collect()
+        names.map(&mut of_name).collect()
+    }
+
+    /// [`gather`](Self::gather) of numbers in f32.
+    fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
+        let mut bytes = Vec::new();
+        own.values().for_each(|values| extend(&mut bytes, values));
+        let join = |name: &str, parts: &[&[u8]]| {
+            let mut values = Vec::with_capacity(self.places[name].len());
+            parts.iter().for_each(|part| values.extend(numbers(part)));
+            values
+        };
+        self.gather(own.keys(), bytes, |n| 4 * n, join).into_iter().collect()
     }
 
     /// The codes of a whole parameter from those of each rank, which their sizes follow.
-    fn joined(&self, name: &str, parts: &[Vec<u8>]) -> Codes {
-        let mut whole = Codes { codes: Vec::new(), sizes: Vec::new() };
+    fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
+        let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
         for (rank, part) in parts.iter().enumerate() {
             let (codes, sizes) = part.split_at(self.of(rank, name).len());
             whole.codes.extend_from_slice(codes);
@@ -267,23 +284,12 @@ impl Shares {
         }
         whole
     }
-
-    /// [`gather`](Self::gather) of numbers in f32.
-    fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
-        let bytes = |(name, values): (&String, &Vec<f32>)| {
-            let mut bytes = Vec::with_capacity(4 * values.len());
-            extend(&mut bytes, values);
-            (name.clone(), bytes)
-        };
-        let all = self.gather(&own.iter().map(bytes).collect(), |n| 4 * n);
-        all.into_iter().map(|(name, parts)| (name, parts.iter().flat_map(|part| numbers(part)).collect())).collect()
-    }
 }
 
 impl Optimizer {
     /// An optimiser that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
-        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None }
+        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, home: None }
     }
 
     /// Steps taken so far.
@@ -296,9 +302,16 @@ impl Optimizer {
         &self.moments
     }
 
-    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters.
+    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters, or [where](Self::held_on) it holds them.
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
-        Self { config, steps, moments, shares: None }
+        Self { config, steps, moments, shares: None, home: None }
+    }
+
+    /// Holds the moments on `home` from now on, and moves parameters there: they and their gradients are copied there for a step, and the
+    /// parameters back. The memory of a GPU then holds no moments.
+    #[must_use]
+    pub fn held_on(self, home: Option<Device>) -> Self {
+        Self { home, ..self }
     }
 
     /// Keeps only this rank's share of the moments from now on.
@@ -307,13 +320,13 @@ impl Optimizer {
         if ranks.is_alone() {
             return self;
         }
-        let shares = Shares::new(ranks, module);
+        let (shares, moments) = (Shares::new(ranks, module), std::mem::take(&mut self.moments));
         let part = |(name, moments): (String, Moments)| {
             let own = shares.own(&name);
-            let device = shares.device.as_ref().filter(|_| !own.is_empty())?;
+            let device = self.home.as_ref().or(shares.device.as_ref()).filter(|_| !own.is_empty())?;
             Some((name, moments.part(own, device)))
         };
-        self.moments = std::mem::take(&mut self.moments).into_iter().filter_map(part).collect();
+        self.moments = moments.into_iter().filter_map(part).collect();
         Self { shares: Some(Arc::new(shares)), ..self }
     }
 
@@ -346,17 +359,15 @@ impl Optimizer {
             HostMoments::Int8(_) => None,
         });
         let [first_codes, second_codes] = [0, 1].map(|which| {
-            let own = |name: &String| {
-                let mut bytes = Vec::new();
+            let mut bytes = Vec::new();
+            for name in names(true) {
                 if let Some(HostMoments::Int8(moments)) = own.get(name) {
                     bytes.extend_from_slice(&moments[which].codes);
                     extend(&mut bytes, &moments[which].sizes);
                 }
-                (name.clone(), bytes)
-            };
-            let bytes = |n: usize| n + 4 * n.div_ceil(Int8Moments::BLOCK);
-            let all = shares.gather(&names(true).map(own).collect(), bytes);
-            all.into_iter().map(|(name, parts)| (shares.joined(&name, &parts), name)).collect::<Vec<_>>()
+            }
+            let size = |n: usize| n + 4 * n.div_ceil(Int8Moments::BLOCK);
+            shares.gather(names(true), bytes, size, |name, parts| shares.joined(name, parts))
         });
         if !shares.ranks.is_first() {
             return BTreeMap::new();
@@ -366,7 +377,7 @@ impl Optimizer {
             (name, HostMoments::F32 { first, second: second.into() })
         });
         let pairs = first_codes.into_iter().zip(second_codes);
-        let in_int8 = pairs.map(|((first, name), (second, _))| (name, HostMoments::Int8([first, second])));
+        let in_int8 = pairs.map(|((name, first), (_, second))| (name, HostMoments::Int8([first, second])));
         in_f32.chain(in_int8).collect()
     }
 
@@ -385,11 +396,11 @@ impl Optimizer {
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        let (config, moments, shares) = (self.config, &mut self.moments, self.shares.clone());
+        let (config, moments, shares, home) = (self.config, &mut self.moments, self.shares.clone(), self.home.clone());
         let each = |name: String, n, device: Device| {
             let own = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
             if own > 0 {
-                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, &device));
+                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, home.as_ref().unwrap_or(&device)));
             }
         };
         module.visit(&mut Trained { path: NamePath::default(), each });
@@ -464,6 +475,13 @@ impl Optimizer {
             let [n] = values.dims();
             assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
             let whole = self.shares.as_ref().map_or(n, |shares| shares.places[&name].len());
+            let (values, gradient, back) = match &self.home {
+                Some(home) if *home != values.device() => {
+                    let back = values.device();
+                    (copied(values, home), copied(gradient, home), Some(back))
+                }
+                _ => (values, gradient, None),
+            };
             let moments = self.moments.remove(&name);
             let moments = moments.unwrap_or_else(|| Moments::zeros(config, whole, n, &values.device()));
             assert_eq!(moments.numbers(), Some(n), "moments of `{name}`");
@@ -472,7 +490,7 @@ impl Optimizer {
                     let step = adamw_step(config, decays);
                     let (first_moment, second_moment) = (first, second);
                     together.push(AdamWUpdate { parameter: values, gradient, first_moment, second_moment, step });
-                    names.push(name);
+                    names.push((name, back));
                     continue;
                 }
                 (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
@@ -489,13 +507,26 @@ impl Optimizer {
                 }
             };
             self.moments.insert(name.clone(), moments);
-            moved.push((name, values));
+            moved.push((name, home_again(values, back)));
         }
-        for (name, [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
+        for ((name, back), [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
             self.moments.insert(name.clone(), Moments::F32 { first: Some(first), second });
-            moved.push((name, values));
+            moved.push((name, home_again(values, back)));
         }
         moved
+    }
+}
+
+/// A copy on another device.
+fn copied(tensor: Tensor<1>, device: &Device) -> Tensor<1> {
+    Tensor::from_data(tensor.into_data(), device)
+}
+
+/// The tensor on the device that it came from, if that was another.
+fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
+    match from {
+        Some(from) => copied(tensor, &from),
+        None => tensor,
     }
 }
 

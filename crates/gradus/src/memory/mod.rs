@@ -46,6 +46,8 @@ pub struct Workload {
     pub ranks: usize,
     /// Whether each rank keeps only its share of the moments.
     pub shards_moments: bool,
+    /// Whether a GPU leaves the moments to the machine's own memory.
+    pub offloads_moments: bool,
     /// Whether a copy of the policy is held that follows it, and reads what is sampled.
     pub has_lagged: bool,
     /// Where something else than the optimiser moves the policy, before the critic learns: vectors as long as what it trains
@@ -262,9 +264,10 @@ impl Workload {
     /// stay there beside their copies.
     fn on_host(&self) -> u64 {
         let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
-        let quantised = models.filter(|model| model.shape.quantised.is_some());
         let on_the_way = PLOTS.max(2 * self.policy.largest_tensor());
-        PROGRAM + self.host_bytes + on_the_way + quantised.map(|model| model.frozen_weights()).sum::<u64>()
+        // The weights come back when all are moved.
+        let moments = if self.offloads() { self.moments() + self.stepped_weights() } else { 0 };
+        moments + PROGRAM + self.host_bytes + on_the_way + models.map(|model| model.kept_on_host()).sum::<u64>()
     }
 
     /// The longest pass that `count` of the rows can hold, each as often as it comes in a step.
@@ -324,18 +327,29 @@ impl Workload {
         if self.has_lagged { self.policy.trained() } else { 0 }
     }
 
+    /// The moments of this rank.
+    fn moments(&self) -> u64 {
+        let all: u64 = self.stepped().map(|model| model.moments(self.moments)).sum();
+        all / if self.shards_moments { self.ranks as u64 } else { 1 }
+    }
+
+    /// Whether moments are in another memory than weights.
+    fn offloads(&self) -> bool {
+        self.offloads_moments && self.gpu.is_some()
+    }
+
     /// What is there from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let asked = self.rewards.iter().chain(&self.metrics).copied();
         let frozen = self.beside().into_iter().chain(asked);
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
         let program = if self.gpu.is_some() { GPU_PROGRAM } else { PROGRAM + self.host_bytes };
-        let moments: u64 = self.stepped().map(|model| model.moments(self.moments)).sum();
+        let moments = if self.offloads() { 0 } else { self.moments() };
         Phase {
             name,
             weights: held.sum::<u64>() + self.lagged(),
             gradients: 0,
-            moments: moments / if self.shards_moments { self.ranks as u64 } else { 1 },
+            moments,
             activations: 0,
             working: 0,
             pages: 0,

@@ -27,6 +27,10 @@ impl Workload {
                 false => "`recompute: true` with `moments: int8` would fit".into(),
             };
         }
+        let offloading = |of: &Self| Self { offloads_moments: true, ..of.clone() };
+        if self.gpu.is_some() && fits(&offloading(self)) {
+            return "`offload_moments: true` would fit".into();
+        }
         if let Some(tokens) = halves(longest, SHORTEST).find(|&tokens| fits(&self.cut(tokens))) {
             return format!("`max_length: {tokens}` with `micro_batch_tokens: {tokens}` would fit");
         }

@@ -200,7 +200,7 @@ impl Model {
     pub fn held(&self) -> u64 {
         let Some(adapter) = self.adapter else { return self.weights() };
         if self.place == Place::Gpu {
-            return self.trained() + if adapter.shares_base { 0 } else { self.weights() };
+            return self.trained() + if adapter.shares_base { 0 } else { self.as_they_are() };
         }
         let own_head =
             if self.head == Head::Language && !self.shape.tied { self.shape.head_matrix() } else { 0 } as u64;
@@ -224,7 +224,7 @@ impl Model {
     pub fn frozen_weights(&self) -> u64 {
         match self.adapter {
             Some(_) => self.held(),
-            None if self.place == Place::Gpu => self.weights(),
+            None if self.place == Place::Gpu => self.as_they_are(),
             None => self.packed(self.weights) + self.unpacked(),
         }
     }
@@ -238,11 +238,26 @@ impl Model {
         }
     }
 
-    /// The weight of a quantised layer while it is multiplied with, D I at most; others are not expanded on a GPU, and on the processor
+    /// The weights of a model that is not trained on a GPU: those of its blocks in their format, the others in f32.
+    fn as_they_are(&self) -> u64 {
+        NUMBER * (self.parameters() - self.trunk()) + self.packed_trunk(self.weights)
+    }
+
+    /// Bytes on the host of weights in few bits that a GPU has copies of.
+    pub fn kept_on_host(&self) -> u64 {
+        if self.is_narrow() { self.packed_trunk(self.weights) } else { 0 }
+    }
+
+    /// Whether the weights of its blocks are in fewer bits than 32.
+    fn is_narrow(&self) -> bool {
+        self.shape.quantised.is_some() || self.weights != WeightFormat::F32
+    }
+
+    /// The weight of a layer in few bits while it is multiplied with, D I at most; others are not expanded on a GPU, and on the processor
     /// a section of one at a time.
     fn expanded(&self) -> u64 {
-        match (self.place, self.shape.quantised) {
-            (Place::Gpu, Some(_)) => NUMBER * (self.shape.width * self.shape.inner) as u64,
+        match self.place {
+            Place::Gpu if self.is_narrow() => NUMBER * (self.shape.width * self.shape.inner) as u64,
             _ => 0,
         }
     }

@@ -66,6 +66,9 @@ pub struct TrainConfig {
     /// How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error of each
     /// step. Default `f32` (TRL).
     pub moments: MomentFormat,
+    /// Hold the moments in the machine's own memory while a GPU computes, and move the weights there: the GPU holds no moments, and each step
+    /// copies weights and gradients to the processor and weights back. Default false; on `cpu` it changes nothing.
+    pub offload_moments: bool,
     /// RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs).
     pub rmsprop_alpha: f64,
     /// RMSprop's epsilon, added to the root of that mean. Default 1e-8 (PyTorch; A2C in RL4LMs 1e-5).
@@ -196,6 +199,7 @@ impl Default for TrainConfig {
             adam_betas: [0.9, 0.999],
             adam_epsilon: 1e-8,
             moments: MomentFormat::F32,
+            offload_moments: false,
             rmsprop_alpha: 0.99,
             rmsprop_epsilon: 1e-8,
             max_grad_norm: 1.0,
