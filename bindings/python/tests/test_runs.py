@@ -249,8 +249,8 @@ def test_a_task_may_be_a_function_or_an_object(tmp_path: Path, gpt2: Path) -> No
 
     run = gradus.grpo(gpt2, {"task": numbers}, reward=judged, output_dir=tmp_path / "function", **ONLINE)
     assert run.finished and "train" in asked and set(seen) <= {0, 1, 2}
-    run = gradus.grpo(gpt2, {"task": Task()}, reward=judged, output_dir=tmp_path / "object", **{**ONLINE, "eval_steps": 1},
-                      evaluation_metrics="ter")
+    evaluated: dict[str, Any] = {**ONLINE, "eval_steps": 1, "evaluation_metrics": "ter"}
+    run = gradus.grpo(gpt2, {"task": Task()}, reward=judged, output_dir=tmp_path / "object", **evaluated)
     assert "validation" in asked and "eval_ter" in run.rows[-1]
 
     def broken(split: str) -> Any:

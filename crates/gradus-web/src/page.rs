@@ -55,6 +55,11 @@ impl Page<'_> {
     }
 }
 
+/// The hidden field of a form that shows that it comes from a page of this session.
+pub fn csrf(session: &Session) -> Html {
+    html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"]
+}
+
 /// The head of every page, with the places that there are.
 fn head(place: Option<Place>) -> Html {
     let link = |to: Place, path: &str, name: &str| match Some(to) == place {

@@ -1,9 +1,9 @@
 //! Which of several models people prefer, as tables of a page.
 
 use crate::agreement::ranking::{Share, Strength, Versus};
+use crate::components::table;
 use crate::html;
 use crate::html::Html;
-use crate::parts::table;
 
 /// A share in percent with its interval.
 fn percent(share: &Share) -> Html {

@@ -13,10 +13,12 @@ use gradus::{Error, Result};
 use tokio::net::TcpListener;
 
 use crate::app::App;
-use crate::guard::{BODY_BYTES, Guard, secret, stand};
+use crate::guard::{BODY_BYTES, Guard};
 use crate::guesses::Guesses;
+use crate::middleware::admit;
 use crate::models::{Computing, Models};
 use crate::rich::Rich;
+use crate::secret::secret;
 use crate::serving::Changing;
 use crate::store::Store;
 use crate::tinker::TrainingOptions;
@@ -151,7 +153,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(tinker::routes())
         .merge(assets::routes())
         .fallback(page::missing)
-        .layer(from_fn_with_state(Arc::clone(&app), stand))
+        .layer(from_fn_with_state(Arc::clone(&app), admit))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(app)
 }

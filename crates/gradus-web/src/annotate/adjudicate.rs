@@ -10,8 +10,9 @@ use axum::extract::{Path, State as Extracted};
 use axum::response::{IntoResponse, Redirect};
 use gradus::Result;
 
-use super::answer::{Answer, pairs};
+use super::answer::Answer;
 use super::labels::LabelSet;
+use super::rank::pairs;
 use super::shown::{Shown, stable_hash};
 use super::task::Task;
 use super::{Kept, asked, framed, judged, page, project, saved, who};
@@ -39,7 +40,7 @@ pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) 
     if labels.comparison {
         let all = pairs(task.answers.len());
         let differ = |pair: &&(usize, usize)| {
-            let name = super::answer::pair_name(**pair);
+            let name = super::rank::pair_name(**pair);
             one.ranks.get(&name) != other.ranks.get(&name)
         };
         parts.push(all.iter().filter(differ).count() as f64 / all.len().max(1) as f64);
@@ -179,7 +180,8 @@ pub async fn keep(
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::{Marked, Rank};
+    use super::super::answer::Marked;
+    use super::super::rank::Rank;
     use super::*;
 
     #[test]

@@ -8,8 +8,9 @@ use gradus::data::feedback::contradict;
 use serde::{Deserialize, Serialize};
 
 use super::labels::{Asks, LabelSet, Type};
+use super::rank::{Rank, pair_name, pairs};
 use super::shown::Shown;
-use super::task::Task;
+use super::task::{Expected, Task};
 use super::words::whole_words;
 
 /// The most bytes of a text that people write, and spans of an answer.
@@ -70,52 +71,21 @@ pub struct Missing {
     pub sentences: Vec<usize>,
 }
 
-/// Who is better of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rank {
-    /// The first.
-    First,
-    /// Neither.
-    Tie,
-    /// Neither, and both are bad.
-    Bad,
-    /// The second.
-    Second,
-}
-
-impl Rank {
-    fn sign(self) -> i8 {
-        match self {
-            Self::First => 1,
-            Self::Tie | Self::Bad => 0,
-            Self::Second => -1,
-        }
+impl Expected {
+    /// How many of its parts an annotation has right, and of how many.
+    pub fn right(&self, answer: &Answer) -> (usize, usize) {
+        let ranks = self.ranks.iter().map(|(pair, rank)| answer.ranks.get(pair) == Some(rank));
+        let questions = self.questions.iter().map(|(name, value)| answer.questions.get(name) == Some(value));
+        let no_error = self.no_error.iter().map(|expected| answer.no_error == *expected);
+        let all: Vec<bool> = ranks.chain(questions).chain(no_error).collect();
+        (all.iter().filter(|is_right| **is_right).count(), all.len())
     }
 
-    /// 1, 2 or 0 for neither: the number in FineGrainedRLHF's files.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::First => 1,
-            Self::Tie | Self::Bad => 0,
-            Self::Second => 2,
-        }
+    /// The same as an annotation, to check it like one.
+    pub fn as_answer(&self) -> Answer {
+        let no_error = self.no_error == Some(true);
+        Answer { ranks: self.ranks.clone(), questions: self.questions.clone(), no_error, ..Answer::default() }
     }
-
-    /// Whether one of the two is preferred.
-    pub fn prefers(self) -> bool {
-        matches!(self, Self::First | Self::Second)
-    }
-}
-
-/// All pairs of `answers`, counted from 0, in the order of the files: 1v2, 1v3, …, 3v4.
-pub fn pairs(answers: usize) -> Vec<(usize, usize)> {
-    (0..answers).flat_map(|one| (one + 1..answers).map(move |other| (one, other))).collect()
-}
-
-/// The name of a pair.
-pub fn pair_name((one, other): (usize, usize)) -> String {
-    format!("{}v{}", one + 1, other + 1)
 }
 
 impl Answer {

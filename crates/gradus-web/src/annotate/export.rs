@@ -7,9 +7,10 @@ use gradus::data::feedback::{ANSWERS, Feedback, PAIRS, SegmentForm, coverage_pre
 use gradus::text::RuleSplitter;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Rank, pair_name, pairs};
+use super::answer::Answer;
 use super::foreign::{argilla, label_studio};
 use super::labels::{Asks, LabelSet};
+use super::rank::{Rank, pair_name, pairs};
 use super::task::Task;
 use crate::store::Store;
 use crate::store::projects::{Annotation, Project, State};

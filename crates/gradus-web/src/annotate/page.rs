@@ -2,17 +2,18 @@
 
 use axum::response::Html as Body;
 
-use super::answer::{Answer, Marked, Rank, pair_name, pairs};
+use super::answer::{Answer, Marked};
 use super::export::Form;
 use super::labels::{Asked, BUILT_IN, LabelSet};
+use super::rank::{Rank, pair_name, pairs};
 use super::shown::Shown;
 use super::stats::{Claim, Number, Stats};
 use super::task::Task;
 use super::turns;
+use crate::components::{table, tile};
 use crate::html;
 use crate::html::Html;
-use crate::page::{Page, Place};
-use crate::parts::{table, tile};
+use crate::page::{Page, Place, csrf};
 use crate::ranking;
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
@@ -49,7 +50,7 @@ pub fn list(
     begun: &[Begun],
     making: Option<&Making<'_>>,
 ) -> Body<String> {
-    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
+    let csrf = csrf(session);
     let who = match person {
         Some(person) => html![
             "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p class=\"soft\">Signed in as <strong>" (person.name) "</strong> <span class=\"badge\">"
@@ -462,8 +463,8 @@ fn in_progress(session: &Session, project: &Project, claims: &[Claim], is_owner:
             false => html!["<span class=\"soft\">left; free for others</span>"],
         };
         let release = (is_owner && claim.holds).then(|| html![
-            "<form method=\"post\" action=\"" (path(project, "release")) "\"><input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf)
-            "\"><input type=\"hidden\" name=\"task\" value=\"" (claim.task) "\"><input type=\"hidden\" name=\"person\" value=\"" (claim.person)
+            "<form method=\"post\" action=\"" (path(project, "release")) "\">" (csrf(session))
+            "<input type=\"hidden\" name=\"task\" value=\"" (claim.task) "\"><input type=\"hidden\" name=\"person\" value=\"" (claim.person)
             "\"><button type=\"submit\" aria-label=\"Release task " (claim.task) " of " (claim.person) "\">Release</button></form>"
         ]);
         html![

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-use super::answer::pairs;
+use super::rank::pairs;
 
 /// What was shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gradus::Result;
 use serde::Serialize;
 
-use super::answer::{Rank, pair_name, pairs};
+use super::rank::{Rank, pair_name, pairs};
 use super::task::Task;
 use crate::agreement::ranking::{self, Outcome, Strength, Versus, Vote};
 use crate::agreement::{Defined, Level, Span, alpha, cohen, fleiss, raw, span_f1};

@@ -7,7 +7,7 @@ use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Rank};
+use super::rank::Rank;
 
 /// The most tasks of a project, and answers of a task.
 const TASKS: usize = 1_000_000;
@@ -47,23 +47,6 @@ pub struct Expected {
     pub questions: BTreeMap<String, u8>,
     /// Whether nothing is wrong.
     pub no_error: Option<bool>,
-}
-
-impl Expected {
-    /// How many of its parts an annotation has right, and of how many.
-    pub fn right(&self, answer: &Answer) -> (usize, usize) {
-        let ranks = self.ranks.iter().map(|(pair, rank)| answer.ranks.get(pair) == Some(rank));
-        let questions = self.questions.iter().map(|(name, value)| answer.questions.get(name) == Some(value));
-        let no_error = self.no_error.iter().map(|expected| answer.no_error == *expected);
-        let all: Vec<bool> = ranks.chain(questions).chain(no_error).collect();
-        (all.iter().filter(|is_right| **is_right).count(), all.len())
-    }
-
-    /// The same as an annotation, to check it like one.
-    pub fn as_answer(&self) -> Answer {
-        let no_error = self.no_error == Some(true);
-        Answer { ranks: self.ranks.clone(), questions: self.questions.clone(), no_error, ..Answer::default() }
-    }
 }
 
 impl Task {

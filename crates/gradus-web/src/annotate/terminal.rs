@@ -13,14 +13,14 @@ use gradus::{Error, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::pairs;
 use super::export::{self, Form};
 use super::foreign::{self, Tool};
 use super::labels::LabelSet;
+use super::rank::pairs;
 use super::stats::{self, Stats};
 use super::task::{ANSWERS, Expected, Task, tasks};
-use crate::guard::secret;
 use crate::passing::Passing;
+use crate::secret::secret;
 use crate::store::projects::{Project, Role, State};
 use crate::store::{self, Store};
 

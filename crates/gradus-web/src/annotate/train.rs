@@ -21,6 +21,7 @@ use crate::failed::{Done, Failed};
 use crate::html;
 use crate::html::{Html, percent};
 use crate::models::{Found, Kind};
+use crate::page::csrf;
 use crate::runs::apart;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
@@ -81,7 +82,7 @@ fn options(names: &[&str], chosen: usize) -> Vec<Html> {
 /// The part of a project's page that leads on, for its owner.
 pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]) -> Html {
     let folder = quoted(&app.folder.to_string_lossy());
-    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
+    let csrf = csrf(session);
     let is_allowed = app.training.is_allowed();
     let button = |words: Html| match is_allowed {
         true => html!["<button type=\"submit\">" (words) "</button>"],

@@ -21,8 +21,8 @@ use crate::app::App;
 use crate::desk::{Heard, Token, prompt};
 use crate::events::Events;
 use crate::failed::{Done, Failed, read};
-use crate::guard::secret;
 use crate::judge::Judged;
+use crate::secret::secret;
 use crate::store::chats::{Answered, Asker, Part, Settings, Tree};
 use crate::store::sessions::Session;
 

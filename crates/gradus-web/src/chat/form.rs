@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::html;
 use crate::html::Html;
 use crate::models::{Found, Kind};
+use crate::page::csrf;
 use crate::store::chats::Settings;
 use crate::store::sessions::Session;
 
@@ -128,7 +129,7 @@ pub fn new(session: &Session, found: &[Found]) -> Html {
     let fields = fields(&beginning(found), found);
     html![
         "<form method=\"post\" action=\"/chat\" class=\"fields\">\n"
-        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields)
+        (csrf(session)) (fields)
         "<div><label for=\"first\">Your message</label><textarea id=\"first\" name=\"text\" rows=\"4\" dir=\"auto\" data-sends autofocus></textarea></div>\n"
         "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>" (keys()) "</div>\n</form>\n"
     ]
@@ -151,7 +152,7 @@ pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) 
     }
     html![
         "<form method=\"post\" action=\"/chat/" (id) "/settings\" class=\"fields\">\n"
-        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields(settings, found))
+        (csrf(session)) (fields(settings, found))
         "<button type=\"submit\">Save</button>\n</form>\n"
     ]
 }

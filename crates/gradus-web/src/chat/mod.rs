@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::failed::{Done, Failed, read};
 use crate::html;
 use crate::models::Found;
-use crate::page::{Page, Place};
+use crate::page::{Page, Place, csrf};
 use crate::store::chats::{Asker, Choice, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;
@@ -111,7 +111,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let conversations = app.store.chats(&asker).list()?;
     let settings = &tree.conversation.settings;
     let title = &tree.conversation.title;
-    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
+    let csrf = csrf(&session);
     let body = html![
         "<div class=\"talk\">\n<div class=\"chat\" data-chat=\"" (id) "\" data-sides=\"" (settings.models.len()) "\">\n"
         "<div class=\"chat-head\"><p class=\"soft\" id=\"with\">" (thread::with(settings)) "</p>\n"

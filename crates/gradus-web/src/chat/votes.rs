@@ -11,10 +11,10 @@ use serde_json::json;
 
 use crate::agreement::ranking::{Outcome, Strength, Versus, Vote, comparisons, strengths};
 use crate::app::App;
+use crate::components::tile;
 use crate::failed::{Done, Failed};
 use crate::html;
 use crate::page::{Page, Place};
-use crate::parts::tile;
 use crate::ranking;
 use crate::store::chats::{self, Choice};
 use crate::store::sessions::Session;

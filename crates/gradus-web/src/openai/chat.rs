@@ -12,9 +12,10 @@ use gradus::inference::{Ask, Asked};
 use serde_json::{Value, json};
 
 use super::fields::Fields;
+use super::refused::{Refused, json_response};
 use super::tools::{Call, Speech};
 use super::wanted::{LIKELIEST_MAX, Wanted, as_id};
-use super::{Refused, end_stream, finish_reason, head, json_response, served, usage};
+use super::{end_stream, finish_reason, head, served, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;

@@ -11,8 +11,9 @@ use gradus::inference::{Ask, Prompter};
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
+use super::refused::{Refused, json_response};
 use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
-use super::{Refused, end_stream, finish_reason, head, json_response, served, usage};
+use super::{end_stream, finish_reason, head, served, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;

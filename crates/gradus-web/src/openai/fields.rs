@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use super::Refused;
+use super::refused::Refused;
 
 /// The fields of a request that were not taken yet.
 #[derive(Debug)]

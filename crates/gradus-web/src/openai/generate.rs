@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::chat::logprobs;
 use super::fields::Fields;
+use super::refused::{Refused, json_response};
 use super::wanted::{LIKELIEST_MAX, Wanted};
-use super::{Refused, finish_reason, head, json_response, served, usage};
+use super::{finish_reason, head, served, usage};
 use crate::app::App;
 use crate::desk::{Heard, Hearing, Token};
 use crate::events::Events;

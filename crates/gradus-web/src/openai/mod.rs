@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 pub mod fields;
 mod generate;
+pub mod refused;
 mod tools;
 mod wanted;
 
@@ -16,17 +17,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::{get, post};
 use gradus::inference::{AnswerEnd, model_of};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::events::Events;
-use crate::guard::secret;
 use crate::models::{Found, Kind, Served, outermost};
+use crate::secret::secret;
 use crate::serving;
+use refused::{BROKEN, Refused, json_response};
 
 /// The routes of OpenAI's protocol, and the one of vLLM that takes and gives ids.
 pub fn routes() -> Router<Arc<App>> {
@@ -37,27 +39,6 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/chat/completions", post(chat::answer))
         .route("/inference/v1/generate", post(generate::answer))
         .route("/v1/{*rest}", get(nothing).post(nothing))
-}
-
-/// A request that is not answered, in OpenAI's form.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Refused {
-    status: StatusCode,
-    message: String,
-    param: Option<String>,
-    code: Option<&'static str>,
-}
-
-impl Refused {
-    /// The request is wrong; `param` is the field that is.
-    pub fn field(param: &str, message: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
-    }
-
-    /// The request is wrong.
-    fn request(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }
-    }
 }
 
 /// Ends a stream of chunks like `frame`, with the numbers of tokens where they are told; one that broke off before its
@@ -72,48 +53,6 @@ fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<
         events.say(&frame);
     }
     events.done();
-}
-
-/// What is said when a model's thread ends before its completions have.
-const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
-
-impl Refused {
-    /// The request is refused for another reason.
-    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None }
-    }
-
-    /// The server failed.
-    pub fn broken() -> Self {
-        Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: BROKEN.into(), param: None, code: None }
-    }
-}
-
-impl From<gradus::Error> for Refused {
-    fn from(error: gradus::Error) -> Self {
-        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-        Self::request(format!("{error}{hint}"))
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let Self { status, message, param, code } = self;
-        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        let error = json!({ "error": { "message": message, "type": kind, "param": param, "code": code } });
-        json_response(status, &error)
-    }
-}
-
-/// A request that was not let in, in OpenAI's form.
-pub fn refusal(status: StatusCode, why: &str) -> Response {
-    let code = (status == StatusCode::UNAUTHORIZED).then_some("invalid_api_key");
-    Refused { status, message: why.to_owned(), param: None, code }.into_response()
-}
-
-/// JSON with its status.
-pub fn json_response(status: StatusCode, value: &Value) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
 async fn nothing() -> Refused {

@@ -4,8 +4,8 @@ use gradus::generate::SamplingParams;
 use gradus::rng::{Purpose, Seed, Stream, stream_of_key};
 use serde_json::{Map, Value, json};
 
-use super::Refused;
 use super::fields::Fields;
+use super::refused::Refused;
 use crate::desk::Token;
 
 /// The most completions of a prompt, and of a request.

@@ -10,10 +10,11 @@ use axum::response::IntoResponse;
 use gradus::run::database::{Query, Record, Sort, Table};
 use gradus::run::{RolloutDb, RunDir};
 
+use super::asked::{Asked, find, first};
 use super::conversation::conversation;
 use super::difference::{Change, differences};
 use super::page::address;
-use super::{Asked, apart, find, first, tokens};
+use super::{apart, tokens};
 use crate::app::App;
 use crate::failed::{Done, Failed};
 use crate::html;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gradus::runs::{Entry, Status};
 
+use super::asked::{Asked, first};
 use super::page::{address, age, badge, figure};
-use super::{Asked, first};
 use crate::html;
 use crate::html::{Html, percent};
 use crate::training::Standing;

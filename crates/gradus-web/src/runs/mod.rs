@@ -3,6 +3,7 @@
 //!
 //! A run is named by its place in the list of those below the folder, so nothing outside is reached.
 
+pub mod asked;
 mod cache;
 mod completions;
 mod conversation;
@@ -11,10 +12,10 @@ mod list;
 mod page;
 mod tokens;
 
+use asked::{Asked, find, first};
 pub use cache::Cache;
 pub use page::{address, badge, figure};
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -24,7 +25,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::run::compare::{Comparison, Entry as Policy, WinRates};
 use gradus::runs::{
-    Entry, Labels, Library, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
+    Entry, Labels, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -56,24 +57,9 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/runs/tokens", post(tokens::show))
 }
 
-/// The names and values of an address; names may be there several times.
-pub type Asked = Vec<(String, String)>;
-
-/// The first value of a name that is not empty.
-pub fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
-    asked.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
-}
-
 /// Does what takes a while without holding up the server.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be made."))
-}
-
-/// The directory of the run `name`, which is below the folder.
-pub fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
-    let names = Library::new(&app.folder).names();
-    let found = names.into_iter().find(|(known, _)| known == name).map(|(_, path)| path);
-    found.ok_or_else(|| Failed::missing("There is no such run; it may have been renamed or removed."))
 }
 
 async fn all(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {

@@ -6,6 +6,7 @@ use gradus::runs::{Difference, Entry, Settings, Status};
 
 use crate::html;
 use crate::html::{Html, percent};
+use crate::page::csrf;
 use crate::store::now;
 use crate::store::sessions::Session;
 
@@ -135,7 +136,7 @@ pub fn one(
     may_tag: bool,
 ) -> Html {
     let steps = entry.steps.map(|steps| html![" of "(steps)]);
-    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\"><input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">"];
+    let csrf = html![(csrf(session)) "<input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">"];
     let tag = |tag: &String| {
         if !may_tag {
             return html!["<span class=\"tag\">" (tag) "</span>"];

@@ -13,7 +13,8 @@ use gradus::run::database::{Query, Record, Table};
 use gradus::run::{RolloutDb, RunDir};
 use serde_json::{Value, json};
 
-use super::{Asked, apart, find, first};
+use super::apart;
+use super::asked::{Asked, find, first};
 use crate::app::App;
 use crate::desk::{Desk, Token};
 use crate::failed::{Done, Failed};

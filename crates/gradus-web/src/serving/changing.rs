@@ -2,12 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use axum::http::{HeaderMap, header};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use axum::http::HeaderMap;
 use gradus::{Error, Result};
 
-use crate::guard::same;
+use crate::secret::{given, same};
 use crate::within;
 
 /// The right to change adapters and weights.
@@ -56,14 +54,4 @@ impl Changing {
         within::check(folder, &path).map_err(|error| error.to_string())?;
         Ok(path)
     }
-}
-
-/// What a request gives as a token: after `Bearer`, or as the password of `Basic`, which clients make of `http://name:password@…`.
-pub fn given(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    if let Some(token) = value.strip_prefix("Bearer ") {
-        return Some(token.to_owned());
-    }
-    let pair = STANDARD.decode(value.strip_prefix("Basic ")?.trim()).ok()?;
-    Some(String::from_utf8(pair).ok()?.split_once(':')?.1.to_owned())
 }

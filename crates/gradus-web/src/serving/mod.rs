@@ -22,7 +22,7 @@ use gradus::text::Tokenizer;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub use changing::{Changing, given};
+pub use changing::Changing;
 pub use pause::Pause;
 
 use crate::actor::Actor;
@@ -30,7 +30,9 @@ use crate::app::App;
 use crate::connections::Place;
 use crate::desk::Desk;
 use crate::models::{Models, Placed};
-use crate::openai::{Refused, fields::Fields, json_response};
+use crate::openai::fields::Fields;
+use crate::openai::refused::{Refused, json_response};
+use crate::secret::given;
 
 /// The paths here that are not below `/v1/`: programs ask for them as for those below it.
 const PATHS: [&str; 11] = [

@@ -321,7 +321,7 @@ mod tests {
     fn tokens_of_an_older_file_go_on_to_work_and_are_nowhere_in_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE);
-        let (token, gone, session) = (crate::guard::secret(), crate::guard::secret(), crate::guard::secret());
+        let (token, gone, session) = (crate::secret::secret(), crate::secret::secret(), crate::secret::secret());
         let mut old = Connection::open(&path).expect("a file");
         let open = old.transaction().expect("begun");
         VERSIONS[..5].iter().for_each(|step| step(&open).expect("made"));

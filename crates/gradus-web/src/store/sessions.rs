@@ -6,7 +6,7 @@ use ring::{digest, hmac};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{Store, now};
-use crate::guard::{is_secret, secret};
+use crate::secret::{is_secret, secret};
 
 pub(super) const TABLES: &str = "
     CREATE TABLE sessions (

@@ -7,20 +7,22 @@
 //! computes, a little for everybody in turn. [`data`] and [`sampling`] read requests. Checkpoints are ordinary directories
 //! ([`checkpoints`]).
 
+mod bodies;
 mod checkpoints;
 mod data;
 mod journal;
+mod options;
 mod outcome;
 mod proto;
 mod registry;
 mod sampling;
+mod shared;
+mod training;
 mod worker;
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -30,139 +32,25 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use gradus::model::{ModelDir, ModelShape};
 use prost::Message;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::app::App;
 use crate::guard::BODY_BYTES;
-use crate::models::{Computing, Found as FoundModel, Kind as ModelKind, Models};
+use crate::models::{Found as FoundModel, Kind as ModelKind, Models};
+use bodies::{CreateBody, LoadBody};
 use checkpoints::{Place, Use};
-use journal::Journal;
+pub use options::TrainingOptions;
 use outcome::{Outcome, Refused, answer};
 use proto::ForwardBackwardRequest;
 use registry::{Found, Kind, Registry};
 use sampling::SampleBody;
-use worker::Worker;
+use shared::Shared;
+pub use training::Training;
 
 /// What everything is below of.
 pub const PREFIX: &str = "/api/v1/";
-
-/// The folder of checkpoints, in the folder that is served.
-const FOLDER: &str = "tinker";
-
-/// Who may train, and how much.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TrainingOptions {
-    /// The most sessions at work.
-    pub sessions: usize,
-    /// The most models in memory; others rest on the disk.
-    pub models: usize,
-    /// The most tokens of a forward pass; a longer text is a pass of its own.
-    pub pass_tokens: usize,
-    /// After so long without a word, a session's models leave memory, and it makes room for another.
-    pub silent: Duration,
-    /// After so long without a word, a session ends.
-    pub lost: Duration,
-    /// How long requests wait for one before them that has not come.
-    pub gap: Duration,
-    /// How long a client that asks what became of a request is kept waiting before it is told to ask again.
-    pub patience: Duration,
-}
-
-impl Default for TrainingOptions {
-    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a day, 10 minutes, 20 seconds.
-    fn default() -> Self {
-        Self {
-            sessions: 64,
-            models: 16,
-            pass_tokens: 4096,
-            silent: Duration::from_secs(600),
-            lost: Duration::from_secs(86_400),
-            gap: Duration::from_secs(600),
-            patience: Duration::from_secs(20),
-        }
-    }
-}
-
-/// What handlers and the thread that computes share.
-struct Shared {
-    folder: PathBuf,
-    registry: Mutex<Registry>,
-    work: Condvar,
-    news: watch::Sender<u64>,
-    has_ended: AtomicBool,
-    patience: Duration,
-}
-
-impl Shared {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until there is something to do, for so long at most.
-    fn wait<'r>(&self, registry: MutexGuard<'r, Registry>, most: Duration) -> MutexGuard<'r, Registry> {
-        self.work.wait_timeout(registry, most).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Wakes who waits for what becomes of a request.
-    fn tell(&self) {
-        self.news.send_modify(|news| *news += 1);
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::SeqCst)
-    }
-}
-
-/// What computing needs.
-struct Computer {
-    models: Arc<Models>,
-    computing: Computing,
-    options: TrainingOptions,
-}
-
-/// The training server. Its thread ends with it.
-pub struct Training {
-    shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Training {
-    /// Goes on with what is in `folder`, which is served.
-    ///
-    /// # Errors
-    /// When another server trains there, or the journal cannot be read.
-    pub fn open(
-        folder: &Path,
-        models: Arc<Models>,
-        computing: Computing,
-        options: TrainingOptions,
-    ) -> gradus::Result<Self> {
-        let folder = folder.join(FOLDER);
-        let registry = Registry::open(Journal::open(&folder)?, options.clone())?;
-        checkpoints::recover(&folder)?;
-        let (news, _) = watch::channel(0);
-        let (work, has_ended) = (Condvar::new(), AtomicBool::new(false));
-        let (registry, patience) = (Mutex::new(registry), options.patience);
-        let shared = Arc::new(Shared { folder, registry, work, news, has_ended, patience });
-        let (own, computer) = (Arc::clone(&shared), Computer { models, computing, options });
-        let thread = std::thread::spawn(move || Worker::run(own, computer));
-        Ok(Self { shared, thread: Some(thread) })
-    }
-}
-
-impl Drop for Training {
-    fn drop(&mut self) {
-        self.shared.has_ended.store(true, Ordering::SeqCst);
-        self.shared.work.notify_all();
-        // What it does now is in the journal. The next server may open that only after it has ended.
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// The routes below `/api/v1`.
 pub fn routes() -> Router<Arc<App>> {
@@ -322,34 +210,6 @@ async fn finish_session(State(app): State<Arc<App>>, PathOf(id): PathOf<String>)
     Ok(ok(&json!({})))
 }
 
-/// The adapter that is asked for.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct LoraBody {
-    rank: usize,
-    seed: Option<i64>,
-    #[serde(default = "yes")]
-    train_unembed: bool,
-    #[serde(default = "yes")]
-    train_mlp: bool,
-    #[serde(default = "yes")]
-    train_attn: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// The body of `create_model`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct CreateBody {
-    session_id: String,
-    model_seq_id: u64,
-    base_model: String,
-    lora_config: Option<LoraBody>,
-    #[serde(default)]
-    optimizer_config: Value,
-}
-
 /// The name of a base that is there.
 async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
     let (models, name) = (Arc::clone(&app.models), name.to_owned());
@@ -475,65 +335,12 @@ async fn submit_json(app: &App, kind: Kind, body: Bytes) -> Done {
     submit(app, model_id, seq_id.unwrap_or(0), kind, body).await
 }
 
-/// The body of `optim_step`.
-#[derive(Debug, Clone, Deserialize)]
-struct StepBody {
-    adam_params: Option<AdamBody>,
-    optimizer_params: Option<Value>,
-}
-
-/// The constants of a step; what is missing is the default of Tinker's clients.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
-struct AdamBody {
-    #[serde(deserialize_with = "number")]
-    learning_rate: f64,
-    #[serde(deserialize_with = "number")]
-    beta1: f64,
-    #[serde(deserialize_with = "number")]
-    beta2: f64,
-    #[serde(deserialize_with = "number")]
-    eps: f64,
-    #[serde(deserialize_with = "number")]
-    weight_decay: f64,
-    #[serde(deserialize_with = "number")]
-    grad_clip_norm: f64,
-}
-
-/// A number. Clients write null for one that is not finite.
-fn number<'d, D: Deserializer<'d>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
-}
-
-impl Default for AdamBody {
-    fn default() -> Self {
-        Self { learning_rate: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-12, weight_decay: 0.0, grad_clip_norm: 0.0 }
-    }
-}
-
 async fn optim_step(State(app): State<Arc<App>>, body: Bytes) -> Done {
     submit_json(&app, Kind::Step, body).await
 }
 
-/// The body of `save_weights`. Checkpoints do not expire.
-#[derive(Debug, Clone, Deserialize)]
-struct SaveBody {
-    path: Option<String>,
-    #[serde(default)]
-    overwrite: bool,
-    user_metadata: Option<Value>,
-}
-
 async fn save_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {
     submit_json(&app, Kind::Save, body).await
-}
-
-/// The body of `save_weights_for_sampler`. A sampler of the kind `inflight` keeps the weights that it was made with, as it may.
-#[derive(Debug, Clone, Deserialize)]
-struct SaveForSamplerBody {
-    path: Option<String>,
-    sampling_session_seq_id: Option<u64>,
-    user_metadata: Option<Value>,
 }
 
 async fn save_for_sampler(State(app): State<Arc<App>>, body: Bytes) -> Done {
@@ -544,36 +351,6 @@ async fn save_external(State(app): State<Arc<App>>, body: Bytes) -> Done {
     let Numbered { model_id, seq_id } = read(&body)?;
     let what = Bytes::from_static(b"save_weights_external");
     submit(&app, model_id, seq_id.unwrap_or(0), Kind::Unsupported, what).await
-}
-
-/// The body of `load_weights`.
-#[derive(Debug, Clone, Deserialize)]
-struct LoadBody {
-    model_id: Option<String>,
-    seq_id: Option<u64>,
-    session_id: Option<String>,
-    model_seq_id: Option<u64>,
-    path: String,
-    #[serde(default)]
-    optimizer: bool,
-    #[serde(default)]
-    optimizer_config: Value,
-    weights_access_token: Option<String>,
-}
-
-impl LoadBody {
-    /// Refuses what is not supported.
-    fn check(&self) -> Result<(), outcome::Failure> {
-        if self.weights_access_token.is_some() {
-            return Err(outcome::Failure::user("`weights_access_token` is not supported by this server: leave it out"));
-        }
-        match self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
-            Some(kind) => Err(outcome::Failure::user(format!(
-                "`optimizer_config` asks for `{kind}`, but only `adamw` is supported"
-            ))),
-            None => Ok(()),
-        }
-    }
 }
 
 async fn load_weights(State(app): State<Arc<App>>, body: Bytes) -> Done {

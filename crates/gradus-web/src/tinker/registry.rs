@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use gradus::Result;
 
-use super::TrainingOptions;
 use super::journal::{Journal, Line, ModelLine, SamplerLine};
+use super::options::TrainingOptions;
 use super::outcome::{Failure, Outcome, Refused};
 use super::sampling::SampleRequest;
-use crate::guard::secret;
+use crate::secret::secret;
 
 /// Results of a model or a sampler that are kept: a request that is repeated is answered with them.
 const RESULTS_KEPT: usize = 1024;

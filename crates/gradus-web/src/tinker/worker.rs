@@ -12,16 +12,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gradus::batches::MicroBatch;
-use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::machine::among_threads;
-use gradus::model::adapter::{LoraConfig, LoraParts};
-use gradus::rng::Seed;
-use gradus::trainer::{Base, ForwardBackward, Loss, StepParams, Targeted, Trainer, TrainerOptions};
+use gradus::trainer::{Base, ForwardBackward, Loss, Targeted, Trainer, TrainerOptions};
 use gradus::{Error, Result};
 use prost::Message;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::bodies::{CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
 use super::checkpoints::{self, About, Place, Use};
 use super::data;
 use super::journal::Line;
@@ -29,7 +27,7 @@ use super::outcome::{Failure, Outcome};
 use super::proto::ForwardBackwardRequest;
 use super::registry::{Kind, Queued, Samples, Turn};
 use super::sampling::Sampling;
-use super::{Computer, CreateBody, LoadBody, SaveBody, SaveForSamplerBody, Shared, StepBody};
+use super::shared::{Computer, Shared};
 
 /// How often the thread looks after those who are silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -42,9 +40,6 @@ const BASES_MAX: usize = 2;
 
 /// Samplers in memory.
 const SAMPLERS_MAX: usize = 4;
-
-/// α of every adapter.
-const ALPHA: f64 = 32.0;
 
 /// The state of a model is saved when repeating what came after the last saved state would take so many seconds, or so many times as
 /// long as saving it takes.
@@ -619,48 +614,4 @@ fn refuse_existing(place: &Place, directory: &Path, may_overwrite: bool, seq: u6
         return Ok(());
     }
     Err(Failure::user(format!("`{}` is there already: take another name, or `overwrite=True`", place.path())))
-}
-
-impl CreateBody {
-    /// The adapter that is asked for.
-    fn adapter(&self, base: &Base) -> std::result::Result<Trainer, Failure> {
-        if let Some(kind) = self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
-            return Err(Failure::user(format!("`optimizer_config` asks for `{kind}`, but only `adamw` is supported")));
-        }
-        let Some(lora) = &self.lora_config else {
-            return Err(Failure::user("`lora_config` is missing: this server trains adapters only"));
-        };
-        let parts = LoraParts { attention: lora.train_attn, feed_forward: lora.train_mlp, head: lora.train_unembed };
-        let targets = parts.targets(&base.files().dir)?;
-        let config = LoraConfig { rank: lora.rank, alpha: ALPHA, targets, ..LoraConfig::default() };
-        Ok(base.adapter(&config, Seed(lora.seed.unwrap_or_default() as u64))?)
-    }
-}
-
-impl StepBody {
-    /// The constants of the step.
-    fn params(&self) -> std::result::Result<StepParams, Failure> {
-        if let Some(kind) = self.optimizer_params.as_ref().and_then(|of| of.get("type")).and_then(Value::as_str) {
-            return Err(Failure::user(format!("`optimizer_params` are of `{kind}`, but only AdamW is supported")));
-        }
-        let Some(of) = &self.adam_params else { return Err(Failure::user("`adam_params` is missing")) };
-        let check = |name: &str, value: f64, fits: bool, needed: &str| match fits && value.is_finite() {
-            true => Ok(()),
-            false => Err(Failure::user(format!("`{name}` is {value}, but {needed} is needed"))),
-        };
-        check("learning_rate", of.learning_rate, of.learning_rate >= 0.0, "a number of at least 0")?;
-        for (name, beta) in [("beta1", of.beta1), ("beta2", of.beta2)] {
-            check(name, beta, (0.0..1.0).contains(&beta), "a number from 0 to below 1")?;
-        }
-        check("eps", of.eps, of.eps >= 0.0, "a number of at least 0")?;
-        check("weight_decay", of.weight_decay, of.weight_decay >= 0.0, "a number of at least 0")?;
-        check("grad_clip_norm", of.grad_clip_norm, of.grad_clip_norm >= 0.0, "a number of at least 0")?;
-        let adamw = AdamWConfig {
-            betas: [of.beta1, of.beta2],
-            epsilon: of.eps,
-            weight_decay: of.weight_decay,
-            moments: MomentFormat::F32,
-        };
-        Ok(StepParams { learning_rate: of.learning_rate, adamw, max_grad_norm: of.grad_clip_norm })
-    }
 }

@@ -22,7 +22,7 @@ const BYTES: usize = 1 << 14;
 const TEXTS: [&str; 3] = ["reward.rule.substring", "reward.rule.regex", "train.system_prompt"];
 
 /// Mappings of which a part that they need is not offered, so that the others would be of no use.
-const LEFT: [&str; 2] = ["reward.command.", "reward.classifier."];
+const LEFT: [&str; 3] = ["reward.command.", "reward.classifier.", "method.distill.teacher_server."];
 
 /// What a field takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

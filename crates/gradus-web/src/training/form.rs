@@ -11,10 +11,11 @@ use gradus::runs::Settings;
 use serde_json::Value;
 
 use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Problem, Takes, fields};
-use super::page::csrf;
 use crate::html;
 use crate::html::Html;
-use crate::runs::{Asked, address, first};
+use crate::page::csrf;
+use crate::runs::address;
+use crate::runs::asked::{Asked, first};
 use crate::store::sessions::Session;
 
 /// What somebody has.

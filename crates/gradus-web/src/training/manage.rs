@@ -9,12 +9,14 @@ use gradus::Error;
 use gradus::runs::{Entry, Library, Status, export as copy, snapshots};
 use serde::Deserialize;
 
-use super::start::{configs, files};
-use super::{AT_ONCE, Begun, Job, is_plain, library, may_train, own, page};
+use super::processes::{AT_ONCE, Begun, Job, configs};
+use super::start::files;
+use super::{is_plain, library, may_train, own, page};
 use crate::app::App;
 use crate::failed::{Done, Failed};
 use crate::page::{Page, Place};
-use crate::runs::{Asked, address, apart, first};
+use crate::runs::asked::{Asked, first};
+use crate::runs::{address, apart};
 use crate::store::sessions::Session;
 use crate::within;
 

@@ -3,18 +3,20 @@
 use gradus::runs::{Entry, Snapshot, Status};
 use serde_json::Value;
 
+use super::fields::quoted;
 use super::form::option;
-use super::{Standing, quoted};
+use super::processes::{DEMO, Standing};
 use crate::app::App;
 use crate::html;
 use crate::html::{Html, percent};
+use crate::page::csrf;
 use crate::runs::address;
 use crate::store::sessions::Session;
 
 /// What a folder without runs offers: the demonstration, by a button where pages may start runs, else by its command.
 pub fn offer_demo(app: &App, session: &Session) -> Html {
     let (folder, _) = super::place(&app.folder);
-    let command = format!("gradus demo --output-dir {}", quoted(&folder.join(super::DEMO).to_string_lossy()));
+    let command = format!("gradus demo --output-dir {}", quoted(&folder.join(DEMO).to_string_lossy()));
     let next = match app.training.demo() {
         Some(Standing::Going) => html![
             "<p role=\"status\"><span class=\"badge badge-good\">running</span> The demonstration is running. Its runs appear under Runs.</p>\n"
@@ -32,10 +34,6 @@ pub fn offer_demo(app: &App, session: &Session) -> Html {
         "<p>The demonstration trains small models on a built-in task and compares them.</p>\n" (next)
         "<p class=\"soft small\">The same in a terminal:</p>\n<pre tabindex=\"0\">" (command) "</pre></div>\n"
     ]
-}
-
-pub(super) fn csrf(session: &Session) -> Html {
-    html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"]
 }
 
 /// A size in words.

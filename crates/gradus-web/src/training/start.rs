@@ -16,16 +16,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Lists, Problem, command, given, set};
-use super::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, form, free, is_plain, may_train, page, place};
+use super::processes::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, configs, place};
+use super::{form, free, is_plain, may_train, page};
 use crate::app::App;
 use crate::failed::{Done, Failed};
-use crate::guard::secret;
 use crate::html::{Html, percent};
 use crate::page::{Page, Place};
 use crate::passing::Passing;
-use crate::runs::{Asked, apart, first};
+use crate::runs::apart;
+use crate::runs::asked::{Asked, first};
+use crate::secret::secret;
 use crate::store::sessions::Session;
-use crate::within;
 
 fn framed(session: &Session, title: &str, body: Html) -> Done {
     Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
@@ -59,7 +60,7 @@ pub async fn choose(
     may_train(&app, &session)?;
     let lists = lists(&app).await?;
     if let Some(run) = first(&asked, "from") {
-        let settings = Settings::read(&crate::runs::find(&app, run)?.join("config.yml"))?;
+        let settings = Settings::read(&crate::runs::asked::find(&app, run)?.join("config.yml"))?;
         let method = settings.method().and_then(MethodConfig::named);
         let method = method.ok_or_else(|| Failed::request("This run has a method that this gradus does not know."))?;
         let (filled, left) = form::of_run(method.name(), &settings, &lists);
@@ -164,13 +165,6 @@ fn in_words(error: &Error) -> Vec<Problem> {
         Problem::of(fields.next(), with_hint(problem.to_string(), problem.hint.as_deref()))
     };
     problems.iter().map(one).collect()
-}
-
-/// The folder of configurations and of what processes say, made where it is not there.
-pub(super) fn configs(folder: &Path) -> gradus::Result<PathBuf> {
-    let configs = within::made(folder, CONFIGS)?;
-    within::check(folder, &configs)?;
-    Ok(configs)
 }
 
 /// What a run will need: asked of a process of its own, because the rows are read for it.

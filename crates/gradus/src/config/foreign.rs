@@ -84,8 +84,8 @@ const FOREIGN: &[Foreign] = &[
     nothing(&["logging_dir"], "everything that is logged is in the run directory, `output_dir`"),
     noted(
         &["run_name"],
-        "output_dir",
-        "its last part is the name of the run; `wandb_name` is the name at Weights & Biases",
+        "train.wandb_name",
+        "that is the name at Weights & Biases; the last part of `output_dir` is the name of the run here",
     ),
     nothing(
         &["precompute_ref_log_probs"],

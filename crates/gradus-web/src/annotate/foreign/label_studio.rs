@@ -4,8 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
-use crate::annotate::answer::{Answer, pair_name};
+use crate::annotate::answer::Answer;
 use crate::annotate::labels::LabelSet;
+use crate::annotate::rank::pair_name;
 use crate::annotate::task::Task;
 use crate::store::projects::{Annotation, Project};
 

@@ -14,8 +14,9 @@ use std::collections::hash_map::Entry;
 use gradus::{Error, Result};
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Marked, Missing, Rank, pair_name, pairs};
+use super::answer::{Answer, Marked, Missing};
 use super::labels::LabelSet;
+use super::rank::{Rank, pair_name, pairs};
 use super::task::{Passage, Task};
 use super::words::whole_words;
 

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Imported, span};
-use crate::annotate::answer::{Answer, Marked, Missing, Rank, pair_name, pairs};
+use crate::annotate::answer::{Answer, Marked, Missing};
+use crate::annotate::rank::{Rank, pair_name, pairs};
 use crate::annotate::task::{Passage, Task};
 
 /// Names of columns, those of Mechanical Turk's files last.

@@ -3,10 +3,11 @@
 mod claims;
 mod decisions;
 mod people;
+mod person;
 mod saves;
 
 pub use claims::LEASE_MINUTES;
-pub use people::{Person, Role};
+pub use person::{Person, Role};
 pub use saves::{Annotation, Save, Saved, State};
 
 use gradus::Result;
@@ -19,7 +20,7 @@ use crate::annotate::foreign::Imported;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::shown::Shown;
 use crate::annotate::task::Task;
-use crate::guard::secret;
+use crate::secret::secret;
 
 pub(super) const TABLES: &str = "
     CREATE TABLE people (

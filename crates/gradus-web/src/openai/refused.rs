@@ -1,0 +1,66 @@
+//! Requests that are not answered, in OpenAI's form.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// What is said when a model's thread ends before its completions have.
+pub const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
+
+/// A request that is not answered, in OpenAI's form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refused {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+    pub(super) param: Option<String>,
+    pub(super) code: Option<&'static str>,
+}
+
+impl Refused {
+    /// The request is wrong; `param` is the field that is.
+    pub fn field(param: &str, message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
+    }
+
+    /// The request is wrong.
+    pub fn request(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }
+    }
+
+    /// The request is refused for another reason.
+    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None }
+    }
+
+    /// The server failed.
+    pub fn broken() -> Self {
+        Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: BROKEN.into(), param: None, code: None }
+    }
+}
+
+impl From<gradus::Error> for Refused {
+    fn from(error: gradus::Error) -> Self {
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        Self::request(format!("{error}{hint}"))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Self { status, message, param, code } = self;
+        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        let error = json!({ "error": { "message": message, "type": kind, "param": param, "code": code } });
+        json_response(status, &error)
+    }
+}
+
+/// A request that was not let in, in OpenAI's form.
+pub fn refusal(status: StatusCode, why: &str) -> Response {
+    let code = (status == StatusCode::UNAUTHORIZED).then_some("invalid_api_key");
+    Refused { status, message: why.to_owned(), param: None, code }.into_response()
+}
+
+/// JSON with its status.
+pub fn json_response(status: StatusCode, value: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}

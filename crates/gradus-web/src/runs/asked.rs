@@ -1,0 +1,23 @@
+//! What an address asks for.
+
+use std::path::PathBuf;
+
+use gradus::runs::Library;
+
+use crate::app::App;
+use crate::failed::Failed;
+
+/// The names and values of an address; names may be there several times.
+pub type Asked = Vec<(String, String)>;
+
+/// The first value of a name that is not empty.
+pub fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
+    asked.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+}
+
+/// The directory of the run `name`, which is below the folder.
+pub fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
+    let names = Library::new(&app.folder).names();
+    let found = names.into_iter().find(|(known, _)| known == name).map(|(_, path)| path);
+    found.ok_or_else(|| Failed::missing("There is no such run; it may have been renamed or removed."))
+}

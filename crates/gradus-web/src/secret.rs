@@ -1,0 +1,48 @@
+//! Secrets: how they are made, told and compared.
+
+use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use subtle::ConstantTimeEq;
+
+/// 32 random bytes in hexadecimal digits.
+///
+/// # Panics
+/// When the system has no randomness.
+pub fn secret() -> String {
+    let mut bytes = [0u8; 32];
+    getrandom::fill(&mut bytes).expect("the system gives random bytes");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether a text has the form of a secret that was made here.
+pub fn is_secret(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether two secrets are the same, in a time that does not say how much of them is.
+pub fn same(one: &str, other: &str) -> bool {
+    bool::from(one.as_bytes().ct_eq(other.as_bytes()))
+}
+
+/// What a request gives as a token: after `Bearer`, or as the password of `Basic`, which clients make of `http://name:password@…`.
+pub fn given(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    if let Some(token) = value.strip_prefix("Bearer ") {
+        return Some(token.to_owned());
+    }
+    let pair = STANDARD.decode(value.strip_prefix("Basic ")?.trim()).ok()?;
+    Some(String::from_utf8(pair).ok()?.split_once(':')?.1.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_long_and_never_the_same() {
+        let (one, other) = (secret(), secret());
+        assert_eq!(one.len(), 64);
+        assert!(!same(&one, &other) && same(&one, &one.clone()) && !same(&one, &one[..63]));
+    }
+}

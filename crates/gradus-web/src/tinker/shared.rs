@@ -1,0 +1,49 @@
+//! What handlers and the thread that computes share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::options::TrainingOptions;
+use super::registry::Registry;
+use crate::models::{Computing, Models};
+
+/// What handlers and the thread that computes share.
+pub struct Shared {
+    pub folder: PathBuf,
+    pub registry: Mutex<Registry>,
+    pub work: Condvar,
+    pub news: watch::Sender<u64>,
+    pub has_ended: AtomicBool,
+    pub patience: Duration,
+}
+
+impl Shared {
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do, for so long at most.
+    pub fn wait<'r>(&self, registry: MutexGuard<'r, Registry>, most: Duration) -> MutexGuard<'r, Registry> {
+        self.work.wait_timeout(registry, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Wakes who waits for what becomes of a request.
+    pub fn tell(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+}
+
+/// What computing needs.
+pub struct Computer {
+    pub models: Arc<Models>,
+    pub computing: Computing,
+    pub options: TrainingOptions,
+}

@@ -1,0 +1,59 @@
+//! The training server, and the thread that computes.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use tokio::sync::watch;
+
+use super::checkpoints;
+use super::journal::Journal;
+use super::options::TrainingOptions;
+use super::registry::Registry;
+use super::shared::{Computer, Shared};
+use super::worker::Worker;
+use crate::models::{Computing, Models};
+
+/// The folder of checkpoints, in the folder that is served.
+const FOLDER: &str = "tinker";
+
+/// The training server. Its thread ends with it.
+pub struct Training {
+    pub(super) shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Training {
+    /// Goes on with what is in `folder`, which is served.
+    ///
+    /// # Errors
+    /// When another server trains there, or the journal cannot be read.
+    pub fn open(
+        folder: &Path,
+        models: Arc<Models>,
+        computing: Computing,
+        options: TrainingOptions,
+    ) -> gradus::Result<Self> {
+        let folder = folder.join(FOLDER);
+        let registry = Registry::open(Journal::open(&folder)?, options.clone())?;
+        checkpoints::recover(&folder)?;
+        let (news, _) = watch::channel(0);
+        let (work, has_ended) = (Condvar::new(), AtomicBool::new(false));
+        let (registry, patience) = (Mutex::new(registry), options.patience);
+        let shared = Arc::new(Shared { folder, registry, work, news, has_ended, patience });
+        let (own, computer) = (Arc::clone(&shared), Computer { models, computing, options });
+        let thread = std::thread::spawn(move || Worker::run(own, computer));
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::SeqCst);
+        self.shared.work.notify_all();
+        // What it does now is in the journal. The next server may open that only after it has ended.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
