@@ -62,7 +62,7 @@ pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 #[cfg(feature = "gpu")]
 #[doc(hidden)]
-pub use gpu::device_memory;
+pub use gpu::{DeviceMemory, device_memory};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cuda_sources, offline::Source as CudaSource};

@@ -23,7 +23,7 @@ struct Report {
     forecast: Forecast,
     /// Memory that this process may use: the machine's, or the GPU's that computes.
     memory_bytes: Option<u64>,
-    /// Whether the peak is below it.
+    /// Whether the run fits: its peak is below that, and what it needs beside a GPU is below the machine's memory.
     fits: bool,
 }
 
@@ -51,10 +51,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         out.warn(format_args!("{unknown}"));
     }
     let memory_bytes = forecast.gpu.as_ref().map_or(machine.memory_bytes, |gpu| machine.device_memory(gpu));
-    let fits = memory_bytes.is_none_or(|memory| memory >= forecast.peak_bytes);
-    let report = Report { forecast, memory_bytes, fits };
+    let checked = forecast::check(&workload, &machine);
+    let report = Report { forecast, memory_bytes, fits: checked.is_ok() };
     out.result(&report, || text(&report.forecast, &machine))?;
-    forecast::check(&workload, &machine)?;
+    checked?;
     Ok(())
 }
 

@@ -1,10 +1,11 @@
 //! AdamW or RMSprop with global-norm clipping, over gradients summed from micro-batches.
 //!
 //! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
-//! the moments. Gradients and moments are f32 tensors on the device of their parameter and walked in one fixed order, so a
-//! step gives the same bits every time.
+//! the moments. Gradients are f32 tensors on the device of their parameter. Moments lie there too, or on the host, in f32 or in eight
+//! bits. All are walked in one fixed order, so a step gives the same bits every time.
 
 use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use super::across::{extend, numbers};
 use super::gradient_sum::GradientSum;
 use crate::model::NamePath;
 use crate::ranks::Ranks;
-use gradus_kernels::{AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw_each, flat_gradient, host_values};
+use gradus_kernels::{
+    AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +88,22 @@ impl OptimizerConfig {
     /// Whether those of a parameter of `n` numbers are held in eight bits.
     fn is_int8(&self, n: usize) -> bool {
         matches!(self, Self::AdamW(config) if config.moments.is_int8(n))
+    }
+
+    /// Whether it remembers the same of each parameter as `other`, in the same format.
+    pub fn remembers_as(&self, other: &Self) -> bool {
+        let held = |config: &Self| (config.moments(), config.is_int8(usize::MAX));
+        held(self) == held(other)
+    }
+}
+
+impl Display for OptimizerConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AdamW(AdamWConfig { moments: MomentFormat::F32, .. }) => "AdamW with moments in f32",
+            Self::AdamW(AdamWConfig { moments: MomentFormat::Int8, .. }) => "AdamW with moments in int8",
+            Self::RmsProp(_) => "RMSprop",
+        })
     }
 }
 
@@ -297,6 +316,11 @@ impl Optimizer {
         self.steps
     }
 
+    /// Its constants.
+    pub fn config(&self) -> OptimizerConfig {
+        self.config
+    }
+
     /// What is remembered by parameter name, in order of names.
     pub fn moments(&self) -> &BTreeMap<String, Moments> {
         &self.moments
@@ -386,8 +410,7 @@ impl Optimizer {
     /// # Panics
     /// When an optimizer of `config` remembers something else of each parameter.
     pub fn reconfigure(&mut self, config: OptimizerConfig) {
-        let held = |config: &OptimizerConfig| (config.moments(), config.is_int8(usize::MAX));
-        assert_eq!(held(&config), held(&self.config), "the same kind of optimizer");
+        assert!(config.remembers_as(&self.config), "an optimizer of {} becomes one of {config}", self.config);
         self.config = config;
     }
 
@@ -469,7 +492,7 @@ impl Optimizer {
             step: steps,
             gradient_scale: f64::from(scale),
         };
-        // What a GPU moves in a few launches.
+        // What a GPU moves in a few launches. Elsewhere one is moved after the other, so that the host holds one at a time.
         let (mut names, mut together, mut moved) = (Vec::new(), Vec::new(), Vec::new());
         for Taken { name, values, gradient, decays } in taken {
             let [n] = values.dims();
@@ -488,10 +511,14 @@ impl Optimizer {
             let (values, moments) = match (config, moments) {
                 (OptimizerConfig::AdamW(config), Moments::F32 { first: Some(first), second }) => {
                     let step = adamw_step(config, decays);
-                    let (first_moment, second_moment) = (first, second);
-                    together.push(AdamWUpdate { parameter: values, gradient, first_moment, second_moment, step });
-                    names.push((name, back));
-                    continue;
+                    if back.is_none() {
+                        let (first_moment, second_moment) = (first, second);
+                        together.push(AdamWUpdate { parameter: values, gradient, first_moment, second_moment, step });
+                        names.push(name);
+                        continue;
+                    }
+                    let (values, first, second) = adamw(values, gradient, first, second, step);
+                    (values, Moments::F32 { first: Some(first), second })
                 }
                 (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
                     (moments.step(values, gradient, adamw_step(config, decays)), Moments::Int8(moments))
@@ -509,9 +536,9 @@ impl Optimizer {
             self.moments.insert(name.clone(), moments);
             moved.push((name, home_again(values, back)));
         }
-        for ((name, back), [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
+        for (name, [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
             self.moments.insert(name.clone(), Moments::F32 { first: Some(first), second });
-            moved.push((name, home_again(values, back)));
+            moved.push((name, values));
         }
         moved
     }

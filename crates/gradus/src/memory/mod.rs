@@ -265,8 +265,8 @@ impl Workload {
     fn on_host(&self) -> u64 {
         let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
         let on_the_way = PLOTS.max(2 * self.policy.largest_tensor());
-        // The weights come back when all are moved.
-        let moments = if self.offloads() { self.moments() + self.stepped_weights() } else { 0 };
+        // A tensor and its gradient are there while they are moved.
+        let moments = if self.offloads() { self.moments() } else { 0 };
         moments + PROGRAM + self.host_bytes + on_the_way + models.map(|model| model.kept_on_host()).sum::<u64>()
     }
 

@@ -37,7 +37,7 @@ pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
         StateTensor::Numbers(tensor) => Ok(tensor),
         StateTensor::Codes(tensor) => Err(Error::model(path, format!("`{}` is U8, expected F32", tensor.name))),
     };
-    read_state(path)?.into_iter().map(numbers).collect()
+    read(path, "F32")?.into_iter().map(numbers).collect()
 }
 
 /// [`read_tensors`] of numbers and codes.
@@ -45,6 +45,11 @@ pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
 /// # Errors
 /// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32` and `u8`.
 pub fn read_state(path: &Path) -> Result<Vec<StateTensor<'static>>> {
+    read(path, "F32 or U8")
+}
+
+/// The tensors of a file; `expected` says in a message which formats are read.
+fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
     let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
     check_length(path)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| Error::model(path, error.to_string()))?;
@@ -60,7 +65,7 @@ pub fn read_state(path: &Path) -> Result<Vec<StateTensor<'static>>> {
             Dtype::U8 => {
                 StateTensor::Codes(NamedCodes { name: name.into(), shape, codes: view.data().to_vec().into() })
             }
-            other => return Err(Error::model(path, format!("`{name}` is {other}, expected F32"))),
+            other => return Err(Error::model(path, format!("`{name}` is {other}, expected {expected}"))),
         });
     }
     tensors.sort_by(|a, b| a.name().cmp(b.name()));

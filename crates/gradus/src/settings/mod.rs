@@ -63,11 +63,11 @@ pub struct TrainConfig {
     pub adam_betas: [f64; 2],
     /// AdamW's epsilon. Default 1e-8 (TRL).
     pub adam_epsilon: f64,
-    /// How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error of each
+    /// How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error in each
     /// step. Default `f32` (TRL).
     pub moments: MomentFormat,
-    /// Hold the moments in the machine's own memory while a GPU computes, and move the weights there: the GPU holds no moments, and each step
-    /// copies weights and gradients to the processor and weights back. Default false; on `cpu` it changes nothing.
+    /// Hold the moments in the machine's own memory while a GPU computes. The processor makes the optimizer's steps: each step copies weights
+    /// and gradients to it and weights back. Default false; on `cpu` it changes nothing.
     pub offload_moments: bool,
     /// RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs).
     pub rmsprop_alpha: f64,

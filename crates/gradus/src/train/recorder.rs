@@ -6,24 +6,21 @@ use std::path::Path;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Codes, Int8Moments};
+use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::diagnosis;
 use crate::error::{Error, Result};
 use crate::files::atomic;
-use crate::learner::optimizer::{HostMoments, Moments, Optimizer, OptimizerConfig};
+use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
+use crate::optimizer_state;
 use crate::progress::Progress;
 use crate::ranks::Ranks;
-use crate::run::checkpoint::{CheckpointParts, FIRST, SECOND, SIZES, SQUARE, moments, moments_in_int8};
+use crate::run::checkpoint::CheckpointParts;
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
-use crate::run::{
-    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, StateTensor,
-    TrainerState,
-};
+use crate::run::{Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
@@ -537,12 +534,12 @@ impl<'a> Recorder<'a> {
             ]),
         };
         // Where moments are sharded, all ranks bring theirs.
-        let moments = moments_on_host(optimizers);
+        let moments = optimizer_state::moments_on_host(optimizers);
         if !self.ranks.is_first() {
             self.saved = Some(step);
             return Ok(());
         }
-        let tensors = optimizer_tensors(optimizers, &moments);
+        let tensors = optimizer_state::tensors(optimizers, &moments);
         let parts = CheckpointParts {
             run_state: &self.state,
             trainer_state: &self.history,
@@ -590,60 +587,6 @@ impl Progress for Within<'_, '_> {
     }
 }
 
-/// The moments of several optimisers by the parameters' names in their file; the prefix tells them apart.
-fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<(String, HostMoments)> {
-    let of = |(prefix, optimizer): &(&str, &Optimizer)| {
-        let named = |(name, moments)| (format!("{prefix}{name}"), moments);
-        optimizer.whole_moments().into_iter().map(named).collect::<Vec<_>>()
-    };
-    optimizers.iter().flat_map(of).collect()
-}
-
-/// The moments as tensors of a file, and how often each optimiser has stepped.
-fn optimizer_tensors<'m>(
-    optimizers: &[(&str, &Optimizer)],
-    found: &'m [(String, HostMoments)],
-) -> Vec<StateTensor<'m>> {
-    let of = |(name, found): &'m (String, HostMoments)| match found {
-        HostMoments::F32 { first, second } => moments(name, &[second.len()], first.as_deref(), second),
-        HostMoments::Int8(both) => moments_in_int8(name, both.each_ref().map(|of| (&*of.codes, &*of.sizes))),
-    };
-    let steps = optimizers.iter().map(|(prefix, optimizer)| {
-        NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]).into()
-    });
-    found.iter().flat_map(of).chain(steps).collect()
-}
-
-/// What a file has of the moments of one parameter: of each of the two, numbers, or codes and the largest sizes of their blocks.
-#[derive(Default)]
-struct Found {
-    numbers: [Option<Vec<f32>>; 2],
-    codes: [Option<Vec<u8>>; 2],
-    sizes: [Option<Vec<f32>>; 2],
-}
-
-impl Found {
-    /// The moments, if nothing is missing.
-    fn moments(self, config: OptimizerConfig, device: &Device) -> std::result::Result<Moments, String> {
-        let Self { numbers: [first, second], codes, sizes } = self;
-        let tensor = |values: Vec<f32>| {
-            let n = values.len();
-            Tensor::from_data(TensorData::new(values, [n]), device)
-        };
-        match (config, first, second, codes, sizes) {
-            (OptimizerConfig::AdamW(_), Some(first), Some(second), ..) => {
-                Ok(Moments::F32 { first: Some(tensor(first)), second: tensor(second) })
-            }
-            (OptimizerConfig::RmsProp(_), Some(only), ..) => Ok(Moments::F32 { first: None, second: tensor(only) }),
-            (OptimizerConfig::AdamW(_), None, None, [Some(first), Some(second)], [Some(a), Some(b)]) => {
-                let of = |codes, sizes| Codes { codes, sizes };
-                Int8Moments::new([of(first, a), of(second, b)], device).map(Moments::Int8)
-            }
-            _ => Err("one of the two moments, or a part of them, is missing".into()),
-        }
-    }
-}
-
 /// An optimiser as `checkpoint` left the one with this prefix, for parameters on `device`.
 ///
 /// # Errors
@@ -659,45 +602,8 @@ pub fn restore_optimizer<M: Module>(
         Error::model(checkpoint.path.join("optimizer.safetensors"), message)
             .with_hint("resume from another checkpoint, or start the run anew")
     };
-    let device = device.clone().inner();
-    let names: &[&str] = match config {
-        OptimizerConfig::AdamW(_) => &[FIRST, SECOND],
-        OptimizerConfig::RmsProp(_) => &[SQUARE],
-    };
-    let parameter = |tensor: &str, names: &[&str]| {
-        names
-            .iter()
-            .enumerate()
-            .find_map(|(which, moment)| Some((which, tensor.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned())))
-    };
-    let mut steps = 0;
-    let mut states = BTreeMap::<String, Found>::new();
-    for tensor in checkpoint.optimizer()? {
-        match tensor {
-            StateTensor::Numbers(tensor) if tensor.name == format!("step.{prefix}") => {
-                let count = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0);
-                steps = *count.ok_or_else(|| refuse(format!("`{}` is not how often it stepped", tensor.name)))? as u64;
-            }
-            StateTensor::Numbers(tensor) => {
-                if let Some((which, name)) = parameter(&tensor.name, names) {
-                    states.entry(name).or_default().numbers[which] = Some(tensor.values.into_owned());
-                } else if let Some((which, name)) = parameter(&tensor.name, &SIZES) {
-                    states.entry(name).or_default().sizes[which] = Some(tensor.values.into_owned());
-                }
-            }
-            StateTensor::Codes(tensor) => {
-                if let Some((which, name)) = parameter(&tensor.name, names) {
-                    states.entry(name).or_default().codes[which] = Some(tensor.codes.into_owned());
-                }
-            }
-        }
-    }
-    let all = |(name, found): (String, Found)| {
-        let moments = found.moments(config, &device);
-        let moments = moments.map_err(|message| refuse(format!("the moments of `{name}`: {message}")))?;
-        Ok((name, moments))
-    };
-    let optimizer = Optimizer::restore(config, steps, states.into_iter().map(all).collect::<Result<_>>()?);
+    let found = optimizer_state::read(checkpoint.optimizer()?, prefix, config, device).map_err(refuse)?;
+    let optimizer = Optimizer::restore(config, found.steps.unwrap_or(0), found.moments);
     optimizer.misfit(module).map_or(Ok(optimizer), |misfit| Err(refuse(misfit)))
 }
 
