@@ -7,7 +7,7 @@ tokens per second and their ratio, the bytes that a step sends, and a forecast f
 The forecast adds two parts. Each node computes its batch, and each rank sends and receives
 8 P (N - 1) / N bytes for P trained parameters: t(N) = t(1) + 8 P (N - 1) / (N B) + 2 N L, with B bytes per second and a latency of L, where
 every node has a batch as large as that of one node alone (weak scaling).
-Nothing overlaps, so a real network is at best as fast as this.
+It leaves out that the exchange begins in the last backward pass, so a real step is at most as long as this.
 
     tools/bench/ranks.py --gradus target/release/gradus --tokenizer DIR
 """

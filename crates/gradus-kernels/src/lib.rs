@@ -47,6 +47,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod token_logprobs;
+mod watch;
 
 pub use activation::Activated;
 pub use adamw::{AdamWStep, AdamWUpdate, Codes, Int8Moments, adamw, adamw_each};
@@ -81,3 +82,4 @@ pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};
+pub use watch::{Place, can_watch, watched};

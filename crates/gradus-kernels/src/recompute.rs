@@ -123,8 +123,10 @@ struct Parameters<'a> {
 
 impl ModuleVisitor for Parameters<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        self.trained.push(param.is_require_grad());
-        if param.is_require_grad() {
+        // Also of a parameter that is watched: its value is no leaf, but its gradient is needed as well.
+        let is_trained = param.clone().valid().train().is_require_grad();
+        self.trained.push(is_trained);
+        if is_trained {
             self.inputs.push(param.val().into_dispatch());
         }
     }

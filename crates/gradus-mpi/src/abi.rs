@@ -23,7 +23,8 @@ pub trait Request {
 /// Buffers given to [`send`](Self::send) and [`receive`](Self::receive) must stay where they are until the request is done, or for
 /// ever.
 pub trait Engine: Send + Sync {
-    fn init(&self) -> Result<(), String>;
+    /// Whether any thread may call from now on, one at a time.
+    fn init(&self) -> Result<bool, String>;
     fn place(&self) -> Result<(usize, usize), String>;
     fn send(&self, bytes: &[u8], to: usize, tag: c_int) -> Result<Box<dyn Request>, String>;
     fn receive(&self, bytes: &mut [u8], from: usize, tag: c_int) -> Result<Box<dyn Request>, String>;
@@ -52,8 +53,8 @@ struct Constants<H> {
     byte: H,
     errors_return: H,
     no_request: H,
-    /// `MPI_THREAD_FUNNELED`: only the thread that initializes the library calls it.
-    funneled: c_int,
+    /// `MPI_THREAD_SERIALIZED`: any thread calls it, one at a time.
+    serialized: c_int,
     no_status: *mut c_void,
 }
 
@@ -74,8 +75,7 @@ struct Table<H> {
     _library: &'static Library,
 }
 
-// SAFETY: the table is read alone, and its pointers are constants. Calls come from one thread at a time (`Mpi` is used by the thread that
-// trains).
+// SAFETY: the table is read alone, and its pointers are constants. Calls come from one thread at a time: `Mpi` locks its engine for them.
 unsafe impl<H> Send for Table<H> {}
 // SAFETY: as above.
 unsafe impl<H> Sync for Table<H> {}
@@ -106,7 +106,7 @@ impl Abi {
                     byte: pointer(0x247),
                     errors_return: pointer(0x143),
                     no_request: pointer(0x180),
-                    funneled: 1024,
+                    serialized: 2048,
                     no_status: ptr::null_mut(),
                 };
                 (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
@@ -118,7 +118,7 @@ impl Abi {
                     byte: object("ompi_mpi_byte")?,
                     errors_return: object("ompi_mpi_errors_return")?,
                     no_request: object("ompi_request_null")?,
-                    funneled: 1,
+                    serialized: 2,
                     no_status: ptr::null_mut(),
                 };
                 (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
@@ -129,7 +129,7 @@ impl Abi {
                     byte: 0x4c00_010d,
                     errors_return: 0x5400_0001,
                     no_request: 0x2c00_0000,
-                    funneled: 1,
+                    serialized: 2,
                     no_status: pointer(1),
                 };
                 (Box::new(Table::find(library, constants)?), function(library, "MPI_Get_library_version")?)
@@ -189,12 +189,13 @@ impl<H: Copy + PartialEq + 'static> Table<H> {
 }
 
 impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
-    fn init(&self) -> Result<(), String> {
+    fn init(&self) -> Result<bool, String> {
         let mut provided = 0;
         // SAFETY: MPI takes null for the arguments of the program.
-        self.check(unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.constants.funneled, &mut provided) })?;
+        self.check(unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.constants.serialized, &mut provided) })?;
         // SAFETY: the handles are those of the library.
-        self.check(unsafe { (self.set_error_handler)(self.constants.world, self.constants.errors_return) })
+        self.check(unsafe { (self.set_error_handler)(self.constants.world, self.constants.errors_return) })?;
+        Ok(provided >= self.constants.serialized)
     }
 
     fn place(&self) -> Result<(usize, usize), String> {

@@ -12,7 +12,7 @@ mod abi;
 mod launch;
 mod library;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use launch::{Launch, LaunchError, Launcher};
@@ -87,6 +87,8 @@ pub struct Wait {
     /// Whether all processes have arrived, so that bytes flow now. Then the processor is kept busy with moving them. Otherwise
     /// others may compute for minutes, and it is left to them. Messages of one kind are never received as those of the other.
     pub flows: bool,
+    /// Whether this process computes beside it, and needs its processors for that.
+    pub computes: bool,
 }
 
 /// Messages on their way, each with the process that it is for or from.
@@ -98,9 +100,15 @@ const LONGEST: usize = 1 << 30;
 /// How long a process that waits for others sleeps at most between two looks.
 const DOZE: Duration = Duration::from_micros(500);
 
+/// The same where bytes flow beside a computation: buffers of the network must not run dry.
+const NAP: Duration = Duration::from_micros(50);
+
 /// An open MPI library, initialized: this process is one of [`size`](Self::size).
 pub struct Mpi {
-    engine: Box<dyn Engine>,
+    /// The library is called by one thread at a time.
+    engine: Mutex<Box<dyn Engine>>,
+    /// Whether that may be another thread than the one that opened it.
+    lets_threads: bool,
     found: Found,
     rank: usize,
     size: usize,
@@ -120,18 +128,27 @@ impl Mpi {
     pub fn open(launch: &Launch) -> Result<Self, Error> {
         let (engine, found) = library::open(Some(launch.launcher))?;
         let unusable = |reason: String| Error::Unusable { library: found.path.clone(), reason };
-        engine.init().map_err(unusable)?;
+        let lets_threads = engine.init().map_err(unusable)?;
         let (rank, size) = engine.place().map_err(unusable)?;
         if (rank, size) != (launch.rank, launch.size) {
             let (launcher, wanted) = (launch.launcher.name().to_owned(), launch.size);
             return Err(Error::Mismatch { launcher, library: found.path, wanted, found: size });
         }
-        Ok(Self { engine, found, rank, size })
+        Ok(Self { engine: Mutex::new(engine), lets_threads, found, rank, size })
     }
 
     /// Which library this is.
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Whether another thread than the one that opened the library may exchange messages.
+    pub fn lets_threads(&self) -> bool {
+        self.lets_threads
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Box<dyn Engine>> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of this process, from 0.
@@ -178,14 +195,15 @@ impl Mpi {
         (pending, tag): (&mut Pending, i32),
     ) -> Result<(), Lost> {
         let failed = |rank: usize| move |message: String| Lost::Failed { ranks: vec![rank], message };
+        let engine = self.engine();
         for (&(rank, _), buffer) in receives.iter().zip(buffers) {
             for part in buffer.chunks_mut(LONGEST) {
-                pending.push((rank, self.engine.receive(part, rank, tag).map_err(failed(rank))?));
+                pending.push((rank, engine.receive(part, rank, tag).map_err(failed(rank))?));
             }
         }
         for (rank, bytes) in sends {
             for part in bytes.chunks(LONGEST) {
-                pending.push((*rank, self.engine.send(part, *rank, tag).map_err(failed(*rank))?));
+                pending.push((*rank, engine.send(part, *rank, tag).map_err(failed(*rank))?));
             }
         }
         Ok(())
@@ -198,6 +216,7 @@ impl Mpi {
         while !pending.is_empty() {
             let before = pending.len();
             let mut failure = None;
+            let engine = self.engine();
             pending.retain_mut(|(rank, request)| match request.is_done() {
                 Ok(done) => !done,
                 Err(message) => {
@@ -205,6 +224,7 @@ impl Mpi {
                     true
                 }
             });
+            drop(engine);
             if let Some((rank, message)) = failure {
                 std::mem::forget(pending);
                 return Err(Lost::Failed { ranks: vec![rank], message });
@@ -221,9 +241,11 @@ impl Mpi {
                 return Err(Lost::Late { ranks, limit_s: wait.limit.as_secs() });
             }
             looks = looks.saturating_add(1);
-            match wait.flows || looks < 100 {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(DOZE),
+            match (wait.flows, wait.computes) {
+                (true, false) => std::thread::yield_now(),
+                _ if looks < 100 => std::thread::yield_now(),
+                (true, true) => std::thread::sleep(NAP),
+                (false, _) => std::thread::sleep(DOZE),
             }
         }
         Ok(())
@@ -231,7 +253,7 @@ impl Mpi {
 
     /// Ends all processes at once, with this exit code where the launcher passes it on.
     pub fn abort(&self, code: i32) -> ! {
-        self.engine.abort(code);
+        self.engine().abort(code);
         std::process::exit(code)
     }
 
@@ -241,6 +263,6 @@ impl Mpi {
     /// What the library reports.
     pub fn finalize(&self) -> Result<(), Lost> {
         let others = (0..self.size).filter(|rank| *rank != self.rank).collect();
-        self.engine.finalize().map_err(|message| Lost::Failed { ranks: others, message })
+        self.engine().finalize().map_err(|message| Lost::Failed { ranks: others, message })
     }
 }

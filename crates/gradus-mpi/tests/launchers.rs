@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-const WAIT: Wait = Wait { limit: Duration::from_secs(120), flows: false };
+const WAIT: Wait = Wait { limit: Duration::from_secs(120), flows: false, computes: false };
 
 /// One of the processes: every pair exchanges messages of several lengths, in order.
 fn as_rank(launch: &Launch) {
@@ -48,7 +48,7 @@ fn as_rank(launch: &Launch) {
             return;
         }
         let limit = Duration::from_millis(200);
-        let found = mpi.exchange(&[], &[(size - 1, 8)], Wait { limit, flows: false });
+        let found = mpi.exchange(&[], &[(size - 1, 8)], Wait { limit, flows: false, computes: false });
         assert_eq!(found, Err(Lost::Late { ranks: vec![size - 1], limit_s: 0 }));
         if rank == 0 {
             say("noticed");

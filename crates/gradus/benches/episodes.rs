@@ -3,11 +3,15 @@
 //! `cargo bench --workspace --bench episodes`. The environment answers at once, so the difference is that of the engine (a row leaves
 //! it at the end of a turn and goes on behind the answer), of the chat template, and of the threads. Of the completions of one turn,
 //! each has as many drawn tokens as the episode beside it, and the tokens of its answers stand in its prompt.
+//!
+//! Then some of the episodes get each answer a second late. If they held the others up, the whole would take longer by more than the
+//! four seconds that each of them waits.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -31,8 +35,22 @@ const STOP_IDS: [u32; 2] = [4, 2];
 /// Runs of which the fastest counts.
 const RUNS: usize = 3;
 
-/// Answers at once, in so many turns, and always the same.
-struct Answers;
+/// Of so many episodes, one is slow.
+const SLOW: usize = 8;
+/// How late its answers are.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Answers in so many turns, always the same: at once, or late in some episodes.
+struct Answers {
+    late: Duration,
+    begun: AtomicUsize,
+}
+
+impl Answers {
+    fn after(late: Duration) -> Arc<Self> {
+        Arc::new(Self { late, begun: AtomicUsize::new(0) })
+    }
+}
 
 impl env::Environment for Answers {
     fn tools(&self) -> &[env::Tool] {
@@ -40,7 +58,9 @@ impl env::Environment for Answers {
     }
 
     fn begin(&self, _: &env::Start) -> env::Result<env::Begun> {
-        Ok(env::Begun { episode: Box::new(Episode(0)), opening: None })
+        let is_slow = self.begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLOW);
+        let late = if is_slow { self.late } else { Duration::ZERO };
+        Ok(env::Begun { episode: Box::new(Episode { turns: 0, late }), opening: None })
     }
 
     fn is_deterministic(&self) -> bool {
@@ -48,13 +68,17 @@ impl env::Environment for Answers {
     }
 }
 
-struct Episode(usize);
+struct Episode {
+    turns: usize,
+    late: Duration,
+}
 
 impl env::Episode for Episode {
     fn step(&mut self, _: &env::Turn) -> env::Result<env::Observation> {
-        self.0 += 1;
+        self.turns += 1;
+        std::thread::sleep(self.late);
         let replies = vec![env::Reply::User { content: "the kettle is warm, what is next?".into() }];
-        Ok(env::Observation { replies, is_done: self.0 == TURNS, ..env::Observation::default() })
+        Ok(env::Observation { replies, is_done: self.turns == TURNS, ..env::Observation::default() })
     }
 }
 
@@ -93,30 +117,32 @@ fn main() {
         Prompt { row, text, ids, apart: false, messages: Some(messages), columns: Map::new() }
     };
     let prompts: Vec<Prompt> = (0..EPISODES).map(prompt).collect();
-    let dialogue = Dialogue {
+    let dialogue = || Dialogue {
         tokenizer: tokenizer.clone(),
         template: Some(template.clone()),
         tools: Vec::new(),
         stop_ids: STOP_IDS.to_vec(),
         read_calls: None,
     };
-    let episodes = Episodes { environment: Arc::new(Answers), dialogue, limits: Limits::default() };
-    let stop = ["e".to_owned()];
-    let sampler = Sampler {
-        tokenizer: &tokenizer,
-        group_size: 1,
-        params: SamplingParams { max_new_tokens: TOKENS, stop_ids: STOP_IDS.to_vec(), ..SamplingParams::default() },
-        beams: None,
-        stop: &stop,
-        masking: None,
-        episodes: Some(Scene { episodes: &episodes, when: "step 1", earlier: &[] }),
-        progress: &Unwatched,
-    };
-    let play = || {
+    let play = |late: Duration| {
+        let limits = Limits::default();
+        let episodes = Episodes { environment: Answers::after(late), dialogue: dialogue(), limits };
+        let stop = ["e".to_owned()];
+        let sampler = Sampler {
+            tokenizer: &tokenizer,
+            group_size: 1,
+            params: SamplingParams { max_new_tokens: TOKENS, stop_ids: STOP_IDS.to_vec(), ..SamplingParams::default() },
+            beams: None,
+            stop: &stop,
+            masking: None,
+            episodes: Some(Scene { episodes: &episodes, when: "step 1", earlier: &[] }),
+            progress: &Unwatched,
+        };
         let policy = Policy { model: model.clone(), version: 0 };
         LocalEngine::default().sample(policy, prompts.clone(), &sampler, &stream).expect("sampled")
     };
-    let (_, rollouts) = timed(play);
+    let at_once = || play(Duration::ZERO);
+    let (_, rollouts) = timed(at_once);
     let count = |of: fn(&gradus::rollout::Turn) -> usize| -> usize {
         rollouts.rollouts.iter().flat_map(|rollout| &rollout.turns).map(of).sum()
     };
@@ -125,11 +151,20 @@ fn main() {
     println!("{EPISODES} episodes, {turns} turns, {drawn} tokens drawn, {answered} tokens of answers");
     let (mut several, mut one) = (Duration::MAX, Duration::MAX);
     for _ in 0..RUNS {
-        several = several.min(timed(play).0);
+        several = several.min(timed(at_once).0);
         one = one.min(timed(|| one_turn(&model, &rollouts)).0);
     }
     let ratio = several.as_secs_f64() / one.as_secs_f64();
     println!("{TURNS} turns {:.3} s, one turn {:.3} s: {ratio:.3}", several.as_secs_f64(), one.as_secs_f64());
+    let (slow, late) = timed(|| play(LATE));
+    assert_eq!(late.rollouts, rollouts.rollouts, "how long answers take changes nothing");
+    println!(
+        "{} episodes wait {LATE:?} for each answer: {:.3} s, of which they wait {:.3} s; one after the other they would wait {} s",
+        EPISODES / SLOW,
+        slow.as_secs_f64(),
+        (LATE * TURNS as u32).as_secs_f64(),
+        EPISODES / SLOW * TURNS
+    );
 }
 
 /// Draws as many tokens for each rollout as it has, in one turn, behind its prompt and its answers.

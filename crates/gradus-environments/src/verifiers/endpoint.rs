@@ -2,14 +2,20 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The most bytes of a request's head and of its body, and how long they may take to come.
 const HEAD_BYTES: u64 = 32 << 10;
-const BODY_BYTES: u64 = 32 << 20;
+const BODY_BYTES: u64 = 16 << 20;
+
+/// The most connections at a time: one for each episode that waits for a turn.
+const CONNECTIONS: usize = 8192;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The ids that a server wants continued, and where the continuation goes.
@@ -32,15 +38,23 @@ pub fn listen(
     is_wanted: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind((host, 0))?;
-    let address = listener.local_addr()?;
+    let (address, open) = (listener.local_addr()?, Arc::new(()));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             if !is_wanted() {
                 return;
             }
+            // Who comes when there are too many is not answered.
+            let open = Arc::clone(&open);
+            if Arc::strong_count(&open) > CONNECTIONS {
+                continue;
+            }
             let deliver = deliver.clone();
-            // Who asks and breaks off is asked for nothing more.
-            std::thread::spawn(move || drop(serve(stream, &deliver)));
+            std::thread::spawn(move || {
+                // Who asks and breaks off is asked for nothing more.
+                drop(serve(stream, &deliver));
+                drop(open);
+            });
         }
     });
     Ok(address)
@@ -97,6 +111,18 @@ fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
     if body.len() as u64 == length { Ok((method, path, body)) } else { Err("the body is cut".into()) }
 }
 
+/// What is read of a request.
+#[derive(Deserialize)]
+struct Asked {
+    token_ids: Vec<u32>,
+    sampling_params: Option<Params>,
+}
+
+#[derive(Deserialize)]
+struct Params {
+    n: Option<u64>,
+}
+
 fn refused(status: u16, message: impl Into<String>) -> (u16, Value) {
     (status, json!({ "error": { "message": message.into() } }))
 }
@@ -108,16 +134,14 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> 
     match (method, rest) {
         ("GET", "v1/models") => (200, json!({ "object": "list", "data": [{ "id": super::MODEL, "object": "model" }] })),
         ("POST", "inference/v1/generate") => {
-            let asked: Value = match serde_json::from_slice(body) {
+            let Asked { token_ids: ids, sampling_params } = match serde_json::from_slice(body) {
                 Ok(asked) => asked,
-                Err(error) => return refused(400, format!("the body is no JSON: {error}")),
+                Err(error) => return refused(400, format!("the body is no request: {error}")),
             };
-            let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
-            let ids = asked["token_ids"].as_array().and_then(|ids| ids.iter().map(id).collect::<Option<Vec<u32>>>());
-            let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
+            if ids.is_empty() {
                 return refused(400, "`token_ids` must be a list of ids");
-            };
-            if asked["sampling_params"]["n"].as_u64().is_some_and(|n| n != 1) {
+            }
+            if sampling_params.is_some_and(|params| params.n.is_some_and(|n| n != 1)) {
                 return refused(400, "one continuation is drawn at a time: `n` must be 1");
             }
             let (answer, given) = sync_channel(1);

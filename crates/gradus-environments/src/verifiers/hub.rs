@@ -5,10 +5,10 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufReader, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use super::endpoint::{self, Ask};
 use super::{loose, zmtp};
 use crate::error::{Error, Result};
 
-/// How long a connection may take.
+/// How long a connection may take at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an episode hears.
@@ -36,6 +36,8 @@ pub enum Event {
 pub struct Hub {
     /// `HOST:PORT` of the server.
     peer: String,
+    /// How long a connection may take.
+    patience: Duration,
     /// Where this process listens.
     bound: SocketAddr,
     /// Where the server reaches it.
@@ -49,7 +51,27 @@ pub struct Hub {
 
 /// Who listens under which name.
 #[derive(Default)]
-struct Listeners(Mutex<HashMap<String, Sender<Event>>>);
+struct Listeners(Mutex<HashMap<String, Listener>>);
+
+/// The bytes of messages that may wait until an episode reads them.
+const UNREAD_BYTES: usize = 64 << 20;
+
+/// The least that a message counts for.
+const EVENT_BYTES: usize = 1 << 10;
+
+/// Who listens, and how many bytes wait to be read.
+struct Listener {
+    events: Sender<(usize, Event)>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl Listener {
+    /// Whether it hears it. One that does not read what it is sent hears no more.
+    fn hears(&self, bytes: usize, event: Event) -> bool {
+        let bytes = bytes.max(EVENT_BYTES);
+        self.unread.fetch_add(bytes, Ordering::Relaxed) < UNREAD_BYTES && self.events.send((bytes, event)).is_ok()
+    }
+}
 
 /// A connection that was open when it was used last.
 struct Wire {
@@ -62,9 +84,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Listeners {
-    /// Tells who has this name; false where nobody has.
-    fn tell(&self, name: &str, event: Event) -> bool {
-        lock(&self.0).get(name).is_some_and(|listener| listener.send(event).is_ok())
+    /// Tells who has this name of a message with so many bytes; false where nobody has, or where too much waits to be read.
+    fn tell(&self, name: &str, bytes: usize, event: Event) -> bool {
+        let mut all = lock(&self.0);
+        let hears = all.get(name).is_some_and(|listener| listener.hears(bytes, event));
+        if !hears {
+            all.remove(name);
+        }
+        hears
     }
 }
 
@@ -73,8 +100,43 @@ pub struct Seat {
     hub: Arc<Hub>,
     /// The name.
     pub name: String,
-    /// What it hears.
-    pub events: Receiver<Event>,
+    events: Receiver<(usize, Event)>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl Seat {
+    /// What it hears next.
+    ///
+    /// # Errors
+    /// When it hears nothing until `end`, or the server sends more than is read.
+    pub fn next(&self, end: Instant) -> Result<Event, Silence> {
+        // Also one who is told something all the time does not wait for longer.
+        let left = end.checked_duration_since(Instant::now()).ok_or(Silence::Late)?;
+        let (bytes, event) = self.events.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Silence::Late,
+            RecvTimeoutError::Disconnected => Silence::Flooded,
+        })?;
+        self.unread.fetch_sub(bytes, Ordering::Relaxed);
+        Ok(event)
+    }
+}
+
+/// Why nothing more is heard.
+#[derive(Debug)]
+pub enum Silence {
+    /// The time is over.
+    Late,
+    /// The server sent more than was read.
+    Flooded,
+}
+
+impl std::fmt::Display for Silence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Late => f.write_str("it does not answer in time"),
+            Self::Flooded => write!(f, "it sent more than {UNREAD_BYTES} bytes that nobody wanted"),
+        }
+    }
 }
 
 impl Drop for Seat {
@@ -84,11 +146,12 @@ impl Drop for Seat {
 }
 
 impl Hub {
-    /// A hub for the server at `address` (`tcp://HOST:PORT`), which reaches this process at `here`. `local` is where it listens.
+    /// A hub for the server at `address` (`tcp://HOST:PORT`), which reaches this process at `here`. `local` is where it listens. A
+    /// connection takes no longer than one answer may.
     ///
     /// # Errors
     /// When the address is none, or nobody can listen.
-    pub fn new(address: &str, local: &str, here: Option<&str>) -> Result<Arc<Self>> {
+    pub fn new(address: &str, local: &str, here: Option<&str>, timeout: Duration) -> Result<Arc<Self>> {
         let peer = address.strip_prefix("tcp://").filter(|peer| peer.rsplit_once(':').is_some());
         let Some(peer) = peer else {
             return Err(Error::config(format!("the `address` of the environment is `{address}`"))
@@ -97,8 +160,10 @@ impl Hub {
         let listeners = Arc::<Listeners>::default();
         let known = Arc::downgrade(&listeners);
         let alive = known.clone();
-        let deliver =
-            move |name: &str, ask: Ask| known.upgrade().is_some_and(|listeners| listeners.tell(name, Event::Ask(ask)));
+        let deliver = move |name: &str, ask: Ask| {
+            let bytes = size_of_val(&ask.ids[..]);
+            known.upgrade().is_some_and(|listeners| listeners.tell(name, bytes, Event::Ask(ask)))
+        };
         let bound: SocketAddr =
             endpoint::listen(local, deliver, move || alive.strong_count() > 0).map_err(|error| {
                 Error::config(format!("nobody can listen at `{local}`: {error}"))
@@ -108,6 +173,7 @@ impl Hub {
         let random = || RandomState::new().build_hasher().finish();
         Ok(Arc::new(Self {
             peer: peer.to_owned(),
+            patience: timeout.min(PATIENCE),
             bound,
             here,
             secret: format!("{:016x}{:016x}", random(), random()),
@@ -121,8 +187,9 @@ impl Hub {
     pub fn seat(self: &Arc<Self>) -> Seat {
         let name = format!("{}-{}", self.secret, self.count.fetch_add(1, Ordering::Relaxed));
         let (send, events) = channel();
-        lock(&self.listeners.0).insert(name.clone(), send);
-        Seat { hub: Arc::clone(self), name, events }
+        let unread = Arc::<AtomicUsize>::default();
+        lock(&self.listeners.0).insert(name.clone(), Listener { events: send, unread: Arc::clone(&unread) });
+        Seat { hub: Arc::clone(self), name, events, unread }
     }
 
     /// Where the server asks for the turns of the episode with this name.
@@ -163,10 +230,10 @@ impl Hub {
         }
         let mut addresses = self.peer.to_socket_addrs()?;
         let address = addresses.next().ok_or_else(|| io::Error::other("the host has no address"))?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&address, self.patience)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.patience))?;
         zmtp::greet(&mut stream, "DEALER")?;
         stream.set_read_timeout(None)?;
         let reader = BufReader::new(stream.try_clone()?);
@@ -212,7 +279,7 @@ fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Li
             (Err(error), _) => Event::Gone(format!("its answer cannot be read: {error}")),
         };
         // Of an episode that was given up nobody hears.
-        listeners.tell(&name, event);
+        listeners.tell(&name, data.len(), event);
     };
     if let Some(wire) = wire.upgrade() {
         wire.is_broken.store(true, Ordering::SeqCst);
@@ -220,7 +287,7 @@ fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Li
     }
     if let Some(listeners) = listeners.upgrade() {
         for listener in lock(&listeners.0).values() {
-            let _ = listener.send(Event::Gone(format!("the connection is broken: {end}")));
+            listener.hears(0, Event::Gone(format!("the connection is broken: {end}")));
         }
     }
 }

@@ -1,12 +1,16 @@
 //! MessagePack as JSON: bytes, which stand for arrays of numbers that nobody here reads, become null, and numbers as keys texts.
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// How deep a message may be nested.
 const DEPTH_MAX: usize = 128;
+
+/// How many values a message may have. A value takes one byte in a message, but dozens of them here.
+pub const VALUES_MAX: usize = 1 << 20;
 
 /// Reads a message.
 ///
@@ -15,7 +19,8 @@ const DEPTH_MAX: usize = 128;
 pub fn read(bytes: &[u8]) -> Result<Value, String> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
     reader.set_max_depth(DEPTH_MAX);
-    Loose::deserialize(&mut reader).map(|loose| loose.0).map_err(|error| error.to_string())
+    let room = Cell::new(VALUES_MAX);
+    Loose(&room).deserialize(&mut reader).map_err(|error| error.to_string())
 }
 
 /// Writes a message.
@@ -24,17 +29,21 @@ pub fn write(value: &Value) -> Vec<u8> {
     rmp_serde::to_vec_named(value).unwrap_or_default()
 }
 
-struct Loose(Value);
+/// Reads a value where there is room for one.
+#[derive(Clone, Copy)]
+struct Loose<'a>(&'a Cell<usize>);
 
-impl<'de> Deserialize<'de> for Loose {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Self)
+impl<'de> DeserializeSeed<'de> for Loose<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let room = self.0.get().checked_sub(1);
+        self.0.set(room.ok_or_else(|| D::Error::custom(format!("it has more than {VALUES_MAX} values")))?);
+        deserializer.deserialize_any(self)
     }
 }
 
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for Loose<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,17 +83,17 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        Loose::deserialize(deserializer).map(|loose| loose.0)
+        self.deserialize(deserializer)
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         // A type of its own, such as a time.
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Value::Null)
+        IgnoredAny::deserialize(deserializer).map(|_| Value::Null)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Loose(item)) = items.next_element()? {
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
         Ok(list.into())
@@ -92,7 +101,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some((Loose(key), Loose(value))) = entries.next_entry()? {
+        while let Some((key, value)) = entries.next_entry_seed(self, self)? {
             let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
             map.insert(key, value);
         }
@@ -110,6 +119,14 @@ mod tests {
     fn messages_are_read_as_they_were_written() {
         let value = json!({ "a": [1, -2, 2.5, null, true, "é"], "b": { "c": {} }, "": 12_345_678_901_i64 });
         assert_eq!(read(&write(&value)).expect("a message"), value);
+    }
+
+    #[test]
+    fn a_message_has_so_many_values_and_no_more() {
+        let list = |count: u32| [&[0xdd][..], &count.to_be_bytes(), &vec![0xc0; count as usize]].concat();
+        let most = VALUES_MAX as u32 - 1;
+        assert!(read(&list(most)).is_ok());
+        assert!(read(&list(most + 1)).expect_err("too many").contains("more than 1048576 values"));
     }
 
     #[test]

@@ -23,7 +23,10 @@ use crate::error::{Error, Result};
 use crate::timeout;
 use crate::tool::Tool;
 use endpoint::Ask;
-use hub::{Event, Hub, Seat};
+use hub::{Event, Hub, Seat, Silence};
+
+/// Traces of one episode: agents that play in it.
+const TRACES_MAX: usize = 1024;
 
 /// What the policy is called at the endpoint.
 const MODEL: &str = "policy";
@@ -84,21 +87,21 @@ impl Verifiers {
             return Err(Error::config("the `tokenizer` of the environment is empty")
                 .with_hint("name the policy's model directory, or its name on the hub"));
         }
-        let hub = Hub::new(&config.address, &config.listen, config.reached_at.as_deref())?;
+        let hub = Hub::new(&config.address, &config.listen, config.reached_at.as_deref(), timeout)?;
         let seat = hub.seat();
         let unreachable = |error: Error| {
             Error::config(error.to_string())
                 .with_hint("start it: `python -m verifiers.v1.serve`, or `serve_env` in Python")
         };
         hub.send(&seat.name, "health", &json!({})).map_err(unreachable)?;
-        match seat.events.recv_timeout(timeout) {
+        match seat.next(Instant::now() + timeout) {
             Ok(Event::Reply(reply)) if reply["success"] == json!(true) => {}
             Ok(event) => {
                 let message = format!("the environment server {} is not well: {event:?}", config.address);
                 return Err(unreachable(Error::config(message)));
             }
-            Err(_) => {
-                let message = format!("the environment server {} does not answer", config.address);
+            Err(silence) => {
+                let message = format!("the environment server {} cannot be used: {silence}", config.address);
                 return Err(unreachable(Error::config(message)));
             }
         }
@@ -197,12 +200,12 @@ impl Served {
     fn wait(&mut self) -> Result<Next> {
         let end = Instant::now() + self.timeout;
         loop {
-            match self.seat.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.seat.next(end) {
                 Ok(Event::Ask(ask)) => match &self.answered {
                     Some((ids, said)) if *ids == ask.ids => drop(ask.answer.send(said.clone())),
                     _ => return Ok(Next::Ask(ask)),
                 },
-                Ok(Event::Delta(delta)) => self.hear(&delta),
+                Ok(Event::Delta(delta)) => self.hear(&delta)?,
                 Ok(Event::Reply(reply)) => {
                     self.is_over = true;
                     return self.outcome(&reply).map(Next::Over);
@@ -211,21 +214,27 @@ impl Served {
                     self.is_over = true;
                     return Err(Error::episode(format!("the environment server was lost: {message}")));
                 }
-                Err(_) => {
+                Err(Silence::Late) => {
                     let message =
                         format!("no answer of the environment server within {} s", self.timeout.as_secs_f64());
                     return Err(Error::episode(message).with_hint("`environment.verifiers.timeout_s` sets the limit"));
                 }
+                Err(flooded) => return Err(Error::episode(format!("the environment server failed: {flooded}"))),
             }
         }
     }
 
     /// What is new in a trace.
-    fn hear(&mut self, delta: &Value) {
-        let Some(id) = delta["trace"].as_str() else { return };
+    fn hear(&mut self, delta: &Value) -> Result<()> {
+        let Some(id) = delta["trace"].as_str() else { return Ok(()) };
         if delta["discard"] == json!(true) {
             self.traces.remove(id);
-            return;
+            return Ok(());
+        }
+        if self.traces.len() == TRACES_MAX && !self.traces.contains_key(id) {
+            return Err(Error::episode(format!(
+                "the environment server has more than {TRACES_MAX} traces of an episode"
+            )));
         }
         let trace = self.traces.entry(id.to_owned()).or_default();
         for name in ["rewards", "metrics", "agent"] {
@@ -236,6 +245,7 @@ impl Served {
         if let Some(error) = delta["errors"].as_array().and_then(|errors| errors.last()) {
             trace.insert("error".into(), error.clone());
         }
+        Ok(())
     }
 
     /// What the episode is worth.
@@ -273,6 +283,9 @@ impl Served {
             }
             let named = trace.get("metrics").and_then(Value::as_object).into_iter().flatten();
             metrics.extend(named.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))));
+        }
+        if let Some(reward) = reward.filter(|reward| !reward.is_finite()) {
+            return Err(Error::episode(format!("the sum of the rewards is {reward}, no finite number")));
         }
         Ok(Observation { replies: Vec::new(), reward, is_done: true, metrics })
     }

@@ -231,7 +231,7 @@ fn what_goes_wrong_names_itself() {
         let cancelled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
         let seat = environment.hub.seat();
         environment.hub.send(&seat.name, "health", &json!({})).expect("sent");
-        assert!(matches!(seat.events.recv(), Ok(Event::Reply(_))));
+        assert!(matches!(seat.next(Instant::now() + Duration::from_secs(60)), Ok(Event::Reply(_))));
         assert_eq!(cancelled(), !is_over, "{message}");
     }
 }

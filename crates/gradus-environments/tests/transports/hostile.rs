@@ -4,13 +4,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use gradus_environments::{
-    Begun, Environment, Error, McpConfig, McpServer, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment, Start,
-    ToolSource, Turn,
+    Begun, Drawn, Environment, Error, McpConfig, McpServer, OpenEnv, OpenEnvConfig, ProgramConfig, ProgramEnvironment,
+    Start, ToolSource, Turn, Verifiers, VerifiersConfig,
 };
 use serde_json::{Map, json};
 
 use crate::mutate::Dice;
-use crate::{child, wire};
+use crate::{child, verifiers as server, wire};
 
 /// Changed answers of each transport in an ordinary run.
 const CASES: u64 = 200;
@@ -216,4 +216,41 @@ pub fn mcp_http() {
     });
     let server = again(|| connect(None));
     again(|| call(&server, None));
+}
+
+/// Plays an episode whose turns the server asks for.
+fn drawn_episode(environment: &Verifiers, case: Option<u64>) -> Result<(), Error> {
+    let row = Map::from_iter(case.map(|case| ("case".to_owned(), json!(case))));
+    let Begun { mut episode, .. } = environment.begin(&Start { name: "played".into(), seed: 1, row })?;
+    for turn in 0..4 {
+        assert!(episode.prompt_ids().is_some_and(|ids| !ids.is_empty()), "a turn is drawn behind a prompt");
+        let drawn = Drawn { ids: vec![10 + turn, 20], logprobs: vec![-0.5, -0.25], is_cut: false };
+        let observation = episode.step_drawn(&Turn::default(), &drawn)?;
+        assert!(observation.reward.is_none_or(f64::is_finite), "{observation:?}");
+        assert!(observation.metrics.values().all(|value| value.is_finite()), "{observation:?}");
+        if observation.is_done {
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub fn verifiers() {
+    let port = server::serve(seed());
+    let connect = move |case: Option<u64>| {
+        let port = case.map_or(port, |case| server::serve_start(seed(), case));
+        let keys = json!({ "address": format!("tcp://127.0.0.1:{port}"), "tokenizer": "t", "timeout_s": LIMIT });
+        Verifiers::connect(&serde_json::from_value::<VerifiersConfig>(keys).expect("keys"))
+    };
+    play("verifiers", move || {
+        let environment = again(|| connect(None));
+        Box::new(move |case| {
+            if is_start(case) {
+                return connect(Some(case)).map(drop);
+            }
+            drawn_episode(&environment, Some(case))
+        })
+    });
+    let environment = again(|| connect(None));
+    again(|| drawn_episode(&environment, None));
 }

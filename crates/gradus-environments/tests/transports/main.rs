@@ -14,7 +14,9 @@ mod mutate;
 mod served;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;
+mod verifiers;
 mod wire;
+mod zmtp;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,6 +33,7 @@ const TESTS: &[Test] = &[
     ("changed_messages_of_openenv", hostile::openenv),
     ("changed_lines_of_mcp", hostile::mcp_lines),
     ("changed_answers_of_mcp_over_http", hostile::mcp_http),
+    ("changed_messages_of_verifiers", hostile::verifiers),
     #[cfg(unix)]
     ("killed_programs", kills::program),
     #[cfg(unix)]

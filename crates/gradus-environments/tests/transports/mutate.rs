@@ -130,16 +130,21 @@ pub fn change_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
+/// A copy of a message in which some values are others.
+pub fn changed_value(dice: &mut Dice, good: &Value) -> Value {
+    let mut value = good.clone();
+    for _ in 0..=dice.below(3) {
+        change_value(dice, &mut value);
+    }
+    value
+}
+
 /// A changed copy of a message, without an end of line.
 pub fn changed(dice: &mut Dice, good: &Value) -> Vec<u8> {
-    let mut value = good.clone();
     if dice.one_in(2) {
-        for _ in 0..=dice.below(3) {
-            change_value(dice, &mut value);
-        }
-        return value.to_string().into_bytes();
+        return changed_value(dice, good).to_string().into_bytes();
     }
-    let mut bytes = value.to_string().into_bytes();
+    let mut bytes = good.to_string().into_bytes();
     for _ in 0..1 << dice.below(4) {
         change_bytes(dice, &mut bytes);
     }

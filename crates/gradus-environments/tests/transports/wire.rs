@@ -10,7 +10,7 @@ use crate::child::good_mcp;
 use crate::mutate::{Dice, change_bytes, changed};
 
 /// A server on a free port, which hands each connection to `serve`.
-fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Sync + Clone + 'static) -> u16 {
+pub fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Sync + Clone + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
@@ -24,7 +24,7 @@ fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Sync + Clone
 }
 
 /// Waits until the client gives up.
-fn silence(stream: &mut impl Read) -> std::io::Result<()> {
+pub fn silence(stream: &mut impl Read) -> std::io::Result<()> {
     std::io::copy(stream, &mut std::io::sink()).map(drop)
 }
 

@@ -57,6 +57,8 @@ pub(super) enum Function {
     Tanh,
     /// Natural logarithm; with a second argument, to that base.
     Log,
+    /// Logarithm to the base 10, where no other base is written.
+    CommonLog,
     Exp,
     Abs,
     Floor,
@@ -99,6 +101,22 @@ impl Expr {
             Self::Sum(parts) | Self::Product(parts) | Self::Call(_, parts) => parts.iter().collect(),
             Self::Power(base, exponent) => vec![base, exponent],
             Self::Inverse(inner) | Self::Percent(inner) => vec![inner],
+        }
+    }
+
+    /// A variable, or a word. Capitals do not count: `\text{Yes}` is `\text{yes}`, and `X` is `x`.
+    pub(super) fn symbol(name: &str) -> Self {
+        Self::Symbol(name.to_lowercase())
+    }
+
+    /// Whether it is `a / b` with whole numbers.
+    pub(super) fn is_fraction(&self) -> bool {
+        let is_whole = |expr: &Self| integer_of(expr).is_some();
+        match self {
+            Self::Product(parts) => {
+                matches!(&parts[..], [top, Self::Inverse(bottom)] if is_whole(top) && is_whole(bottom))
+            }
+            _ => false,
         }
     }
 
@@ -251,6 +269,7 @@ impl Function {
                 Some(base) => first.ln() / base.ln(),
                 None => first.ln(),
             },
+            Self::CommonLog => first.ln() / std::f64::consts::LN_10,
             Self::Exp => first.exp(),
             Self::Abs => first.norm().into(),
             Self::Floor => real()?.floor().into(),
@@ -339,6 +358,16 @@ pub(super) fn are_equal(gold: &Expr, found: &Expr) -> bool {
     if gold.is_infinite() || found.is_infinite() {
         return gold.infinity().is_some() && gold.infinity() == found.infinity();
     }
+    match (gold, found) {
+        (Expr::Call(Function::Base, a), Expr::Call(Function::Base, b)) => {
+            return a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_equal(a, b));
+        }
+        // Who leaves the base out means the one that is asked for.
+        (Expr::Call(Function::Base, numeral), value) | (value, Expr::Call(Function::Base, numeral)) => {
+            return numeral.first().is_some_and(|digits| are_equal(digits, value));
+        }
+        _ => {}
+    }
     if let Some(equal) = words(gold, found) {
         return equal;
     }
@@ -390,8 +419,6 @@ fn words(gold: &Expr, found: &Expr) -> Option<bool> {
         return None;
     }
     Some(match (spelled(gold), spelled(found)) {
-        // Single letters are variables: `a` is not `A`.
-        (Some(gold), Some(found)) if gold.chars().count() > 1 => gold.eq_ignore_ascii_case(&found),
         (Some(gold), Some(found)) => gold == found,
         _ => false,
     })

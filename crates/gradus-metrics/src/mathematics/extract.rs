@@ -87,7 +87,9 @@ fn announced(text: &str, spans: &[Span], after: usize) -> impl Iterator<Item = u
         is_on_line && !text[spans[at].end..].trim_start().starts_with('=')
     };
     let is_behind_equals = |at: usize| text[after..spans[at].start].trim_end().ends_with('=');
-    let behind_equals = within(near_equals).filter(|&at| is_number(at) && is_behind_equals(at)).last();
+    // Of two that begin together, the longer comes first.
+    let later = |last: usize, next: usize| if spans[next].start > spans[last].start { next } else { last };
+    let behind_equals = within(near_equals).filter(|&at| is_number(at) && is_behind_equals(at)).reduce(later);
     let number = behind_equals.or_else(|| within(near).find(|&at| is_number(at)));
     latex.into_iter().chain(number)
 }
@@ -226,7 +228,8 @@ fn plain_spans(text: &str) -> Vec<Span> {
         let text = inner.as_str().replace('\n', " ");
         Span { start: inner.start(), end: whole.end(), text, form: Form::Plain, is_percent: false }
     });
-    numbers.chain(expressions).collect()
+    // Of two that begin together, the longer is read first.
+    expressions.chain(numbers).collect()
 }
 
 /// A number as a program writes it: `1,234.5` and `1 234.5` have groups, `3,5` has a decimal comma.

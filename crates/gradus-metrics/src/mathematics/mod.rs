@@ -15,10 +15,11 @@
 //!
 //! **When two are equal.** Numbers by value, exact as fractions; decimals after rounding to six digits; `9%` is `9` and `0.09`.
 //! Expressions with variables are equal when they have the same value at fixed points. Lists and sets are compared in any order,
-//! tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. The gold answer says whether a
-//! value or an equation is wanted: `x = 5` answers `5`, and the other way round. Units and degrees are not read.
+//! tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. Capitals do not count. The gold
+//! answer says whether a value or an equation is wanted: `x = 5` answers `5`, and the other way round. Units and degrees are not read.
 //!
-//! The verdicts are those of the package `math-verify` on answers in the style of GSM8K and MATH; the tests name where they differ.
+//! The verdicts are those of the package `math-verify` on answers in the style of GSM8K and MATH; `tests/mathematics.rs` names where
+//! they differ.
 
 mod expression;
 mod extract;
@@ -33,7 +34,7 @@ use value::Value;
 pub struct Answer {
     /// Its value; none where the mathematics cannot be read.
     value: Option<Value>,
-    /// Its text, without blanks.
+    /// Its letters, with few blanks.
     text: String,
 }
 
@@ -43,12 +44,12 @@ impl Answer {
         let mut first: Option<String> = None;
         for span in candidates(text).into_iter().take(64) {
             let clean = cleaned(&span.text);
+            let letters = first.get_or_insert_with(|| packed(&clean, span.form));
             if let Some(value) = read(&span, &clean) {
-                return Some(Self { value: Some(value), text: packed(first.as_deref().unwrap_or(&clean)) });
+                return Some(Self { value: Some(value), text: std::mem::take(letters) });
             }
-            first.get_or_insert(clean);
         }
-        first.map(|text| Self { value: None, text: packed(&text) })
+        first.map(|text| Self { value: None, text })
     }
 
     /// Reads a gold answer: a text with an answer in it, or bare LaTeX such as `x^2 + 1`.
@@ -62,7 +63,7 @@ impl Answer {
                 .count()
                 > 1;
             if !is_prose && let Some(value) = parser::parse(&clean) {
-                return Some(Self { value: Some(value), text: packed(&clean) });
+                return Some(Self { value: Some(value), text: packed(&clean, Form::Plain) });
             }
         }
         Self::find(text)
@@ -94,9 +95,23 @@ fn read(span: &Span, clean: &str) -> Option<Value> {
     })
 }
 
-/// Without blanks, for a comparison by letters.
-fn packed(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace()).collect()
+/// For a comparison by letters: without blanks but those within words and numbers, and in LaTeX `a/b` as a fraction.
+fn packed(text: &str, form: Form) -> String {
+    let is_part = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let mut packed = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if is_part(packed.chars().next_back()) && is_part(word.chars().next()) {
+            packed.push(' ');
+        }
+        packed.push_str(word);
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    match packed.split_once('/') {
+        Some((top, bottom)) if form != Form::Plain && is_number(top) && is_number(bottom) => {
+            format!("\\frac{{{top}}}{{{bottom}}}")
+        }
+        _ => packed,
+    }
 }
 
 /// Words behind a number that are its unit.
@@ -110,7 +125,12 @@ const UNITS: [&str; 58] = [
 
 /// Without what changes no value: words between, units, empty braces, quotes.
 fn cleaned(text: &str) -> String {
-    let mut text = text.replace("\\$", "").replace('$', "").replace("{,}", ",").replace("\\!", "");
+    let mut text = text.replace("\\$", "").replace('$', "").replace("{,}", ",");
+    while let Some(at) = text.find("\\!") {
+        // The narrow space goes with the blanks behind it: `11,\! 111`.
+        let rest = text.split_off(at);
+        text.push_str(rest[2..].trim_start());
+    }
     for (from, to) in [
         ("\\text{ and }", ","),
         ("\\text{and}", ","),
@@ -174,28 +194,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Right answers that `math-verify` does not take: a stop within the marks, `i` apart from its factor, `\fbox`.
-    const WE_ALONE: [&str; 4] =
-        ["so it is \\(18.\\)", "Thus \\[ 2 + 3 i \\]", "We add and find $7x$, so \\boxed{2 + 3 i}", "\\fbox{9}"];
-
-    #[test]
-    fn verdicts_are_those_of_math_verify() {
-        let text = include_str!("../../tests/fixtures/mathematics.jsonl");
-        let mut differences = Vec::new();
-        for line in text.lines().skip(1) {
-            let row: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            let text = |key: &str| row[key].as_str().expect("a text").to_owned();
-            let (gold, answer, expected) = (text("gold"), text("text"), row["correct"].as_bool().expect("a verdict"));
-            // `2 + 3 i` as the gold answer is one that it cannot read either.
-            let ours = is_correct(&gold, &answer) == Some(true);
-            let is_known = ours && (WE_ALONE.contains(&answer.as_str()) || gold == "$2 + 3 i$");
-            if ours != expected && !is_known {
-                differences.push(format!("{gold} | {answer}: {ours}"));
-            }
-        }
-        assert!(differences.is_empty(), "{differences:#?}");
-    }
 
     #[test]
     fn gold_answers_may_be_bare() {

@@ -2,6 +2,7 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
+use num_traits::Signed;
 
 use super::expression::{Constant, Expr, Function};
 use super::value::{Order, Value};
@@ -288,7 +289,7 @@ impl Parser {
     fn sum(&mut self) -> Option<Value> {
         self.nested(|parser| {
             // A ± makes two values.
-            let mut values = match parser.takes_command("pm") {
+            let mut values = match parser.takes_command("pm") || parser.takes_command("mp") {
                 true => {
                     let first = parser.term()?.scalar()?;
                     vec![first.clone(), first.negated()]
@@ -301,7 +302,7 @@ impl Parser {
             loop {
                 let sign = match parser.peek() {
                     Some(Token::Sign(sign @ ('+' | '-'))) => *sign,
-                    Some(Token::Command(name)) if name == "pm" => '±',
+                    Some(Token::Command(name)) if matches!(name.as_str(), "pm" | "mp") => '±',
                     _ => break,
                 };
                 parser.at += 1;
@@ -367,26 +368,18 @@ impl Parser {
                 let next = self.prefixed()?.scalar()?;
                 product = product.divided_by(next);
             } else if self.starts_factor() {
-                let is_mixed = is_whole(&product) && self.is_fraction_of_numbers();
+                let has_fraction = FRACTIONS.iter().any(|name| self.is_command(name));
                 let next = self.powered()?.scalar()?;
-                product = match is_mixed {
-                    true => Expr::Sum(vec![product, next]),
-                    false => Expr::Product(vec![product, next]),
+                product = match whole(&product).filter(|_| has_fraction && next.is_fraction()) {
+                    // A mixed number: `-3\frac{1}{2}` is −3.5.
+                    Some(whole) if whole.is_negative() => product.minus(next),
+                    Some(_) => Expr::Sum(vec![product, next]),
+                    None => Expr::Product(vec![product, next]),
                 };
             } else {
                 return Some(Value::Scalar(product));
             }
         }
-    }
-
-    /// Whether `\frac{number}{number}` follows: after a whole number it is the rest of a mixed number.
-    fn is_fraction_of_numbers(&self) -> bool {
-        let is_frac = ["frac", "dfrac", "tfrac", "cfrac"].iter().any(|name| self.is_command(name));
-        let next = |k: usize| self.tokens.get(self.at + k);
-        let open = |k| next(k) == Some(&Token::Sign('{'));
-        let close = |k| next(k) == Some(&Token::Sign('}'));
-        let number = |k| matches!(next(k), Some(Token::Number(text)) if !text.contains('.'));
-        is_frac && open(1) && number(2) && close(3) && open(4) && number(5) && close(6)
     }
 
     fn prefixed(&mut self) -> Option<Value> {
@@ -481,7 +474,11 @@ impl Parser {
             Token::Text(text) if text.is_empty() => return self.atom(),
             Token::Text(text) => self.worded(&text)?,
             Token::Sign('{') => {
-                let value = self.list()?;
+                let mut value = self.list()?;
+                if self.takes_command("choose") {
+                    let from = self.list()?.scalar()?;
+                    value = Value::Scalar(Expr::Call(Function::Binomial, vec![value.scalar()?, from]));
+                }
                 self.takes('}').then_some(())?;
                 return Some(value);
             }
@@ -500,12 +497,12 @@ impl Parser {
     /// A name with its index.
     fn named(&mut self, name: String) -> Option<Expr> {
         if !self.takes('_') {
-            return Some(Expr::Symbol(name));
+            return Some(Expr::symbol(&name));
         }
         let start = self.at;
         self.group()?;
         let index: String = self.tokens[start..self.at].iter().map(shown).collect();
-        Some(Expr::Symbol(format!("{name}_{}", index.trim_matches(['{', '}']))))
+        Some(Expr::symbol(&format!("{name}_{}", index.trim_matches(['{', '}']))))
     }
 
     /// A text: a function of that name, or a word.
@@ -520,7 +517,12 @@ impl Parser {
             "" => None,
             "i" => Some(Expr::Constant(Constant::I)),
             "e" => Some(Expr::Constant(Constant::E)),
-            _ => self.named(name),
+            // `\mathbf{-5}`
+            _ => match name.strip_prefix('-').unwrap_or(&name) {
+                digits if digits.is_empty() || digits.bytes().any(|byte| !byte.is_ascii_digit()) => self.named(name),
+                digits if name.len() > digits.len() => number(digits).map(Expr::negated),
+                digits => number(digits),
+            },
         }
     }
 
@@ -537,6 +539,11 @@ impl Parser {
                 if values.len() == 2 && values.iter().all(|value| matches!(value, Value::Scalar(_))) =>
             {
                 let (high, low) = (values.pop()?.scalar()?, values.pop()?.scalar()?);
+                let order = low.evaluate(&|_| f64::NAN.into()).zip(high.evaluate(&|_| f64::NAN.into()));
+                let is_falling = order.is_some_and(|(low, high)| low.re > high.re || (low == high && open == '('));
+                if is_falling && (open == '(') == (close == ')') {
+                    return Some(Value::Tuple(vec![Value::Scalar(low), Value::Scalar(high)]));
+                }
                 Some(Value::Interval { low, high, is_low_open: open == '(', is_high_open: close == ')' })
             }
             Value::List(values) if (open, close) == ('(', ')') || (open, close) == ('[', ']') => {
@@ -550,7 +557,7 @@ impl Parser {
 
     fn command(&mut self, name: &str) -> Option<Value> {
         let scalar = match name {
-            "frac" | "dfrac" | "tfrac" | "cfrac" => {
+            _ if FRACTIONS.contains(&name) => {
                 let numerator = self.group()?;
                 let denominator = self.group()?;
                 numerator.divided_by(denominator)
@@ -581,7 +588,7 @@ impl Parser {
                     return Some(inner);
                 }
                 let text: String = self.tokens[start..self.at].iter().map(shown).collect();
-                Expr::Symbol(format!("{name} {text}"))
+                Expr::symbol(&format!("{name} {text}"))
             }
             "{" => {
                 if self.takes_command("}") {
@@ -626,10 +633,12 @@ impl Parser {
     }
 
     fn call(&mut self, function: Function) -> Option<Expr> {
-        let base = match function == Function::Log && self.takes('_') {
+        let is_log = matches!(function, Function::Log | Function::CommonLog);
+        let base = match is_log && self.takes('_') {
             true => Some(self.group()?),
             false => None,
         };
+        let function = if base.is_some() { Function::Log } else { function };
         let exponent = match self.takes('^') {
             true => Some(self.exponent()?),
             false => None,
@@ -742,9 +751,14 @@ fn number(text: &str) -> Option<Expr> {
     Some(Expr::Number { value: BigRational::new(digits, scale), is_decimal: !fraction.is_empty() })
 }
 
-fn is_whole(expr: &Expr) -> bool {
-    matches!(expr, Expr::Number { value, is_decimal: false } if value.is_integer())
+fn whole(expr: &Expr) -> Option<&BigRational> {
+    match expr {
+        Expr::Number { value, is_decimal: false } if value.is_integer() => Some(value),
+        _ => None,
+    }
 }
+
+const FRACTIONS: [&str; 4] = ["frac", "dfrac", "tfrac", "cfrac"];
 
 const FUNCTIONS: [(&str, Function); 27] = [
     ("sin", Function::Sin),
@@ -763,7 +777,7 @@ const FUNCTIONS: [(&str, Function); 27] = [
     ("cosh", Function::Cosh),
     ("tanh", Function::Tanh),
     ("ln", Function::Log),
-    ("log", Function::Log),
+    ("log", Function::CommonLog),
     ("exp", Function::Exp),
     ("abs", Function::Abs),
     ("floor", Function::Floor),

@@ -107,6 +107,16 @@ impl Value {
         matches!(self, Self::Equation(sides) if is_name(&sides[0]))
     }
 
+    /// The tuple of two.
+    fn pair(first: &Expr, second: &Expr) -> Self {
+        Self::Tuple(vec![Self::Scalar(first.clone()), Self::Scalar(second.clone())])
+    }
+
+    /// Whether it is a list, a set or a tuple of two.
+    fn has_two(&self) -> bool {
+        matches!(self, Self::List(values) | Self::Set(values) | Self::Tuple(values) if values.len() == 2)
+    }
+
     /// The last side of an equation.
     fn unwrapped(&self) -> Self {
         match self {
@@ -178,19 +188,22 @@ impl Value {
                 Self::Interval { low, high, is_low_open, is_high_open },
                 Self::Interval { low: l, high: h, is_low_open: lo, is_high_open: ho },
             ) => is_low_open == lo && is_high_open == ho && are_equal(low, l) && are_equal(high, h),
-            (Self::Union(a), Self::Union(b)) => pair_up(a, b),
-            (Self::Interval { low, high, is_low_open: true, is_high_open: true }, Self::List(b) | Self::Tuple(b)) => {
-                in_order(&[Self::Scalar(low.clone()), Self::Scalar(high.clone())], b)
+            (Self::Union(a), Self::Union(b)) => pair_up(&distinct(a), distinct(b)),
+            // `(1, 2)` may be a pair.
+            (Self::Interval { low, high, is_low_open: true, is_high_open: true }, b) if b.has_two() => {
+                Self::pair(low, high).equals(b)
             }
-            (Self::List(a) | Self::Tuple(a), Self::Interval { low, high, is_low_open: true, is_high_open: true }) => {
-                in_order(a, &[Self::Scalar(low.clone()), Self::Scalar(high.clone())])
+            (a, Self::Interval { low, high, is_low_open: true, is_high_open: true }) if a.has_two() => {
+                a.equals(&Self::pair(low, high))
             }
-            (Self::Tuple(a), Self::Tuple(b) | Self::List(b) | Self::Set(b))
-            | (Self::List(a) | Self::Set(a), Self::Tuple(b)) => in_order(a, b),
-            (Self::List(a) | Self::Set(a), Self::List(b) | Self::Set(b)) => pair_up(a, b),
+            (Self::Tuple(a), Self::Tuple(b)) => in_order(a, b),
+            // The gold answer says whether the order counts.
+            (Self::Tuple(a), Self::List(b) | Self::Set(b)) => in_order(a, b),
+            (Self::List(a) | Self::Set(a), Self::Tuple(b)) => pair_up(&distinct(a), b.clone()),
+            (Self::List(a) | Self::Set(a), Self::List(b) | Self::Set(b)) => pair_up(&distinct(a), distinct(b)),
             // A set of one value is that value.
-            (Self::List(a) | Self::Set(a), b) if a.len() == 1 => a[0].equals(b),
-            (a, Self::List(b) | Self::Set(b)) if b.len() == 1 => a.equals(&b[0]),
+            (Self::List(a) | Self::Set(a), b) => only(a).is_some_and(|a| a.equals(b)),
+            (a, Self::List(b) | Self::Set(b)) => only(b).is_some_and(|b| a.equals(&b)),
             _ => false,
         }
     }
@@ -211,21 +224,29 @@ fn in_order(a: &[Value], b: &[Value]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
-/// Whether the values of both are the same in some order, each once.
-fn pair_up(a: &[Value], b: &[Value]) -> bool {
-    let once = |values: &[Value]| -> Vec<Value> {
-        let mut kept: Vec<Value> = Vec::new();
-        for value in values {
-            if !kept.iter().any(|other| other == value) {
-                kept.push(value.clone());
-            }
-        }
-        kept
-    };
-    let (a, mut b) = (once(a), once(b));
+/// Whether the values of both are the same in some order.
+fn pair_up(a: &[Value], mut b: Vec<Value>) -> bool {
     a.len() == b.len()
         && a.iter().all(|value| {
             let at = b.iter().position(|other| value.equals(other));
             at.map(|at| b.swap_remove(at)).is_some()
         })
+}
+
+/// Each value once. Of many, only those that are written alike are left out.
+fn distinct(values: &[Value]) -> Vec<Value> {
+    let is_same = |a: &Value, b: &Value| a == b || (values.len() <= 64 && a.equals(b));
+    let mut kept: Vec<Value> = Vec::new();
+    for value in values {
+        if !kept.iter().any(|other| is_same(other, value)) {
+            kept.push(value.clone());
+        }
+    }
+    kept
+}
+
+/// The only value of a set, where it has one.
+fn only(values: &[Value]) -> Option<Value> {
+    let mut distinct = distinct(values);
+    distinct.pop().filter(|_| distinct.is_empty())
 }

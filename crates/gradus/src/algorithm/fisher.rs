@@ -127,13 +127,11 @@ impl Distributions<'_> {
             let weights_mv = constant(read(&weights_mv.reshape([m * v])), &logits_mv.device()).reshape([m, v]);
             learner.accumulate(&(logits_mv * weights_mv).sum());
         };
-        let done = lanes.run("products with the Fisher matrix", |lane| {
+        for lane in lanes.own() {
             parts[lane].iter().for_each(|part| of_part(learner, part));
             learner.end_lane(lane);
-            Ok::<_, ()>(())
-        });
-        done.unwrap_or_default();
-        learner.reduce(lanes);
+        }
+        learner.reduce(lanes, true);
         let product = read(&learner.gradient());
         learner.discard();
         product

@@ -385,18 +385,22 @@ impl PolicyLoss {
         let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
         let of_lane = |lane: usize| {
             let (mut losses, mut seen) = (Losses::default(), Seen::default());
-            for (number, pass) in &passes[lane] {
+            for (i, (number, pass)) in passes[lane].iter().enumerate() {
+                if i + 1 == passes[lane].len() {
+                    learners.actor.begin_last_pass(lane, lanes);
+                }
                 step.pass(learners, *number, pass, &mut losses, &mut seen)?;
             }
             learners.end_lane(lane, self.value.is_some());
             Ok::<_, String>((losses, seen))
         };
+        let own = lanes.run_own(of_lane);
+        learners.reduce(lanes, self.value.is_some(), own.is_ok());
         let mut losses = Losses::default();
-        for (of_lane, found) in lanes.run("losses of rollouts", of_lane)? {
+        for (of_lane, found) in lanes.share("losses of rollouts", own)? {
             losses.add(&of_lane);
             seen.add(&found);
         }
-        learners.reduce(lanes, self.value.is_some());
         losses.entropy /= tokens.max(1) as f64;
         Ok(losses)
     }
@@ -524,11 +528,11 @@ impl Learners<'_> {
         }
     }
 
-    /// All lanes are over: everyone who learned gets the sum of all ranks.
-    fn reduce(&mut self, lanes: Lanes, critic_learns: bool) {
-        self.actor.reduce(lanes);
+    /// All lanes are over, or one has failed: everyone who learned gets the sum of all ranks.
+    fn reduce(&mut self, lanes: Lanes, critic_learns: bool, is_ok: bool) {
+        self.actor.reduce(lanes, is_ok);
         if let Some(Critic::Separate(critic)) = self.critic.as_mut().filter(|_| critic_learns) {
-            critic.learner.reduce(lanes);
+            critic.learner.reduce(lanes, is_ok);
         }
     }
 

@@ -387,8 +387,9 @@ impl Trpo {
                     critic.learner.end_lane(lane);
                     Ok::<f64, String>(loss)
                 };
-                let loss: f64 = lanes.run("losses of the critic", of_lane)?.into_iter().sum();
-                critic.learner.reduce(lanes);
+                let own = lanes.run_own(of_lane);
+                critic.learner.reduce(lanes, own.is_ok());
+                let loss: f64 = lanes.share("losses of the critic", own)?.into_iter().sum();
                 if !loss.is_finite() {
                     critic.learner.discard();
                     return Err(format!("the value loss is {loss}"));

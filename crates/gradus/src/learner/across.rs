@@ -11,37 +11,42 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 
-use super::gradient_sum::GradientSum;
-use crate::ranks::{LaneSums, Lanes, Node, REDUCED_AT_ONCE, Summand, combine, nodes_of};
+use crate::ranks::{Lanes, Node, REDUCED_AT_ONCE, Ranks, Summand, combine, nodes_of};
 
 /// A trained parameter: its name, how many numbers it has, and where it is.
 pub(super) type Parameter = (String, usize, Device);
 
-/// The sum over the lanes of all ranks. `own` holds those of this rank.
-pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parameter]) -> Option<GradientSum> {
-    if lanes.ranks().is_alone() {
-        return own.into_sum();
-    }
-    let ranks = lanes.ranks();
+/// The gradients of one parameter on one rank: one for each node that the rank's lanes make, where its losses depend on the parameter.
+pub(super) type Nodes = Vec<Option<Tensor<1>>>;
+
+/// A rank has failed in its lanes, so there is no sum.
+#[derive(Debug)]
+pub(super) struct Abandoned;
+
+/// The sums of `parameters` over the lanes of all ranks. `own` has what this rank holds of each, or nothing where it has failed.
+pub(super) fn sum(
+    (lanes, ranks): (Lanes, Ranks),
+    parameters: &[Parameter],
+    own: Option<&[Nodes]>,
+) -> Result<Vec<(String, Tensor<1>)>, Abandoned> {
     // Which parameters each node has a gradient of: a loss need not depend on all.
-    let has = |sum: &Option<GradientSum>, name: &str| sum.as_ref().is_some_and(|sum| sum.sum(name).is_some());
-    let of_node = |(_, sum): &(Node, Option<GradientSum>)| -> Vec<bool> {
-        parameters.iter().map(|(name, ..)| has(sum, name)).collect()
+    let nodes = nodes_of(lanes.own()).len();
+    let of_nodes = |own: &[Nodes]| -> Vec<Vec<bool>> {
+        (0..nodes).map(|node| own.iter().map(|nodes| nodes[node].is_some()).collect()).collect()
     };
-    let present = ranks.all("which gradients there are", &own.nodes().iter().map(of_node).collect::<Vec<_>>());
+    let present = ranks.all("which gradients there are", &own.map(of_nodes));
+    let (Some(own), Some(present)) = (own, present.into_iter().collect::<Option<Vec<_>>>()) else {
+        return Err(Abandoned);
+    };
     let holders: Vec<Holder> =
         present.into_iter().enumerate().map(|(rank, present)| Holder::new(rank, lanes, present)).collect();
     let is_anywhere = |parameter: usize| holders.iter().any(|holder| holder.present.iter().any(|node| node[parameter]));
     let layout = Layout::new(parameters, (0..parameters.len()).filter(|&parameter| is_anywhere(parameter)));
-    if layout.places.is_empty() {
-        return None;
-    }
     // On a CPU these are handles: nothing is copied.
-    let values_of = |(_, sum): &(Node, Option<GradientSum>)| -> Vec<Option<HostValues>> {
-        let of = |(name, ..): &Parameter| sum.as_ref()?.sum(name).map(|sum| host_values(sum.clone()));
-        parameters.iter().map(of).collect()
+    let values_of = |node: usize| -> Vec<Option<HostValues>> {
+        own.iter().map(|nodes| nodes[node].clone().map(host_values)).collect()
     };
-    let values: Vec<Vec<Option<HostValues>>> = own.nodes().iter().map(values_of).collect();
+    let values: Vec<Vec<Option<HostValues>>> = (0..nodes).map(values_of).collect();
     let mut sums: Vec<Vec<f32>> = layout.places.iter().map(|(_, range)| Vec::with_capacity(range.len())).collect();
     for start in (0..layout.len()).step_by(REDUCED_AT_ONCE) {
         let block = start..layout.len().min(start + REDUCED_AT_ONCE);
@@ -99,7 +104,7 @@ pub(super) fn sum(own: LaneSums<GradientSum>, lanes: Lanes, parameters: &[Parame
         let (name, _, device) = &parameters[*parameter];
         (name.clone(), Tensor::from_data(TensorData::new(values, [range.len()]), device))
     });
-    Some(named.collect())
+    Ok(named.collect())
 }
 
 /// What a rank holds.

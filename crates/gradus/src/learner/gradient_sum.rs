@@ -91,6 +91,16 @@ impl FromIterator<(String, Tensor<1>)> for GradientSum {
     }
 }
 
+/// The gradient of one parameter, flat and without autodiff.
+#[derive(Debug, Clone)]
+pub(super) struct Flat(pub Tensor<1>);
+
+impl Summand for Flat {
+    fn plus(self, other: Self) -> Self {
+        Self(add_gradient(self.0, other.0))
+    }
+}
+
 impl Summand for GradientSum {
     fn plus(mut self, other: Self) -> Self {
         for (name, gradient) in other.sums {

@@ -4,13 +4,20 @@ mod across;
 pub mod flat;
 pub mod gradient_sum;
 pub mod optimizer;
+mod reduction;
 
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread::JoinHandle;
+
+use across::Abandoned;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use crate::ranks::{LaneSums, Lanes};
 use gradient_sum::GradientSum;
 use optimizer::{Optimizer, OptimizerConfig};
+use reduction::{News, Own, Reduction};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]
@@ -22,7 +29,22 @@ pub struct Learner<M: Module> {
     gradients: GradientSum,
     /// Of the lanes before it.
     lanes: LaneSums<GradientSum>,
+    /// For the pass to come, which is the last of the step.
+    last_pass: Option<LastPass<M>>,
+    /// The sum over ranks that began with that pass.
+    reduction: Option<JoinHandle<Result<GradientSum, Abandoned>>>,
     version: u64,
+}
+
+/// The last pass of a step on this rank, whose gradients are summed over ranks while it goes back.
+#[derive(Debug)]
+struct LastPass<M> {
+    /// The module, telling of its gradients.
+    module: M,
+    lane: usize,
+    reduction: Reduction,
+    sender: Sender<News>,
+    receiver: Receiver<News>,
 }
 
 /// What a checkpoint keeps of a learner, whatever it trains.
@@ -38,13 +60,7 @@ impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, mut optimizer: Optimizer) -> Self {
         optimizer.reserve(&module);
-        Self {
-            module: Some(module),
-            optimizer,
-            gradients: GradientSum::default(),
-            lanes: LaneSums::default(),
-            version: 0,
-        }
+        Self::without_moments(module, optimizer)
     }
 
     /// The same for a module that something else than the optimiser moves: no moments are held.
@@ -54,13 +70,18 @@ impl<M: Module> Learner<M> {
             optimizer,
             gradients: GradientSum::default(),
             lanes: LaneSums::default(),
+            last_pass: None,
+            reduction: None,
             version: 0,
         }
     }
 
     /// The module, with autodiff: forward passes through it are recorded.
     pub fn module(&self) -> &M {
-        self.module.as_ref().expect("the module is in its place between steps")
+        match &self.last_pass {
+            Some(pass) => &pass.module,
+            None => self.module.as_ref().expect("the module is in its place between steps"),
+        }
     }
 
     /// The module without autodiff, sharing the weights: for sampling and evaluation.
@@ -89,7 +110,7 @@ impl<M: Module> Learner<M> {
 
     /// Whether no loss was accumulated since the last step.
     pub fn is_fresh(&self) -> bool {
-        self.gradients.is_empty()
+        self.gradients.is_empty() && self.reduction.is_none()
     }
 
     /// Counts the changes of the parameters since this learner was made. It moves before the first of them does, so
@@ -103,24 +124,60 @@ impl<M: Module> Learner<M> {
         Trained { optimizer: &self.optimizer, version: self.version }
     }
 
+    /// The forward pass to come is the last one of `lane` in this step. If that is the last lane of this rank, the sum over ranks begins
+    /// while [`accumulate`](Self::accumulate) goes back. Until [`reduce`](Self::reduce), ranks must exchange nothing else then.
+    pub fn begin_last_pass(&mut self, lane: usize, lanes: Lanes) {
+        let Some(ranks) = lanes.ranks().beside().filter(|_| lane + 1 == lanes.own().end) else { return };
+        let reduction = Reduction::new(self.module(), lanes, ranks);
+        self.last_pass = reduction.watch(self.module()).map(|(module, sender, receiver)| LastPass {
+            module,
+            lane,
+            reduction,
+            sender,
+            receiver,
+        });
+    }
+
     /// Goes back `loss` and adds the gradients to the step's sum.
     pub fn accumulate(&mut self, loss: &Tensor<1>) {
-        let mut gradients = loss.backward();
-        self.gradients.add(self.module.as_ref().expect("the module is in its place between steps"), &mut gradients);
+        let Some(LastPass { lane, reduction, sender, receiver, .. }) = self.last_pass.take() else {
+            let mut gradients = loss.backward();
+            self.gradients.add(self.module.as_ref().expect("the module is in its place between steps"), &mut gradients);
+            return;
+        };
+        let under_way = Some((lane, std::mem::take(&mut self.gradients)));
+        let own = Own { lanes: std::mem::take(&mut self.lanes), under_way };
+        self.reduction = Some(std::thread::spawn(move || reduction.beside(own, &receiver)));
+        drop(loss.backward());
+        // Nobody listens once a rank has failed.
+        drop(sender.send(News::Over));
     }
 
     /// The lane is over: what was accumulated since the one before is its sum.
     pub fn end_lane(&mut self, lane: usize) {
+        if self.reduction.is_some() {
+            // The sum over ranks has it.
+            return;
+        }
         let sum = std::mem::take(&mut self.gradients);
         self.lanes.push(lane, (!sum.is_empty()).then_some(sum));
     }
 
-    /// All lanes of this rank are over: adds up those of all ranks. Every rank has the whole gradient then, the same bits on any number of
-    /// ranks.
-    pub fn reduce(&mut self, lanes: Lanes) {
-        let own = std::mem::take(&mut self.lanes);
-        let parameters = optimizer::parameters(self.module());
-        self.gradients = across::sum(own, lanes, &parameters).unwrap_or_default();
+    /// All lanes of this rank are over, or one has failed: adds up those of all ranks. Every rank has the whole gradient then, the same
+    /// bits on any number of ranks. Where a rank has failed, nobody has any.
+    pub fn reduce(&mut self, lanes: Lanes, is_ok: bool) {
+        self.last_pass = None;
+        let (under_way, own) = (std::mem::take(&mut self.gradients), std::mem::take(&mut self.lanes));
+        debug_assert!(under_way.is_empty() || !is_ok, "a lane has not ended");
+        let sum = match self.reduction.take() {
+            Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            None if lanes.ranks().is_alone() => Ok(own.into_sum().filter(|_| is_ok).unwrap_or_default()),
+            None => {
+                let own = is_ok.then_some(Own { lanes: own, under_way: None });
+                Reduction::new(self.module(), lanes, lanes.ranks()).of(own)
+            }
+        };
+        self.gradients = sum.unwrap_or_default();
     }
 
     /// One optimiser step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
@@ -168,7 +225,7 @@ impl<M: Module> Learner<M> {
 
     /// Forgets the accumulated gradients.
     pub fn discard(&mut self) {
-        (self.gradients, self.lanes) = (GradientSum::default(), LaneSums::default());
+        (self.gradients, self.lanes, self.last_pass) = (GradientSum::default(), LaneSums::default(), None);
     }
 }
 

@@ -119,18 +119,17 @@ impl From<RmsPropConfig> for OptimizerConfig {
     }
 }
 
-/// The trained parameters of a module, in the order of their names: name, numbers and device.
+/// The trained parameters of a module, in the order of its fields: name, numbers and device.
 pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
-    let mut found = BTreeMap::new();
-    let each = |name, n, device| {
-        found.insert(name, (n, device));
-    };
+    let mut found = Vec::new();
+    let each = |name, n, device| found.push((name, n, device));
     module.visit(&mut Trained { path: NamePath::default(), each });
-    found.into_iter().map(|(name, (n, device))| (name, n, device)).collect()
+    found
 }
 
 /// What is remembered of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each parameter, and few are of the small kind alone")]
 pub enum Moments {
     /// In f32.
     F32 {

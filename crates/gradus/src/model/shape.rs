@@ -359,8 +359,11 @@ impl ModelShape {
     }
 }
 
+/// A tensor's name and shape.
+type NamedShape = (String, Vec<usize>);
+
 /// The names of the linear layers of the model in `dir`, below its head, and the names and shapes of all its tensors there.
-fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<(String, Vec<usize>)>)> {
+fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<NamedShape>)> {
     let (mut shapes, device) = (Shapes::default(), DeviceChoice::cpu().device().clone());
     let mut b = Builder::new(&mut shapes, &device);
     let names = |linears: Vec<(String, &mut Linear)>| linears.into_iter().map(|(name, _)| name).collect();
@@ -376,7 +379,7 @@ fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<(String, Vec<usize>)>)> {
 fn counted(dir: &ModelDir) -> Result<Counts> {
     let (linears, tensors) = tensors(dir)?;
     let linears: HashSet<String> = linears.into_iter().map(|name| format!("{name}.weight")).collect();
-    let size = |(_, shape): &(String, Vec<usize>)| shape.iter().product::<usize>();
+    let size = |(_, shape): &NamedShape| shape.iter().product::<usize>();
     let of_linears = tensors.iter().filter(|(name, _)| linears.contains(name)).map(size).sum();
     let of_small = tensors.iter().map(|tensor| small(size(tensor))).sum();
     Ok(Counts { all: tensors.iter().map(size).sum(), of_linears, of_small })

@@ -75,7 +75,27 @@ impl Lanes {
         T: Serialize + DeserializeOwned,
         E: Serialize + DeserializeOwned,
     {
-        let own: std::result::Result<Vec<T>, E> = self.own().map(&mut work).collect();
+        let own = self.run_own(&mut work);
+        self.share(what, own)
+    }
+
+    /// Runs `work` for each lane of this rank until one fails.
+    ///
+    /// # Errors
+    /// That of the lane.
+    pub fn run_own<T, E>(self, work: impl FnMut(usize) -> std::result::Result<T, E>) -> std::result::Result<Vec<T>, E> {
+        self.own().map(work).collect()
+    }
+
+    /// What [`run_own`](Self::run_own) gave on all ranks, in the order of the lanes.
+    ///
+    /// # Errors
+    /// That of the first lane that failed.
+    pub fn share<T, E>(self, what: &'static str, own: std::result::Result<Vec<T>, E>) -> std::result::Result<Vec<T>, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Serialize + DeserializeOwned,
+    {
         if self.ranks.is_alone() {
             return own;
         }

@@ -14,6 +14,9 @@ pub trait Link: Send + Sync {
     /// How many ranks there are.
     fn size(&self) -> usize;
 
+    /// Whether another thread than the first may exchange messages.
+    fn lets_threads(&self) -> bool;
+
     /// Sends each of `sends` to its rank, and receives a message of known length from each of `receives`, in their order. Messages
     /// between two ranks with the same `wait.flows` arrive in the order in which they are sent; those of the other kind are apart.
     ///
@@ -40,6 +43,10 @@ impl Link for Mpi {
 
     fn size(&self) -> usize {
         Mpi::size(self)
+    }
+
+    fn lets_threads(&self) -> bool {
+        Mpi::lets_threads(self)
     }
 
     fn exchange(
@@ -92,6 +99,10 @@ impl Link for Thread {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn lets_threads(&self) -> bool {
+        true
     }
 
     fn exchange(

@@ -25,21 +25,26 @@ use serde::{Deserialize, Serialize};
 pub use gradus_mpi::{Found, Launch, LaunchError, Launcher, Lost, Mpi, Wait, candidates};
 pub use lanes::Lanes;
 pub use link::{Link, threads};
-pub(crate) use sums::{LaneSums, Node, Summand, combine, nodes_of};
+pub(crate) use sums::{LaneSums, Node, Summand, add, combine, nodes_of};
 
 use crate::error::{Error, Result};
 
 /// How long a rank waits for another by default. A checkpoint on a slow disk, or the longest share of the sampling, must fit.
 pub const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Numbers of gradients that ranks exchange at once: 128 MiB.
-pub const REDUCED_AT_ONCE: usize = 32 << 20;
+/// Numbers of gradients that ranks exchange at once: 32 MiB, about a block of GPT-2. Smaller parts wait longer for the network, and larger
+/// ones wait longer for the backward pass.
+pub const REDUCED_AT_ONCE: usize = 8 << 20;
 
 /// A handle to the ranks of a run; a run alone has one rank.
 ///
 /// It is copied to wherever work is dealt. A process joins others once, so they are never forgotten.
 #[derive(Clone, Copy, Default)]
-pub struct Ranks(Option<&'static Group>);
+pub struct Ranks {
+    group: Option<&'static Group>,
+    /// Whether this process computes while it exchanges.
+    computes: bool,
+}
 
 struct Group {
     link: Box<dyn Link>,
@@ -67,7 +72,7 @@ impl std::fmt::Debug for Ranks {
 
 impl PartialEq for Ranks {
     fn eq(&self, other: &Self) -> bool {
-        match (self.0, other.0) {
+        match (self.group, other.group) {
             (Some(own), Some(other)) => std::ptr::eq(own, other),
             (None, None) => true,
             _ => false,
@@ -130,22 +135,29 @@ pub fn catching<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 impl Ranks {
     /// One rank alone.
-    pub const ALONE: Self = Self(None);
+    pub const ALONE: Self = Self { group: None, computes: false };
 
     /// The ranks behind `link`. `patience` is the longest that one waits for another.
     pub fn new(link: Box<dyn Link>, patience: Duration) -> Self {
         let group = Group { link, patience, state: Mutex::default() };
-        Self(Some(Box::leak(Box::new(group))))
+        Self { group: Some(Box::leak(Box::new(group))), computes: false }
     }
 
     /// The number of this rank, from 0.
     pub fn rank(self) -> usize {
-        self.0.map_or(0, |group| group.link.rank())
+        self.group.map_or(0, |group| group.link.rank())
     }
 
     /// How many ranks there are.
     pub fn size(self) -> usize {
-        self.0.map_or(1, |group| group.link.size())
+        self.group.map_or(1, |group| group.link.size())
+    }
+
+    /// The same ranks for a thread that exchanges while others of the process compute. Only one thread exchanges at a time. `None` where
+    /// there is no other rank, or the link is bound to its thread.
+    pub(crate) fn beside(self) -> Option<Self> {
+        let group = self.group.filter(|_| !self.is_alone())?;
+        group.link.lets_threads().then_some(Self { computes: true, ..self })
     }
 
     /// Whether this is the rank that writes the run directory and talks to the user.
@@ -165,7 +177,7 @@ impl Ranks {
 
     /// Whether the run stops: this rank or another was asked to. All ranks get the same answer, which is that of the last operation.
     pub fn stops(self, asked: bool) -> bool {
-        let Some(group) = self.0.filter(|_| !self.is_alone()) else { return asked };
+        let Some(group) = self.group.filter(|_| !self.is_alone()) else { return asked };
         let mut state = group.state();
         state.wishes_to_stop |= asked;
         state.stops
@@ -301,7 +313,7 @@ impl Ranks {
     /// Gives `sends[r]` to rank `r`, and returns what every rank gives to this one.
     pub(crate) fn exchange(self, what: &'static str, mut sends: Vec<Arc<Vec<u8>>>) -> Vec<Vec<u8>> {
         let own = std::mem::take(&mut sends[self.rank()]);
-        let Some(group) = self.0 else { return vec![Arc::unwrap_or_clone(own)] };
+        let Some(group) = self.group else { return vec![Arc::unwrap_or_clone(own)] };
         let (count, flags) = {
             let mut state = group.state();
             state.count += 1;
@@ -313,7 +325,7 @@ impl Ranks {
         // 1. Everybody arrives, and says what follows.
         let headers: Vec<_> = others.iter().map(|&rank| (rank, Arc::new(header(rank).to_bytes()))).collect();
         let lengths: Vec<(usize, usize)> = others.iter().map(|&rank| (rank, Header::BYTES)).collect();
-        let wait = Wait { limit: group.patience, flows: false };
+        let wait = Wait { limit: group.patience, flows: false, computes: self.computes };
         let found = group.link.exchange(&headers, &lengths, wait);
         let found: Vec<Header> = match found {
             Ok(found) => found.iter().map(|bytes| Header::from_bytes(bytes)).collect(),
@@ -321,7 +333,7 @@ impl Ranks {
         };
         let failed = others.iter().zip(&found).find(|(_, header)| header.flags & FAILED != 0);
         if let Some((&rank, header)) = failed {
-            let wait = Wait { limit: Duration::from_secs(10), flows: true };
+            let wait = Wait { limit: Duration::from_secs(10), flows: true, computes: self.computes };
             let message = group.link.exchange(&[], &[(rank, header.length as usize)], wait);
             let message = message
                 .map_or_else(|_| "it failed".to_owned(), |found| String::from_utf8_lossy(&found[0]).into_owned());
@@ -345,7 +357,7 @@ impl Ranks {
         let full = others.iter().filter(|rank| !sends[**rank].is_empty());
         let sends: Vec<_> = full.map(|&rank| (rank, Arc::clone(&sends[rank]))).collect();
         let lengths: Vec<_> = others.iter().zip(&found).map(|(&rank, header)| (rank, header.length as usize)).collect();
-        let wait = Wait { limit: group.patience, flows: true };
+        let wait = Wait { limit: group.patience, flows: true, computes: self.computes };
         let mut found = match group.link.exchange(&sends, &lengths, wait) {
             Ok(found) => found,
             Err(lost) => self.lose(lost_error(what, &lost)),
@@ -361,7 +373,7 @@ impl Ranks {
 
     /// Tells the other ranks, at whatever they are, that this one has failed; nothing where they know.
     pub fn fail(self, message: &str) {
-        let Some(group) = self.0.filter(|_| !self.is_alone()) else { return };
+        let Some(group) = self.group.filter(|_| !self.is_alone()) else { return };
         let count = {
             let mut state = group.state();
             if std::mem::replace(&mut state.told, true) {
@@ -375,13 +387,13 @@ impl Ranks {
             let others = (0..self.size()).filter(|rank| *rank != self.rank());
             let sends: Vec<_> = others.map(|rank| (rank, Arc::clone(&bytes))).collect();
             // Whoever is gone already needs not be told.
-            let _ = group.link.exchange(&sends, &[], Wait { limit: Duration::from_secs(10), flows });
+            let _ = group.link.exchange(&sends, &[], Wait { limit: Duration::from_secs(10), flows, computes: false });
         }
     }
 
     /// Ends all ranks at once, with this exit code.
     pub fn abort(self, code: i32) -> ! {
-        match self.0 {
+        match self.group {
             Some(group) => group.link.abort(code),
             None => std::process::exit(code),
         }
@@ -389,7 +401,7 @@ impl Ranks {
 
     /// Takes leave of the others, which all of them must do.
     pub fn finish(self) {
-        if let Some(group) = self.0 {
+        if let Some(group) = self.group {
             group.link.finish();
         }
     }

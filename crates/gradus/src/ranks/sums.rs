@@ -57,9 +57,15 @@ impl<S: Summand> LaneSums<S> {
         self.nodes.push((node, sum));
     }
 
-    /// The nodes that the lanes so far make.
-    pub fn nodes(&self) -> &[(Node, Option<S>)] {
-        &self.nodes
+    /// The same sums of a part of each.
+    pub fn take_each<P: Summand>(&mut self, mut take: impl FnMut(&mut S) -> Option<P>) -> LaneSums<P> {
+        let nodes = self.nodes.iter_mut().map(|(node, sum)| (*node, sum.as_mut().and_then(&mut take)));
+        LaneSums { nodes: nodes.collect() }
+    }
+
+    /// The sums of the nodes, in their order.
+    pub fn into_nodes(self) -> impl Iterator<Item = Option<S>> {
+        self.nodes.into_iter().map(|(_, sum)| sum)
     }
 
     /// The sum of all lanes, where one rank holds all of them.
@@ -81,7 +87,8 @@ pub(crate) fn nodes_of(lanes: Range<usize>) -> Vec<Node> {
     sums.nodes.into_iter().map(|(node, _)| node).collect()
 }
 
-fn add<S: Summand>(left: Option<S>, right: Option<S>) -> Option<S> {
+/// The sum of two that need not be there.
+pub(crate) fn add<S: Summand>(left: Option<S>, right: Option<S>) -> Option<S> {
     match (left, right) {
         (Some(left), Some(right)) => Some(left.plus(right)),
         (left, right) => left.or(right),
@@ -131,7 +138,7 @@ mod tests {
                     for rank in 0..ranks {
                         let own = crate::ranks::share(lanes, 1, rank, ranks);
                         let sums = summed(own.clone(), has);
-                        assert_eq!(nodes_of(own), sums.nodes().iter().map(|(node, _)| *node).collect::<Vec<_>>());
+                        assert_eq!(nodes_of(own), sums.nodes.iter().map(|(node, _)| *node).collect::<Vec<_>>());
                         held.extend(sums.nodes);
                     }
                     let mut take = |node: Node| held.iter().find(|(held, _)| *held == node).map(|(_, sum)| sum.clone());

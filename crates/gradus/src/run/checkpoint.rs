@@ -172,13 +172,14 @@ pub const SIZES: [&str; 2] = ["exp_avg_absmax.", "exp_avg_sq_absmax."];
 
 /// [`moments`] of AdamW in eight bits: of each its codes, and the largest sizes of its blocks.
 pub fn moments_in_int8<'a>(parameter: &str, moments: [(&'a [u8], &'a [f32]); 2]) -> Vec<StateTensor<'a>> {
-    let of = |((codes, sizes), (name, name_of_sizes)): ((&'a [u8], &'a [f32]), (&str, &str))| {
+    let of = |(codes, sizes): (&'a [u8], &'a [f32]), name: &str, name_of_sizes: &str| {
         let shape = vec![codes.len()];
         let codes = NamedCodes { name: format!("{name}{parameter}").into(), shape, codes: codes.into() };
         let sizes = NamedTensor::new(format!("{name_of_sizes}{parameter}"), [sizes.len()], sizes);
         [StateTensor::Codes(codes), sizes.into()]
     };
-    moments.into_iter().zip([FIRST, SECOND].into_iter().zip(SIZES)).flat_map(of).collect()
+    let [first, second] = moments;
+    [of(first, FIRST, SIZES[0]), of(second, SECOND, SIZES[1])].concat()
 }
 
 impl Checkpoint {

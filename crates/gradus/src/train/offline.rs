@@ -214,10 +214,14 @@ pub fn optimise<O: Objective>(
     let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
     let of_lane = |lane: usize| -> Result<(f64, Stats), LaneHalt> {
         let (mut measured, mut loss) = (Stats::default(), 0.0);
+        let last = passes[lane].last().map(|(index, _)| *index);
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
             let at = Pass { totals, dropout: Some(masks) };
+            if last == Some(index) {
+                learner.begin_last_pass(lane, lanes);
+            }
             let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
             let value = f64::from(read(&share)[0]);
             if !value.is_finite() {
@@ -229,11 +233,12 @@ pub fn optimise<O: Objective>(
         learner.end_lane(lane);
         Ok((loss, measured))
     };
-    for (part, of_lane) in lanes.run("losses", of_lane)? {
+    let own = lanes.run_own(of_lane);
+    learner.reduce(lanes, own.is_ok());
+    for (part, of_lane) in lanes.share("losses", own)? {
         loss += part;
         measured.merge(&of_lane);
     }
-    learner.reduce(lanes);
     let grad_norm = learner.step(learning_rate, settings.max_grad_norm)?;
     stats.mean("loss", loss, 1.0);
     stats.mean("grad_norm", grad_norm, 1.0);

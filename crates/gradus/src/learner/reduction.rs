@@ -1,0 +1,343 @@
+//! The sum of a step's gradients over ranks, a bucket of neighboring parameters at a time.
+//!
+//! It can run beside the last backward pass of a step, which has the gradients of the last layers first: their sum crosses the network
+//! while the layers before them are computed. (PyTorch's `DistributedDataParallel` does the same.) Every number is the sum of the same numbers
+//! in the same order, so the bits do not depend on when or in which bucket it crosses.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+use gradus_kernels::{Place, can_watch, watched};
+
+use super::across::{self, Abandoned, Nodes, Parameter};
+use super::gradient_sum::{Flat, GradientSum};
+use super::optimizer;
+use crate::model::NamePath;
+use crate::ranks::{LaneSums, Lanes, REDUCED_AT_ONCE, Ranks, add};
+
+/// What this rank holds of a step.
+#[derive(Debug)]
+pub(super) struct Own {
+    /// The sums of the lanes that are over.
+    pub lanes: LaneSums<GradientSum>,
+    /// The lane under way, and its sum before the pass under way.
+    pub under_way: Option<(usize, GradientSum)>,
+}
+
+impl Own {
+    /// What there is of a parameter, which leaves, with its gradient of the pass under way.
+    fn nodes(&mut self, name: &str, gradient: Option<Tensor<1>>) -> Nodes {
+        let mut sums = self.lanes.take_each(|sum| sum.take(name).map(Flat));
+        if let Some((lane, sum)) = &mut self.under_way {
+            sums.push(*lane, add(sum.take(name).map(Flat), gradient.map(Flat)));
+        }
+        sums.into_nodes().map(|sum| sum.map(|Flat(sum)| sum)).collect()
+    }
+}
+
+/// Which parameters are summed, in which order, over which ranks.
+#[derive(Debug)]
+pub(super) struct Reduction {
+    lanes: Lanes,
+    ranks: Ranks,
+    /// The last parameter of the module is the first: its gradient is there first.
+    parameters: Vec<Parameter>,
+    /// Numbers of a bucket, or one parameter that has more.
+    at_once: usize,
+}
+
+/// What a backward pass tells.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The gradient of a parameter, by its number.
+    Ready(usize, Tensor<1>),
+    /// Parameters of which it told nothing get no gradient.
+    Over,
+}
+
+impl Reduction {
+    pub fn new<M: Module>(module: &M, lanes: Lanes, ranks: Ranks) -> Self {
+        let mut parameters = optimizer::parameters(module);
+        parameters.reverse();
+        Self { lanes, ranks, parameters, at_once: REDUCED_AT_ONCE }
+    }
+
+    /// Neighboring parameters that are exchanged together.
+    fn buckets(&self) -> Vec<Range<usize>> {
+        let (mut buckets, mut start, mut numbers) = (Vec::new(), 0, 0);
+        for (i, (_, n, _)) in self.parameters.iter().enumerate() {
+            numbers += n;
+            if numbers >= self.at_once || i + 1 == self.parameters.len() {
+                buckets.push(start..i + 1);
+                (start, numbers) = (i + 1, 0);
+            }
+        }
+        buckets
+    }
+
+    /// Sums bucket by bucket what `own` gives; nothing where this rank has failed.
+    fn run(&self, mut own: impl FnMut(Range<usize>) -> Option<Vec<Nodes>>) -> Result<GradientSum, Abandoned> {
+        let mut sums = Vec::with_capacity(self.parameters.len());
+        for bucket in self.buckets() {
+            let nodes = own(bucket.clone());
+            sums.extend(across::sum((self.lanes, self.ranks), &self.parameters[bucket], nodes.as_deref())?);
+        }
+        Ok(sums.into_iter().collect())
+    }
+
+    /// Sums what is there; nothing where this rank has failed.
+    ///
+    /// # Errors
+    /// A rank has failed.
+    pub fn of(&self, own: Option<Own>) -> Result<GradientSum, Abandoned> {
+        let mut own = own;
+        self.run(|bucket| {
+            let own = own.as_mut()?;
+            Some(self.parameters[bucket].iter().map(|(name, ..)| own.nodes(name, None)).collect())
+        })
+    }
+
+    /// Sums while a backward pass tells of its gradients.
+    ///
+    /// # Errors
+    /// A rank has failed.
+    pub fn beside(&self, mut own: Own, news: &Receiver<News>) -> Result<GradientSum, Abandoned> {
+        let mut ready: Vec<Option<Nodes>> = self.parameters.iter().map(|_| None).collect();
+        let mut is_over = false;
+        self.run(|bucket| {
+            while !is_over && ready[bucket.clone()].iter().any(Option::is_none) {
+                match news.recv() {
+                    Ok(News::Ready(i, gradient)) => ready[i] = Some(own.nodes(&self.parameters[i].0, Some(gradient))),
+                    Ok(News::Over) => is_over = true,
+                    // The pass broke off.
+                    Err(_) => return None,
+                }
+            }
+            let of = |i: usize| ready[i].take().unwrap_or_else(|| own.nodes(&self.parameters[i].0, None));
+            Some(bucket.map(of).collect())
+        })
+    }
+
+    /// `module`, telling of its gradients; `None` where no kernel can.
+    pub fn watch<M: Module>(&self, module: &M) -> Option<(M, Sender<News>, Receiver<News>)> {
+        if !self.parameters.iter().all(|(_, _, device)| can_watch(device)) {
+            return None;
+        }
+        let (sender, receiver) = channel();
+        let numbers = self.parameters.iter().enumerate().map(|(i, (name, ..))| (name.as_str(), i)).collect();
+        let place = Place::first(&self.parameters.first()?.2);
+        let mut watcher = Watcher { path: NamePath::default(), numbers, place, sender: &sender };
+        let module = module.clone().map(&mut watcher);
+        Some((module, sender, receiver))
+    }
+}
+
+struct Watcher<'a> {
+    path: NamePath,
+    numbers: HashMap<&'a str, usize>,
+    /// Of the next parameter.
+    place: Place,
+    sender: &'a Sender<News>,
+}
+
+impl ModuleMapper for Watcher<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let number = self.numbers.get(self.path.name().as_str()).filter(|_| param.is_require_grad());
+        let Some(&number) = number else { return param };
+        let sender = self.sender.clone();
+        // Nobody listens once a rank has failed.
+        let ready = move |gradient| drop(sender.send(News::Ready(number, gradient)));
+        let place = self.place.next();
+        let place = std::mem::replace(&mut self.place, place);
+        param.map(|value| watched(value, &place, ready))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use burn::tensor::{Device, TensorData};
+    use gradus_mpi::{Lost, Wait};
+
+    use super::super::Learner;
+    use super::super::optimizer::{AdamWConfig, MomentFormat, Optimizer};
+    use super::*;
+    use crate::host::read;
+    use crate::ranks::{Link, threads};
+
+    #[derive(Module, Debug)]
+    struct Net {
+        first: Param<Tensor<2>>,
+        second: Param<Tensor<2>>,
+        /// Of which no loss depends.
+        third: Param<Tensor<1>>,
+    }
+
+    fn tensor<const R: usize>(shape: [usize; R], seed: usize) -> Tensor<R> {
+        let value = |i: usize| ((i * 7919 + seed * 104_729) % 1000) as f32 / 1000.0 - 0.5;
+        let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+    }
+
+    fn net() -> Net {
+        Net {
+            first: Param::from_tensor(tensor([8, 8], 1)),
+            second: Param::from_tensor(tensor([8, 4], 2)),
+            third: Param::from_tensor(tensor([5], 3)),
+        }
+    }
+
+    fn learner() -> Learner<Net> {
+        let (betas, moments) = ([0.9, 0.999], MomentFormat::F32);
+        Learner::new(net(), Optimizer::new(AdamWConfig { betas, epsilon: 1e-8, weight_decay: 0.0, moments }))
+    }
+
+    fn loss(net: &Net, row: usize) -> Tensor<1> {
+        // The first is read twice.
+        let first = net.first.val();
+        (tensor([3, 8], row).matmul(first.clone()).tanh().matmul(first).tanh().matmul(net.second.val()))
+            .powi_scalar(2)
+            .sum()
+    }
+
+    /// The gradient of eight lanes of two passes each, on each of so many ranks.
+    fn gradients(size: usize, begins_early: bool) -> Vec<[Vec<f32>; 3]> {
+        let run = move |ranks: Ranks| {
+            let (mut learner, lanes) = (learner(), Lanes::new(8, ranks));
+            for lane in lanes.own() {
+                for pass in 0..2 {
+                    if begins_early && pass == 1 {
+                        learner.begin_last_pass(lane, lanes);
+                    }
+                    let loss = loss(learner.module(), 2 * lane + pass);
+                    learner.accumulate(&loss);
+                }
+                learner.end_lane(lane);
+            }
+            assert_eq!(learner.reduction.is_some(), begins_early && size > 1);
+            learner.reduce(lanes, true);
+            ["first", "second", "third"].map(|name| learner.gradients.get(name).unwrap_or_default())
+        };
+        let start = |link| std::thread::spawn(move || run(Ranks::new(link, Duration::from_secs(600))));
+        let running: Vec<_> = threads(size).into_iter().map(start).collect();
+        running.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    }
+
+    #[test]
+    fn the_sum_has_the_same_bits_beside_the_last_pass_and_after_it() {
+        let expected = gradients(1, false).remove(0);
+        assert!(expected[0].len() == 64 && expected[1].len() == 32 && expected[2].is_empty());
+        for size in [1, 2, 3, 4, 8] {
+            for begins_early in [false, true] {
+                assert!(gradients(size, begins_early).iter().all(|found| *found == expected), "{size} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_failed_leaves_nobody_waiting() {
+        let run = |ranks: Ranks| {
+            let (mut learner, lanes) = (learner(), Lanes::new(2, ranks));
+            let is_ok = ranks.rank() == 0;
+            if is_ok {
+                let lane = lanes.own().start;
+                learner.begin_last_pass(lane, lanes);
+                let loss = loss(learner.module(), lane);
+                learner.accumulate(&loss);
+                learner.end_lane(lane);
+            }
+            learner.reduce(lanes, is_ok);
+            (learner.is_fresh(), ranks.all("afterward", &ranks.rank()))
+        };
+        let start = |link| std::thread::spawn(move || run(Ranks::new(link, Duration::from_secs(600))));
+        let running: Vec<_> = threads(2).into_iter().map(start).collect();
+        for thread in running {
+            assert_eq!(thread.join().expect("no rank panics"), (true, vec![0, 1]));
+        }
+    }
+
+    /// Tells of each exchange.
+    struct Told(Box<dyn Link>, std::sync::mpsc::SyncSender<()>);
+
+    impl Link for Told {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+
+        fn size(&self) -> usize {
+            self.0.size()
+        }
+
+        fn lets_threads(&self) -> bool {
+            self.0.lets_threads()
+        }
+
+        fn exchange(
+            &self,
+            sends: &[(usize, Arc<Vec<u8>>)],
+            receives: &[(usize, usize)],
+            wait: Wait,
+        ) -> Result<Vec<Vec<u8>>, Lost> {
+            let found = self.0.exchange(sends, receives, wait);
+            let _ = self.1.send(());
+            found
+        }
+
+        fn abort(&self, code: i32) -> ! {
+            self.0.abort(code)
+        }
+
+        fn finish(&self) {
+            self.0.finish();
+        }
+    }
+
+    #[test]
+    fn a_bucket_crosses_while_others_are_computed() {
+        let (sender, crossed) = sync_channel(100);
+        let run = |link| {
+            let lanes = Lanes::new(2, Ranks::new(link, Duration::from_secs(600)));
+            // One parameter a bucket.
+            let reduction = Reduction { at_once: 1, ..Reduction::new(&net(), lanes, lanes.ranks()) };
+            let (sender, receiver) = channel();
+            let under_way = Some((lanes.own().start, GradientSum::default()));
+            let own = Own { lanes: LaneSums::default(), under_way };
+            (sender, std::thread::spawn(move || reduction.beside(own, &receiver)))
+        };
+        let running: Vec<_> =
+            threads(2).into_iter().map(|link| run(Box::new(Told(link, sender.clone())) as Box<dyn Link>)).collect();
+        let of = |number: usize, n: usize| News::Ready(number, tensor([n], 4).inner());
+        // The last parameter is the first. For each bucket two ranks exchange three times (what there is, gradients, sums), each time with a header.
+        for (number, n) in [(0, 5), (1, 32)] {
+            for (sender, _) in &running {
+                sender.send(of(number, n)).expect("it listens");
+            }
+            for _ in 0..2 * 3 * 2 {
+                crossed.recv_timeout(Duration::from_secs(600)).expect("the bucket crosses before the pass is over");
+            }
+        }
+        for (sender, _) in &running {
+            sender.send(News::Over).expect("it listens");
+        }
+        for (_, thread) in running {
+            let sum = thread.join().expect("no panic").expect("no failure");
+            let twice = read(&(tensor([5], 4).inner() * 2.0));
+            assert_eq!(sum.get("third"), Some(twice));
+            assert_eq!(sum.get("first"), None);
+        }
+    }
+}
