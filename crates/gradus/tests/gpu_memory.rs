@@ -126,8 +126,9 @@ fn run(device: &DeviceChoice, family: &str, method: &str, train: &str) -> Ran {
     Ran { predicted, measured, losses, text }
 }
 
-/// Predictions are within this of what is measured: what is measured is seen once a millisecond.
-const TOLERANCE: f64 = 0.15;
+/// Predicted by measured: hardly less, because such a run would fail, and not much more. Most are within 2 %; of adapters the forecast
+/// counts a tenth too much.
+const RATIOS: std::ops::RangeInclusive<f64> = 0.95..=1.2;
 
 #[test]
 fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
@@ -135,7 +136,8 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     let mut wrong = Vec::new();
     let mut check = |family: &str, method: &str, train: &str| {
         let ran = run(&device, family, method, train);
-        if (ran.ratio() - 1.0).abs() > TOLERANCE {
+        println!("{:.2} {}", ran.ratio(), ran.text);
+        if !RATIOS.contains(&ran.ratio()) {
             wrong.push(format!("{:.2} {}", ran.ratio(), ran.text));
         }
         ran
