@@ -18,6 +18,29 @@ pub(crate) const STEPS: usize = 1 << 16;
 /// The number of the last step.
 const LAST_STEP: f32 = (STEPS - 1) as f32;
 
+/// Numbers in eight bits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Codes {
+    /// The code of each number.
+    pub codes: Vec<u8>,
+    /// The largest size of each block of 256 numbers.
+    pub sizes: Vec<f32>,
+}
+
+impl Codes {
+    /// Of `n` zeros.
+    pub(crate) fn zeros(n: usize) -> Self {
+        Self { codes: vec![0; n], sizes: vec![0.0; n.div_ceil(BLOCK)] }
+    }
+
+    /// The part at `range`, which begins with a block and ends with one or with the numbers.
+    #[must_use]
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let sizes = self.sizes[range.start / BLOCK..range.end.div_ceil(BLOCK)].to_vec();
+        Self { codes: self.codes[range].to_vec(), sizes }
+    }
+}
+
 /// What the codes stand for.
 #[derive(Debug)]
 pub(crate) struct DynamicMap {

@@ -50,20 +50,21 @@ mod token_logprobs;
 mod watch;
 
 pub use activation::Activated;
-pub use adamw::{AdamWStep, AdamWUpdate, Codes, Int8Moments, adamw, adamw_each};
+pub use adamw::{AdamWStep, AdamWUpdate, Int8Moments, adamw, adamw_each};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
     attention_fused, attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
+pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, packs_weights};
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 #[cfg(feature = "gpu")]
 #[doc(hidden)]
-pub use gpu::{DeviceMemory, device_memory};
+pub use gpu::memory::{DeviceMemory, device_memory};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cuda_sources, offline::Source as CudaSource};

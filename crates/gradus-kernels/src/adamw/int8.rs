@@ -7,33 +7,11 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::step::{AdamWStep, Rates, update};
-use crate::dynamic::{BLOCK, DynamicMap, SIGNED, UNSIGNED};
+use crate::dynamic::{BLOCK, Codes, DynamicMap, SIGNED, UNSIGNED};
 use crate::host::{dense, host_values};
 
 /// Blocks of a parallel task.
 const BLOCKS: usize = 64;
-
-/// Numbers in eight bits.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Codes {
-    /// The code of each number.
-    pub codes: Vec<u8>,
-    /// The largest size of each block of [`Int8Moments::BLOCK`] numbers.
-    pub sizes: Vec<f32>,
-}
-
-impl Codes {
-    fn zeros(n: usize) -> Self {
-        Self { codes: vec![0; n], sizes: vec![0.0; n.div_ceil(BLOCK)] }
-    }
-
-    /// The part at `range`, which begins with a block and ends with one or with the numbers.
-    #[must_use]
-    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
-        let sizes = self.sizes[range.start / BLOCK..range.end.div_ceil(BLOCK)].to_vec();
-        Self { codes: self.codes[range].to_vec(), sizes }
-    }
-}
 
 /// Both moments of one parameter, in eight bits.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ mod int8;
 mod step;
 
 use burn::tensor::Tensor;
-pub use int8::{Codes, Int8Moments};
+pub use int8::Int8Moments;
 use rayon::prelude::*;
 pub use step::AdamWStep;
 pub(crate) use step::Rates;

@@ -10,8 +10,8 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::{UNITS, Words, arg, batch, cube_max, cube_of, elements, grid, segments, table_arg, tensor_of};
-use crate::adamw::{Codes, Rates};
-use crate::dynamic::{BLOCK, DynamicMap, SIGNED, STEPS, UNSIGNED};
+use crate::adamw::Rates;
+use crate::dynamic::{BLOCK, Codes, DynamicMap, SIGNED, STEPS, UNSIGNED};
 use crate::table::{OnDevices, Table};
 
 /// Parameters of one launch at most: each takes four buffers of what a device binds.

@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod embedding;
 mod frozen;
 pub(crate) mod logprobs;
+pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod offline;
@@ -53,22 +54,6 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         sums::offline,
     ];
     modules.into_iter().flat_map(|sources| sources(&kernels)).collect()
-}
-
-/// How much of a GPU's memory this program takes.
-#[derive(Debug, Clone, Copy)]
-pub struct DeviceMemory {
-    /// Bytes that tensors are in now.
-    pub in_use: u64,
-    /// Bytes that CubeCL holds for them.
-    pub reserved: u64,
-}
-
-/// How much of the memory of `device` this program takes now; none if it is no GPU.
-pub fn device_memory(device: &burn::tensor::Device) -> Option<DeviceMemory> {
-    let client = crate::fused::gpu(device)?.client();
-    let usage = client.memory_report(cubecl::MemoryScope::Device).usage();
-    Some(DeviceMemory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
 }
 
 /// The passes of an operation over contiguous tensors of a GPU.

@@ -6,13 +6,12 @@ use super::registry;
 use super::written::Written;
 use crate::data::Need;
 use crate::device;
-use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::metric::MetricConfig;
 use crate::model::WeightFormat;
 use crate::plugin;
-use crate::settings::{EvaluationConfig, OptimizerName, TrainConfig};
+use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
