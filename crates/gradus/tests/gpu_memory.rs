@@ -136,7 +136,7 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     let mut wrong = Vec::new();
     let mut check = |family: &str, method: &str, train: &str| {
         let ran = run(&device, family, method, train);
-        println!("{:.2} {}", ran.ratio(), ran.text);
+        println!("{:.2} {}, losses {:?}", ran.ratio(), ran.text, ran.losses);
         if !RATIOS.contains(&ran.ratio()) {
             wrong.push(format!("{:.2} {}", ran.ratio(), ran.text));
         }
@@ -146,7 +146,6 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     check("gpt2", "sft: {}", "  frozen_weights: bf16\nlora: {rank: 16}\n");
     check("gpt2", "sft: {}", "  frozen_weights: nf4\nlora: {rank: 16}\n");
     check("qwen3", "sft: {}", "lora: {rank: 16}\n");
-    check("qwen3", "grpo: {max_new_tokens: 16, group_size: 4}", "reward: {rule: {regex: e}}\n");
     let full = check("qwen3", "sft: {}", "");
     let int8 = check("qwen3", "sft: {}", "  moments: int8\n");
     let offloaded = check("qwen3", "sft: {}", "  offload_moments: true\n");
@@ -158,5 +157,7 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
         let apart = ran.losses.iter().zip(&like.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(apart < 1e-3, "{:?} against {:?}", ran.losses, like.losses);
     }
+    // Software draws slowly.
+    check("qwen3", "grpo: {max_new_tokens: 16, group_size: 4}", "reward: {rule: {regex: e}}\n");
     assert!(wrong.is_empty(), "predicted by measured:\n{}", wrong.join("\n"));
 }
