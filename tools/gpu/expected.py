@@ -129,8 +129,9 @@ def step(model, tokens, size):
     moved = 3 * size * weights + 3 * size * n * layers * (2 * d + 2 * q + 2 * kv + 3 * model.inner)
     yield Kernel("products of layers", moved, 6 * weights * n, products, 3 * 7 * layers)
     tensors = layers * 11 + 2
-    yield Kernel("gradient norm", 4 * model.parameters(), 2 * model.parameters(), "f32", tensors)
-    yield Kernel("AdamW", 7 * 4 * model.parameters(), 14 * model.parameters(), "f32", tensors)
+    # As many tensors a launch as `TENSORS` says in `gpu/sums.rs` and `gpu/adamw.rs`.
+    yield Kernel("gradient norm", 4 * model.parameters(), 2 * model.parameters(), "f32", -(-tensors // 32))
+    yield Kernel("AdamW", 7 * 4 * model.parameters(), 14 * model.parameters(), "f32", -(-tensors // 16))
 
 
 def table(model, tokens, size):

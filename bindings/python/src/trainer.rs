@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gradus::learner::optimizer::{AdamWConfig, OptimizerConfig};
+use gradus::learner::optimizer::{AdamWConfig, MomentFormat, OptimizerConfig};
 use gradus::model::adapter::LoraConfig;
 use gradus::process::Interrupt;
 use gradus::rng::Seed;
@@ -85,7 +85,7 @@ impl NativeTrainer {
             weights: word("weights", weights)?,
             device: word("device", device)?,
             compute: word("compute", compute_in)?,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas, epsilon, weight_decay }),
+            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas, epsilon, weight_decay, moments: MomentFormat::F32 }),
             seed: Seed(seed),
             ..TrainerOptions::default()
         };

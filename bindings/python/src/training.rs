@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gradus::Error;
 use gradus::config::{Argument, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
 use gradus::machine::Machine;
-use gradus::memory::Forecast;
+use gradus::memory::Workload;
 use gradus::run::{Existing, Origin};
 use gradus::train::{Outcome, forecast};
 use pyo3::prelude::*;
@@ -141,14 +141,15 @@ pub fn plan<'py>(
     let asked = asked(method, arguments, config, "refuse", None, callables)?;
     let shared = Arc::clone(&asked.shared);
     let plan = asked.plan().map_err(|error| exception(py, error))?;
-    let found: gradus::Result<Forecast> = compute(py, None, &shared.interrupt, move || {
+    let found: gradus::Result<Workload> = compute(py, None, &shared.interrupt, move || {
         gradus_cli::fetch_inputs(&plan)?;
-        Ok(forecast::workload(&plan, 1, &mut gradus::observer::Silent)?.forecast())
+        forecast::workload(&plan, 1, &mut gradus::observer::Silent)
     })?;
-    let found = found.map_err(|error| exception(py, error))?;
+    let (workload, machine) = (found.map_err(|error| exception(py, error))?, Machine::detect());
+    let found = workload.forecast();
+    let memory = found.gpu.as_ref().map_or(machine.memory_bytes, |gpu| machine.device_memory(gpu));
     let mut report = serde_json::to_value(&found).expect("a forecast is plain data");
-    let memory = Machine::detect().memory_bytes;
     report["memory_bytes"] = memory.into();
-    report["fits"] = memory.is_none_or(|memory| memory >= found.peak_bytes).into();
+    report["fits"] = forecast::check(&workload, &machine).is_ok().into();
     from_json(py, &report)
 }

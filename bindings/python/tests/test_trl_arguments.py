@@ -296,6 +296,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("SFT", {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5}, {}, {"lr_schedule": "constant", "warmup_steps": 5}),
     ("SFT", {"lr_scheduler_type": "constant", "warmup_steps": 5}, {}, {"lr_schedule": "constant"}),
     ("SFT", {"optim": "rmsprop"}, {}, {"optimizer": "rmsprop", "adam_betas": GONE, "adam_epsilon": GONE}),
+    ("SFT", {"optim": "adamw_bnb_8bit"}, {}, {"moments": "int8"}),
+    ("SFT", {"optim": "adamw_8bit"}, {}, {"moments": "int8"}),
     ("SFT", {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}, {}, {"adam_betas": [0.8, 0.95], "adam_epsilon": 1e-6}),
     ("SFT", {"optim": "adamw_torch", "weight_decay": 0.1, "max_grad_norm": 0.5}, {}, {"weight_decay": 0.1, "max_grad_norm": 0.5}),
     ("SFT", {"bf16": False}, {}, {"compute": "f32"}),

@@ -78,7 +78,7 @@ impl FrozenWeight {
 
     /// `x_nd` times the weight, plus the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
     ///
-    /// A GPU keeps quantised weights as they are, and expands one for each product; other devices are given it in f32.
+    /// A GPU keeps weights in 16, 8 or 4 bits as they are, and expands one for each product; other devices are given it in f32.
     pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
         let (device, op) = (x_nd.device(), FrozenLinear(self.clone()));
         if !supports(&op, &device, x_nd.dtype()) {
@@ -117,18 +117,25 @@ impl FrozenWeight {
     /// [`dense`](Self::dense) on `device`.
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
         #[cfg(feature = "gpu")]
-        if self.is_quantised()
-            && let Some(dense) = crate::gpu::quantised::dense(|| self.quantised().expect("it is"), &self.copies, device)
+        if self.is_narrow()
+            && let Some(dense) = crate::gpu::quantised::dense(|| self.held(), &self.copies, device)
         {
             return dense;
         }
         Tensor::from_data(TensorData::new(self.matrix.unpacked(), self.dims()), device)
     }
 
-    /// Whether the weight is held in 8 or 4 bits.
+    /// Whether the weight is held in 16, 8 or 4 bits.
     #[cfg(feature = "gpu")]
-    pub(crate) fn is_quantised(&self) -> bool {
-        matches!(self.format(), WeightFormat::Quantised(_))
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.format() != WeightFormat::F32
+    }
+
+    /// The weight as GPUs take it; see [`is_narrow`](Self::is_narrow).
+    #[cfg(feature = "gpu")]
+    pub(crate) fn held(&self) -> crate::gpu::quantised::Held {
+        use crate::gpu::quantised::Held;
+        self.quantised().map_or_else(|| Held::Bf16(self.matrix.unpacked(), self.dims()), Held::Quantised)
     }
 
     /// What was made of it for GPUs.

@@ -18,8 +18,6 @@ use burn::backend::{
     ExtensionType, Flex, backend_extension,
 };
 use burn::tensor::{DType, Device, Tensor, TensorData};
-#[cfg(feature = "gpu")]
-use burn_cubecl::tensor::CubeTensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
@@ -146,20 +144,6 @@ impl OpHandle {
     }
 }
 
-/// An operation that changes a parameter and its two moments in place, where nobody else holds them.
-pub(crate) trait Update: Debug + Send + Sync + 'static {
-    /// Changes the three tensors on the CPU.
-    fn on_cpu(&self, tensors: &mut [Dense; 3], gradient: &Dense);
-
-    /// The same three tensors on a GPU, changed.
-    #[cfg(feature = "gpu")]
-    fn on_gpu(&self, tensors: [CubeTensor; 3], gradient: CubeTensor) -> [CubeTensor; 3];
-}
-
-/// A shared [`Update`].
-#[derive(Debug, Clone)]
-pub struct UpdateHandle(Arc<dyn Update>);
-
 /// How many inputs an operation has that has more than four; empty tensors fill the rest.
 pub(crate) const MANY: usize = 32;
 
@@ -245,32 +229,11 @@ impl Inputs<Dispatch> {
 pub trait FusedBackend: Backend {
     /// Runs `op` on `inputs`, recording it where gradients are tracked.
     fn fused(#[extension_type] inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self>;
-
-    /// Runs `update` on a parameter and its two moments, in place where the buffers are not shared.
-    fn fused_update(
-        parameter: FloatTensor<Self>,
-        first_moment: FloatTensor<Self>,
-        second_moment: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-        update: UpdateHandle,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
 impl FusedBackend for Flex {
     fn fused(inputs: Inputs<Self>, op: OpHandle) -> FlexTensor {
         Self::forward(&op, inputs.into_vec()).0
-    }
-
-    fn fused_update(
-        parameter: FlexTensor,
-        first_moment: FlexTensor,
-        second_moment: FlexTensor,
-        gradient: FlexTensor,
-        update: UpdateHandle,
-    ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let mut tensors = [parameter, first_moment, second_moment].map(Dense::from_flex);
-        update.0.on_cpu(&mut tensors, &Dense::from_flex(gradient));
-        tensors.map(|tensor| tensor.0).into()
     }
 }
 
@@ -306,21 +269,11 @@ mod on_gpu {
     use burn_cubecl::kernel::into_contiguous;
     use burn_cubecl::tensor::CubeTensor;
 
-    use super::{FusedBackend, HostBackend, Inputs, OpHandle, UpdateHandle};
+    use super::{FusedBackend, HostBackend, Inputs, OpHandle};
 
     impl FusedBackend for CubeBackend {
         fn fused(inputs: Inputs<Self>, op: OpHandle) -> CubeTensor {
             Self::forward(&op, inputs.into_vec()).0
-        }
-
-        fn fused_update(
-            parameter: CubeTensor,
-            first_moment: CubeTensor,
-            second_moment: CubeTensor,
-            gradient: CubeTensor,
-            update: UpdateHandle,
-        ) -> (CubeTensor, CubeTensor, CubeTensor) {
-            update.0.on_gpu([parameter, first_moment, second_moment], gradient).into()
         }
     }
 
@@ -349,16 +302,6 @@ impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Auto
             Inputs::Four(a, b, c, d) => tracked::<B, C, 4>(op, [a, b, c, d]),
             many @ Inputs::Many(..) => tracked::<B, C, MANY>(op, many.into_vec()),
         }
-    }
-
-    fn fused_update(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: UpdateHandle,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        unreachable!("the optimiser works on tensors without autodiff")
     }
 }
 
@@ -452,22 +395,6 @@ pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) ->
 #[cfg(feature = "gpu")]
 pub(crate) fn apply_on_gpu<const R: usize>(op: impl crate::gpu::GpuOp, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     run(Passes::Gpu(Arc::new(op)), inputs)
-}
-
-/// Applies `update` to a parameter and its two moments, none of them tracked by autodiff.
-pub(crate) fn apply_update<const R: usize>(
-    [parameter, first, second]: [Tensor<R>; 3],
-    gradient: Tensor<R>,
-    update: impl Update,
-) -> [Tensor<R>; 3] {
-    let (parameter, first, second) = <Dispatch as FusedBackend>::fused_update(
-        parameter.into_dispatch(),
-        first.into_dispatch(),
-        second.into_dispatch(),
-        gradient.into_dispatch(),
-        UpdateHandle(Arc::new(update)),
-    );
-    [parameter, first, second].map(Tensor::from_dispatch)
 }
 
 fn run<const R: usize>(passes: Passes, inputs: Vec<DispatchTensor>) -> Tensor<R> {

@@ -41,6 +41,11 @@ fn add(sum: &mut [f32], gradient: &[f32]) {
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> f64 {
     let (here, elsewhere): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| is_cpu(&tensor.device()));
     let here = here.into_iter().map(|tensor| of_slice(&host_values(tensor.clone()))).sum::<f64>();
+    #[cfg(feature = "gpu")]
+    let (on_gpus, elsewhere): (Vec<_>, Vec<_>) =
+        elsewhere.into_iter().partition(|tensor| crate::fused::gpu(&tensor.device()).is_some());
+    #[cfg(feature = "gpu")]
+    let here = here + of_blocks(crate::gpu::sums::squares_of(on_gpus.into_iter().cloned().collect()));
     here + of_blocks(elsewhere.into_iter().flat_map(blocks).collect())
 }
 
@@ -66,10 +71,6 @@ const BLOCK: usize = 1024;
 /// The sums of the squares of each whole block, and of what is left.
 fn blocks(tensor: &Tensor<1>) -> Vec<Tensor<1>> {
     let [n] = tensor.dims();
-    #[cfg(feature = "gpu")]
-    if let (Some(_), true) = (crate::fused::gpu(&tensor.device()), n > 0) {
-        return vec![crate::gpu::sums::squares_of(tensor)];
-    }
     let whole = n / BLOCK * BLOCK;
     let of = |part: Tensor<1>, rows: usize, width: usize| {
         let part = part.reshape([rows, width]);

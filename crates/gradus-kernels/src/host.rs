@@ -17,6 +17,12 @@ enum Values {
     Read(Vec<f32>),
 }
 
+impl From<Vec<f32>> for HostValues {
+    fn from(values: Vec<f32>) -> Self {
+        Self(Values::Read(values))
+    }
+}
+
 impl Deref for HostValues {
     type Target = [f32];
 

@@ -17,6 +17,7 @@ mod adamw;
 mod attention;
 pub mod cuda;
 mod decode;
+mod dynamic;
 mod embedding;
 mod frozen;
 mod fused;
@@ -49,17 +50,21 @@ mod token_logprobs;
 mod watch;
 
 pub use activation::Activated;
-pub use adamw::{AdamWStep, adamw};
+pub use adamw::{AdamWStep, AdamWUpdate, Int8Moments, adamw, adamw_each};
 pub use attention::{
     AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
     attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
     attention_fused, attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
+pub use dynamic::Codes;
 pub use embedding::embedding;
 pub use frozen::{FrozenWeight, packs_weights};
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
+#[cfg(feature = "gpu")]
+#[doc(hidden)]
+pub use gpu::memory::{DeviceMemory, device_memory};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cuda_sources, offline::Source as CudaSource};
@@ -77,5 +82,5 @@ pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
-pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};
+pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};
 pub use watch::{Place, can_watch, watched};

@@ -2,13 +2,14 @@
 
 use burn::tensor::Tensor;
 
+use crate::fused::Dense;
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
-use crate::fused::{Dense, Update};
 use crate::simd::testing::every_level;
 use crate::{
     Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, PositionBias,
-    PositionBuckets, Precision, Segments, Table, TokenLogprobs, WeightFormat, attention, attention_across,
-    attention_biased, embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu, token_logprobs,
+    PositionBuckets, Precision, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention, attention_across,
+    attention_biased, embedding, gelu, host_values, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu,
+    token_logprobs,
 };
 
 mod off;
@@ -199,12 +200,12 @@ fn every_instruction_set_gives_the_same_step() {
     let results = every_level(|| {
         let mut state = [1, 2, 3].map(|seed| values(1001, seed));
         state[2].iter_mut().for_each(|v| *v = v.abs());
-        let mut state = state.map(|values| Dense::new(values, &[1001]));
-        let (betas, gradient) = ((0.9, 0.999), Dense::new(values(1001, 4), &[1001]));
+        let [parameter, first, second] = state.map(|values| Dense::new(values, &[1001]).tensor::<1>());
+        let (betas, gradient) = ((0.9, 0.999), Dense::new(values(1001, 4), &[1001]).tensor());
         let step =
             AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: 3, gradient_scale: 0.5 };
-        step.on_cpu(&mut state, &gradient);
-        state.map(|tensor| tensor.values().to_vec())
+        let moved = adamw(parameter, gradient, first, second, step);
+        [moved.0, moved.1, moved.2].map(|tensor| host_values(tensor).to_vec())
     });
     assert!(results.iter().all(|(_, state)| *state == results[0].1));
 }

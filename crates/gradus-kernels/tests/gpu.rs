@@ -5,9 +5,10 @@ use std::sync::LazyLock;
 
 use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision,
-    Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, attention, attention_across, attention_fused,
-    embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    Activated, AdamWStep, AdamWUpdate, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead,
+    Mask, Precision, Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
+    attention_across, attention_fused, embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap,
+    sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -291,16 +292,93 @@ fn adamw_agrees_with_its_reference_and_updates_in_place() {
     }
 }
 
+/// More tensors than one launch takes, of all sizes, some decayed and some not; the same bits as one by one.
+#[test]
+fn adamw_of_many_parameters_is_that_of_each() {
+    let Some(device) = device() else { return };
+    let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
+    let sizes: Vec<usize> = (0..41).map(|i| [1, 256, 0, 1_000, 70_001, 3][i % 6]).collect();
+    let step = |i: usize| {
+        let (betas, weight_decay) = ((0.9, 0.999), [0.1, 0.0][i % 2]);
+        AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay, step: 3, gradient_scale: 0.5 }
+    };
+    let update = |(i, &n): (usize, &usize)| AdamWUpdate {
+        parameter: tensor(n, i as u64),
+        gradient: tensor(n, i as u64 + 100),
+        first_moment: tensor(n, i as u64 + 200),
+        second_moment: tensor(n, i as u64 + 300).powi_scalar(2),
+        step: step(i),
+    };
+    let kept: Vec<AdamWUpdate> = sizes.iter().enumerate().map(update).collect();
+    let handles = kept.iter().map(|of| AdamWUpdate {
+        parameter: of.parameter.clone(),
+        gradient: of.gradient.clone(),
+        first_moment: of.first_moment.clone(),
+        second_moment: of.second_moment.clone(),
+        step: of.step,
+    });
+    let moved = adamw_each(handles.collect());
+    assert_eq!(moved.len(), sizes.len());
+    for (i, (moved, of)) in moved.into_iter().zip(kept).enumerate() {
+        let n = sizes[i];
+        assert_eq!(host(of.parameter.clone()), values(n, i as u64), "somebody else holds parameter {i}");
+        let moved = moved.map(host);
+        let (parameter, first, second) = (of.parameter, of.first_moment, of.second_moment);
+        let one = adamw(parameter.clone(), of.gradient.clone(), first.clone(), second.clone(), of.step);
+        assert_eq!(moved, [host(one.0), host(one.1), host(one.2)], "parameter {i} of {n}");
+        let plain = reference::adamw(parameter, of.gradient, first, second, of.step);
+        for (found, expected) in moved.iter().zip([plain.0, plain.1, plain.2]) {
+            assert_close(&format!("parameter {i} of {n}"), found, &host(expected), 1e-5);
+        }
+    }
+}
+
+/// The processor makes the same steps; both round, and a number at the border of two codes may get either.
+#[test]
+fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
+    let Some(device) = device() else { return };
+    let betas = (0.9, 0.999);
+    let step =
+        |t| AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: t, gradient_scale: 0.5 };
+    for n in [1, 256, 1_000, 70_001] {
+        let run = |device: &Device| {
+            // Blocks of several sizes, one of zeros.
+            let tensor = |seed| {
+                let sized = |(i, x): (usize, f32)| x * [1.0, 1e-3, 0.0, 1e-8][i / 256 % 4];
+                let numbers: Vec<f32> = values(n, seed).into_iter().enumerate().map(sized).collect();
+                Tensor::<1>::from_data(TensorData::new(numbers, [n]), device)
+            };
+            let (mut parameter, mut moments) = (tensor(1), Int8Moments::zeros(n, device));
+            let (kept, kept_moments) = (parameter.clone(), moments.clone());
+            for t in 1..=5 {
+                parameter = moments.step(parameter, tensor(t + 10), step(t));
+            }
+            assert_eq!(host(kept), host(tensor(1)), "a parameter that somebody else holds stays as it was");
+            assert_eq!(kept_moments.to_host(), Int8Moments::zeros(n, device).to_host(), "and so do its moments");
+            let again = Int8Moments::new(moments.to_host(), device).expect("they fit");
+            assert_eq!((again.numbers(), again.to_host()), (n, moments.to_host()));
+            (host(parameter), moments.to_host())
+        };
+        let ((found, found_moments), (expected, expected_moments)) = (run(&device), run(&Device::flex()));
+        for (found, expected) in found_moments.iter().zip(&expected_moments) {
+            let differing = found.codes.iter().zip(&expected.codes).filter(|(a, b)| a != b).count();
+            assert!(differing * 100 <= n, "{differing} codes of {n} differ");
+            assert!(found.codes.iter().zip(&expected.codes).all(|(a, b)| a.abs_diff(*b) <= 1), "by one at most");
+            assert_close(&format!("sizes of {n}"), &found.sizes, &expected.sizes, 1e-6);
+        }
+        // A code that differs by one moves its number by a part of the learning rate.
+        assert_close(&format!("parameter of {n}"), &found, &expected, 1e-3);
+    }
+}
+
 #[test]
 fn squares_are_those_of_the_host() {
     let Some(device) = device() else { return };
     let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
-    let tensors = [tensor(1, 1), tensor(4096, 2), tensor(70_001, 3)];
-    let exact = [(1, 1), (4096, 2), (70_001, 3)]
-        .into_iter()
-        .flat_map(|(n, seed)| values(n, seed))
-        .map(|x| f64::from(x).powi(2))
-        .sum::<f64>();
+    // More than one launch takes, and some empty.
+    let sizes = || (0..75).map(|i| ([1, 4096, 0, 70_001, 33][i % 5], i as u64));
+    let tensors: Vec<_> = sizes().map(|(n, seed)| tensor(n, seed)).collect();
+    let exact = sizes().flat_map(|(n, seed)| values(n, seed)).map(|x| f64::from(x).powi(2)).sum::<f64>();
     let found = sum_of_squares(&tensors);
     assert!((found - exact).abs() <= 1e-6 * exact, "{found} instead of {exact}");
 }
@@ -338,16 +416,17 @@ fn what_a_device_cannot_do_its_references_do() {
 }
 
 #[test]
-fn quantised_weights_stay_packed_on_the_device_and_multiply_as_what_they_stand_for() {
+fn weights_in_few_bits_stay_so_on_the_device_and_multiply_as_what_they_stand_for() {
     let Some(device) = device() else { return };
     for (n, width, out) in [(1, 3, 2), (7, 70, 33), (9, 128, 64)] {
         let weight = TensorData::new(values(out * width, 3), [out, width]);
-        for format in [WeightFormat::INT8, WeightFormat::NF4] {
+        for format in [WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
             let weight = Tensor::<2>::from_data(weight.clone(), &Device::flex());
             let frozen = FrozenWeight::new(weight, Layout::OutIn, format);
-            let stands_for = match frozen.quantised().expect("quantised") {
-                Quantised::Nf4(weight) => weight.values(),
-                Quantised::Int8(weight) => {
+            let stands_for = match frozen.quantised() {
+                None => host(frozen.dense().transpose()),
+                Some(Quantised::Nf4(weight)) => weight.values(),
+                Some(Quantised::Int8(weight)) => {
                     let scaled = |(i, &code): (usize, &i8)| f32::from(code) * (weight.absmax()[i / width] / 127.0);
                     weight.codes().iter().enumerate().map(scaled).collect()
                 }

@@ -32,12 +32,14 @@ const SOFTWARE: &str = "gpu:software";
 pub struct DeviceChoice {
     name: String,
     device: Device,
+    /// Its own memory, where the driver says.
+    memory: Option<u64>,
 }
 
 impl DeviceChoice {
     /// The processor, which every build has.
     pub fn cpu() -> Self {
-        Self { name: CPU.into(), device: Device::flex() }
+        Self { name: CPU.into(), device: Device::flex(), memory: None }
     }
 
     /// The device of this name: `cpu`, `gpu` (the first, with CUDA where that is here), `gpu:1`, `cuda`, `cuda:1`, or
@@ -69,6 +71,11 @@ impl DeviceChoice {
     /// Burn's device; gradients are not tracked.
     pub fn device(&self) -> Device {
         self.device.clone()
+    }
+
+    /// The bytes of its own memory: of a GPU whose driver says.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.memory
     }
 
     /// Whether it packs weights, and so has products of every format. Elsewhere products are in f32, and weights that are
@@ -162,23 +169,31 @@ pub(crate) fn suggestion() -> String {
 /// computes on the processor, if there is one.
 fn gpus() -> Vec<DeviceChoice> {
     let (cuda, [gpus, software]) = (of_cuda(), of_wgpu());
-    let best = if cuda.is_empty() { gpus } else { cuda.clone() };
-    let named = |kind: &str, devices: Vec<Device>| {
-        let choice = |(i, device)| DeviceChoice { name: numbered(kind, i), device };
+    let unknown = |devices: Vec<Device>| devices.into_iter().map(|device| (device, None)).collect::<Vec<_>>();
+    let best = if cuda.is_empty() { unknown(gpus) } else { cuda.clone() };
+    let named = |kind: &str, devices: Vec<(Device, Option<u64>)>| {
+        let choice = |(i, (device, memory))| DeviceChoice { name: numbered(kind, i), device, memory };
         devices.into_iter().enumerate().map(choice).collect::<Vec<_>>()
     };
-    let slow = software.into_iter().take(1).map(|device| DeviceChoice { name: SOFTWARE.into(), device });
+    let slow = software.into_iter().take(1);
+    let slow = slow.map(|device| DeviceChoice { name: SOFTWARE.into(), device, memory: None });
     named(GPU, best).into_iter().chain(named(CUDA, cuda)).chain(slow).collect()
 }
 
-/// NVIDIA's GPUs, where everything is here that kernels for them need.
+/// NVIDIA's GPUs and their memory, where everything is here that kernels for them need.
 #[cfg(feature = "cuda")]
-fn of_cuda() -> Vec<Device> {
-    if Cuda::detect().is_ready() { Device::enumerate(DeviceType::Cuda).into_vec() } else { Vec::new() }
+fn of_cuda() -> Vec<(Device, Option<u64>)> {
+    let found = Cuda::detect();
+    if !found.is_ready() {
+        return Vec::new();
+    }
+    // Both lists are in the order of the driver.
+    let memory = found.devices.iter().map(|device| Some(device.memory)).chain(std::iter::repeat(None));
+    Device::enumerate(DeviceType::Cuda).into_vec().into_iter().zip(memory).collect()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn of_cuda() -> Vec<Device> {
+fn of_cuda() -> Vec<(Device, Option<u64>)> {
     Vec::new()
 }
 

@@ -34,6 +34,7 @@ pub mod metric_models;
 pub mod model;
 pub mod objective;
 pub mod observer;
+pub mod optimizer_state;
 pub mod plugin;
 pub mod pretrained;
 pub mod process;

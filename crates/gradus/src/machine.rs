@@ -1,5 +1,7 @@
 //! What this machine has and what this build can use of it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
@@ -13,6 +15,8 @@ const BURN_VERSION: &str = "0.22.1";
 pub struct Machine {
     /// Names that `train.device` and `--device` take.
     pub devices: Vec<String>,
+    /// The memory in bytes of those devices that have their own, where the driver says.
+    pub device_memory_bytes: BTreeMap<String, u64>,
     /// Threads that run at once.
     pub threads: usize,
     /// The processor, where the system names it.
@@ -35,8 +39,11 @@ impl Machine {
     pub fn detect() -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let devices = DeviceChoice::all();
+        let memory_of = |device: &DeviceChoice| Some((device.to_string(), device.memory_bytes()?));
         Self {
-            devices: DeviceChoice::all().iter().map(ToString::to_string).collect(),
+            devices: devices.iter().map(ToString::to_string).collect(),
+            device_memory_bytes: devices.iter().filter_map(memory_of).collect(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             processor: entry(&processor, "model name").map(str::to_owned),
             processor_features: processor_features(),
@@ -51,6 +58,11 @@ impl Machine {
                 if cfg!(debug_assertions) { "debug".into() } else { "release".into() },
             ],
         }
+    }
+
+    /// The memory of the device of this name, in bytes, where it has its own and the driver says how much.
+    pub fn device_memory(&self, name: &str) -> Option<u64> {
+        self.device_memory_bytes.get(name).copied()
     }
 
     /// What `--compute bf16` costs here, where it does not pay: the kernels multiply bf16 with AVX512-BF16 alone.

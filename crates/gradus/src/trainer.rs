@@ -37,31 +37,29 @@
 //! # }
 //! ```
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
 use burn::module::Module;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use crate::batches::MicroBatch;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::files::NamedTensor;
 use crate::generate::{Completion, NoStopRule, SamplingParams, generate};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamWConfig, Moments, Optimizer, OptimizerConfig};
+use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer, OptimizerConfig};
 use crate::loss::cispo::cispo_within;
 use crate::loss::dro::dro;
 use crate::loss::policy_gradient::policy_gradient;
 use crate::loss::surrogate::{Clip, clipped_surrogate, ratio};
 use crate::model::adapter::{Adaptable, LoraConfig, PeftConfig, TaskType};
 use crate::model::{AdapterDir, CausalLm, ModelDir, Precision, Rows, Sequence, Targets, WeightFormat, open_model};
+use crate::optimizer_state::{self, Restored};
 use crate::pretrained::{Pretrained, TextFiles, Trainable};
 use crate::rng::{Purpose, Seed};
-use crate::run::checkpoint::moments;
-use crate::run::tensors::{read_tensors, write_tensors};
+use crate::run::tensors::{read_state, write_state};
 use crate::text::Tokenizer;
 
 /// What a [`Trainer`] trains, and how.
@@ -94,7 +92,12 @@ impl Default for TrainerOptions {
             weights: WeightFormat::F32,
             device: DeviceChoice::cpu(),
             compute: Precision::F32,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 }),
+            optimizer: OptimizerConfig::AdamW(AdamWConfig {
+                betas: [0.9, 0.95],
+                epsilon: 1e-12,
+                weight_decay: 0.0,
+                moments: MomentFormat::F32,
+            }),
             passes: MicroBatch::new(4096, None),
             seed: Seed(0),
         }
@@ -320,8 +323,6 @@ impl Base {
 
 /// The file beside an adapter with what its optimizer remembers.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-/// The tensor in it that says how often the optimizer has stepped.
-const STEPS: &str = "step.";
 
 /// A policy in training: weights, gradients, optimizer and tokenizer.
 #[derive(Debug)]
@@ -455,9 +456,14 @@ impl Trainer {
     /// [`optim_step`](Self::optim_step) with constants of its own.
     ///
     /// # Errors
-    /// As [`optim_step`](Self::optim_step).
+    /// As [`optim_step`](Self::optim_step), and where the trainer's optimizer holds something else than AdamW's moments in this format.
     pub fn optim_step_with(&mut self, params: &StepParams) -> Result<OptimStep> {
-        self.learner.reconfigure(OptimizerConfig::AdamW(params.adamw));
+        let (wanted, found) = (OptimizerConfig::AdamW(params.adamw), self.learner.optimizer().config());
+        if !wanted.remembers_as(&found) {
+            let message = format!("this step is one of {wanted}, but the optimizer of this trainer is {found}");
+            return Err(Error::input(message).with_hint("make the trainer with the optimizer that it steps with"));
+        }
+        self.learner.reconfigure(wanted);
         self.optim_step(params.learning_rate, params.max_grad_norm)
     }
 
@@ -668,14 +674,9 @@ impl Trainer {
         crate::files::atomic::write_dir(to, |path| {
             self.learner.frozen().save(&self.files, path)?;
             let optimizer = self.learner.optimizer();
-            let host = |tensor: &Tensor<1>| values_of(tensor.clone());
-            let named = optimizer.moments().iter();
-            let found: Vec<HostMoments<'_>> =
-                named.map(|(name, of)| (name, of.first.as_ref().map(host), host(&of.second))).collect();
-            let tensors =
-                found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
-            let steps = NamedTensor::new(STEPS, [1], vec![optimizer.steps() as f32]);
-            write_tensors(&path.join(OPTIMIZER_FILE), &tensors.chain([steps]).collect::<Vec<_>>())?;
+            let optimizers = [("", optimizer)];
+            let found = optimizer_state::moments_on_host(&optimizers);
+            write_state(&path.join(OPTIMIZER_FILE), &optimizer_state::tensors(&optimizers, &found))?;
             beside(path)
         })
     }
@@ -691,31 +692,11 @@ impl Trainer {
                 .with_hint("load the weights alone, or a checkpoint that was saved for training"));
         }
         let device = self.learner.module().trunk.device().inner();
-        let (mut steps, mut first, mut second) = (None, BTreeMap::new(), BTreeMap::new());
-        for tensor in read_tensors(&path)? {
-            if tensor.name == STEPS {
-                steps = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0).copied();
-                continue;
-            }
-            let of = |name: &str, into: &mut BTreeMap<String, Tensor<1>>| {
-                let n = tensor.values.len();
-                into.insert(name.to_owned(), Tensor::from_data(TensorData::new(tensor.values.to_vec(), [n]), &device));
-            };
-            if let Some(name) = tensor.name.strip_prefix("exp_avg.") {
-                of(name, &mut first);
-            } else if let Some(name) = tensor.name.strip_prefix("exp_avg_sq.") {
-                of(name, &mut second);
-            }
-        }
-        let Some(steps) = steps.filter(|_| first.keys().eq(second.keys())) else {
-            return Err(Error::model(&path, "it lacks a moment of a parameter, or how often it stepped"));
-        };
-        let moments = second.into_iter().map(|(name, second)| {
-            let first = first.remove(&name);
-            (name, Moments { first, second })
-        });
-        let config = OptimizerConfig::AdamW(AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 });
-        let optimizer = Optimizer::restore(config, steps as u64, moments.collect());
+        let config = self.learner.optimizer().config();
+        let found = optimizer_state::read(read_state(&path)?, "", config, &device);
+        let Restored { steps, moments } = found.map_err(|message| Error::model(&path, message))?;
+        let steps = steps.ok_or_else(|| Error::model(&path, "it does not say how often the optimizer stepped"))?;
+        let optimizer = Optimizer::restore(config, steps, moments);
         if let Some(misfit) = optimizer.misfit(self.learner.module()) {
             return Err(Error::model(&path, misfit).with_hint("load the adapter of the same checkpoint first"));
         }
@@ -723,9 +704,6 @@ impl Trainer {
         Ok(())
     }
 }
-
-/// A parameter's name and its moments.
-type HostMoments<'n> = (&'n String, Option<Vec<f32>>, Vec<f32>);
 
 /// The values of a tensor without gradient.
 fn values_of(tensor: Tensor<1>) -> Vec<f32> {

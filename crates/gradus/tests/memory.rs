@@ -229,6 +229,8 @@ fn the_predicted_peak_is_the_measured_one() {
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n"),
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n  micro_batch_tokens: 512\n"),
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n  recompute: true\n"),
+            // Most is weights, gradients and moments.
+            ("sft: {}", "  max_steps: 2\n  batch_size: 2\n  moments: int8\n"),
             ("reward: {}", "  max_steps: 2\n  batch_size: 8\n"),
             ("dpo: {}", "  max_steps: 2\n  batch_size: 8\n"),
             ("dpo: {reference: live}", "  max_steps: 2\n  batch_size: 8\n"),

@@ -130,6 +130,12 @@ class SharedKeys(TypedDict, total=False):
     """AdamW's decay rates of the two moments. Default [0.9, 0.999] (TRL)."""
     adam_epsilon: float
     """AdamW's epsilon. Default 1e-8 (TRL)."""
+    moments: Literal["f32", "int8"]
+    """How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a
+    small error in each step. Default `f32` (TRL)."""
+    offload_moments: bool
+    """Hold the moments in the machine's own memory while a GPU computes. The processor makes the optimizer's steps:
+    each step copies weights and gradients to it and weights back. Default false; on `cpu` it changes nothing."""
     rmsprop_alpha: float
     """RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs)."""
     rmsprop_epsilon: float

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use gradus::config::{MethodConfig, Request};
-use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
 use gradus::memory::{Forecast, Phase};
 use gradus::train::forecast;
@@ -22,9 +21,9 @@ use crate::watch::Watcher;
 struct Report {
     #[serde(flatten)]
     forecast: Forecast,
-    /// Memory that this process may use.
+    /// Memory that this process may use: the machine's, or the GPU's that computes.
     memory_bytes: Option<u64>,
-    /// Whether the peak is below it.
+    /// Whether the run fits: its peak is below that, and what it needs beside a GPU is below the machine's memory.
     fits: bool,
 }
 
@@ -47,17 +46,15 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let workload = forecast::workload(&plan, ranks.unwrap_or(1), &mut Watcher::new(out))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);
-    if *plan.device() != DeviceChoice::cpu() {
-        out.warn(format_args!(
-            "the forecast is that of `cpu`: on `{}` a run needs more, and is not checked",
-            plan.device()
-        ));
-    }
     let forecast = workload.forecast();
-    let fits = machine.memory_bytes.is_none_or(|memory| memory >= forecast.peak_bytes);
-    let report = Report { forecast, memory_bytes: machine.memory_bytes, fits };
+    if let Some(unknown) = forecast::unknown_memory(&forecast, &machine) {
+        out.warn(format_args!("{unknown}"));
+    }
+    let memory_bytes = forecast.gpu.as_ref().map_or(machine.memory_bytes, |gpu| machine.device_memory(gpu));
+    let checked = forecast::check(&workload, &machine);
+    let report = Report { forecast, memory_bytes, fits: checked.is_ok() };
     out.result(&report, || text(&report.forecast, &machine))?;
-    forecast::check(&workload, &machine)?;
+    checked?;
     Ok(())
 }
 
@@ -72,6 +69,10 @@ fn text(forecast: &Forecast, machine: &Machine) -> String {
     let mut text = aligned(&rows);
     let _ = write!(text, "\npeak {} in `{}`", bytes(forecast.peak_bytes), forecast.peak().name);
     let _ = write!(text, ", where the longest pass has {} tokens", forecast.longest_pass_tokens);
+    if let (Some(gpu), Some(own)) = (&forecast.gpu, forecast.host_bytes) {
+        let memory = machine.device_memory(gpu).map_or("memory that its driver does not tell".to_owned(), bytes);
+        let _ = write!(text, "; `{gpu}` has {memory}; beside it the program needs {}", bytes(own));
+    }
     if let Some(memory) = machine.memory_bytes {
         let _ = write!(text, "; this machine has {}", bytes(memory));
         if let Some(free) = machine.memory_free_bytes {

@@ -4,20 +4,60 @@
 //! `θ ← θ(1 − λη) − η · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)`.
 //! Loshchilov & Hutter 2019, <https://arxiv.org/abs/1711.05101>; the order of operations is PyTorch's.
 
+mod int8;
 mod step;
 
 use burn::tensor::Tensor;
-#[cfg(feature = "gpu")]
-use burn_cubecl::tensor::CubeTensor;
+pub use int8::Int8Moments;
 use rayon::prelude::*;
 pub use step::AdamWStep;
 pub(crate) use step::Rates;
+use step::update;
 
-use crate::fused::{Dense, Update, apply_update, is_cpu};
-use crate::simd::simd;
+use crate::fused::{Dense, is_cpu};
+use crate::host::dense;
 
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
+
+/// A parameter that a step moves, with what moves it. None is tracked by autodiff.
+#[derive(Debug)]
+pub struct AdamWUpdate {
+    /// The parameter.
+    pub parameter: Tensor<1>,
+    /// Its gradient.
+    pub gradient: Tensor<1>,
+    /// The decaying mean of its gradient.
+    pub first_moment: Tensor<1>,
+    /// The decaying mean of the square of its gradient.
+    pub second_moment: Tensor<1>,
+    /// The numbers of the step.
+    pub step: AdamWStep,
+}
+
+/// Updates parameters and their moments; returns each parameter with both, in the same order. The numbers of their steps may differ in
+/// the decay alone. A GPU moves many in one launch.
+///
+/// The buffers are reused when the caller holds the only handles.
+pub fn adamw_each(updates: Vec<AdamWUpdate>) -> Vec<[Tensor<1>; 3]> {
+    #[cfg(feature = "gpu")]
+    if updates.first().is_some_and(|update| crate::fused::gpu(&update.parameter.device()).is_some())
+        && updates.iter().all(|update| has_kernel(&update.parameter))
+    {
+        use crate::gpu::{adamw, cube_of, tensor_of};
+        let moved = |update: AdamWUpdate| {
+            let AdamWUpdate { parameter, gradient, first_moment, second_moment, step } = update;
+            ([parameter, first_moment, second_moment].map(cube_of), cube_of(gradient), Rates::new(&step))
+        };
+        let moved = adamw::update_each(updates.into_iter().map(moved).collect());
+        return moved.into_iter().map(|tensors| tensors.map(tensor_of)).collect();
+    }
+    let one = |update: AdamWUpdate| {
+        let AdamWUpdate { parameter, gradient, first_moment, second_moment, step } = update;
+        adamw(parameter, gradient, first_moment, second_moment, step).into()
+    };
+    updates.into_iter().map(one).collect()
+}
 
 /// Updates `parameter` and both moments; returns them in this order. None is tracked by autodiff.
 ///
@@ -32,26 +72,26 @@ pub fn adamw<const R: usize>(
     if !has_kernel(&parameter) {
         return reference(parameter, gradient, first_moment, second_moment, step);
     }
-    apply_update([parameter, first_moment, second_moment], gradient, step).into()
+    #[cfg(feature = "gpu")]
+    if crate::fused::gpu(&parameter.device()).is_some() {
+        use crate::gpu::{adamw, cube_of, tensor_of};
+        let tensors = [parameter, first_moment, second_moment].map(cube_of);
+        let moved = adamw::update_each(vec![(tensors, cube_of(gradient), Rates::new(&step))]);
+        return moved.into_iter().next().expect("one was moved").map(tensor_of).into();
+    }
+    let here = |tensor| dense(tensor).expect("kernels run on the CPU");
+    let mut tensors = [parameter, first_moment, second_moment].map(here);
+    on_cpu(&mut tensors, &here(gradient), Rates::new(&step));
+    tensors.map(|tensor| tensor.tensor()).into()
 }
 
-impl Update for AdamWStep {
-    fn on_cpu(&self, [parameter, first, second]: &mut [Dense; 3], gradient: &Dense) {
-        let rates = Rates::new(self);
-        parameter
-            .values_mut()
-            .par_chunks_mut(CHUNK)
-            .zip(gradient.values().par_chunks(CHUNK))
-            .zip(first.values_mut().par_chunks_mut(CHUNK).zip(second.values_mut().par_chunks_mut(CHUNK)))
-            .for_each(|((parameter, gradient), (first, second))| {
-                update_chunk(parameter, gradient, first, second, rates);
-            });
-    }
-
-    #[cfg(feature = "gpu")]
-    fn on_gpu(&self, tensors: [CubeTensor; 3], gradient: CubeTensor) -> [CubeTensor; 3] {
-        crate::gpu::adamw::update(tensors, gradient, &Rates::new(self))
-    }
+fn on_cpu([parameter, first, second]: &mut [Dense; 3], gradient: &Dense, rates: Rates) {
+    parameter
+        .values_mut()
+        .par_chunks_mut(CHUNK)
+        .zip(gradient.values().par_chunks(CHUNK))
+        .zip(first.values_mut().par_chunks_mut(CHUNK).zip(second.values_mut().par_chunks_mut(CHUNK)))
+        .for_each(|((parameter, gradient), (first, second))| update(parameter, gradient, first, second, rates));
 }
 
 /// Whether the device updates in one pass.
@@ -80,17 +120,6 @@ pub fn reference<const R: usize>(
     let root = (second.clone() / correction(beta2)).sqrt() + step.epsilon;
     let update = first.clone() / correction(beta1) / root * step.learning_rate;
     (parameter * (1.0 - step.weight_decay * step.learning_rate) - update, first, second)
-}
-
-simd! {
-    fn update_chunk(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
-        for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
-            let g = g * r.scale;
-            *m = r.beta1 * *m + r.rest1 * g;
-            *v = r.beta2 * *v + r.rest2 * g * g;
-            *p = *p * r.keep - r.step_size * *m / (v.sqrt() * r.root_correction + r.epsilon);
-        }
-    }
 }
 
 #[cfg(test)]

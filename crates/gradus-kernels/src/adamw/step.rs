@@ -1,4 +1,6 @@
-//! The numbers of a step, as they are told and as kernels take them.
+//! The numbers of a step, as they are told and as kernels take them, and the step itself.
+
+use crate::simd::simd;
 
 /// The numbers of one AdamW step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +46,18 @@ impl Rates {
             keep: (1.0 - step.weight_decay * step.learning_rate) as f32,
             epsilon: step.epsilon as f32,
             scale: step.gradient_scale as f32,
+        }
+    }
+}
+
+simd! {
+    /// Moves numbers and their moments.
+    pub(super) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
+        for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
+            let g = g * r.scale;
+            *m = r.beta1 * *m + r.rest1 * g;
+            *v = r.beta2 * *v + r.rest2 * g * g;
+            *p = *p * r.keep - r.step_size * *m / (v.sqrt() * r.root_correction + r.epsilon);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Products with weights that stay quantised on the device; the mathematics is in [`crate::frozen`].
+//! Products with weights that stay in few bits on the device; the mathematics is in [`crate::frozen`].
 
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -13,14 +13,13 @@ use crate::frozen::FrozenLinear;
 impl FrozenLinear {
     /// The weight on `device`, `[out, in]`.
     fn expanded(&self, device: &CubeDevice) -> CubeTensor {
-        let weight = || self.0.quantised().expect("an operation is asked for what it supports alone");
-        expanded(weight, self.0.on_devices(), device)
+        expanded(|| self.0.held(), self.0.on_devices(), device)
     }
 }
 
 impl GpuOp for FrozenLinear {
     fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
-        dtype == DType::F32 && self.0.is_quantised()
+        dtype == DType::F32 && self.0.is_narrow()
     }
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {

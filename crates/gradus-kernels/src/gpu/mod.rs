@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod embedding;
 mod frozen;
 pub(crate) mod logprobs;
+pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod offline;
@@ -17,18 +18,22 @@ pub(crate) mod quantised;
 pub(crate) mod rope;
 pub(crate) mod sums;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{DType, Shape};
+use burn::backend::{
+    Backend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata,
+};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::table::Table;
+use crate::table::{OnDevices, Table};
 
 /// Every kernel, with the sizes and in the types that it is compiled for.
 ///
@@ -127,6 +132,20 @@ pub(crate) fn arg(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()
 }
 
+/// A tensor that is not tracked by autodiff, as kernels take it.
+pub(crate) fn cube_of<const R: usize>(tensor: Tensor<R>) -> CubeTensor {
+    match tensor.into_dispatch().kind {
+        DispatchTensorKind::Cube(BackendTensor::Float(tensor)) => tensor,
+        _ => unreachable!("a tensor of floats that is not tracked, on a GPU"),
+    }
+}
+
+/// A tensor without autodiff of what a kernel gave.
+pub(crate) fn tensor_of<const R: usize>(tensor: CubeTensor) -> Tensor<R> {
+    let kind = DispatchTensorKind::Cube(BackendTensor::Float(tensor));
+    Tensor::from_dispatch(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
+}
+
 /// Rows `from..to` of a contiguous matrix where they lie.
 pub(crate) fn rows(matrix: &CubeTensor, from: usize, to: usize) -> CubeTensor {
     let [n, width] = dims(matrix);
@@ -158,6 +177,34 @@ impl Words {
         // SAFETY: the buffer was made of as many words.
         unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.length) }
     }
+}
+
+/// How many tensors one launch takes that binds `each` buffers for every one, at most `most`: what the device binds, less a table and the
+/// scalars.
+pub(crate) fn batch(client: &Client, each: usize, most: usize) -> usize {
+    let bound = client.properties().hardware.max_bindings as usize;
+    (bound.saturating_sub(3) / each).clamp(1, most)
+}
+
+/// What was made of tables of segments for each device: the tensors of a model are the same ones at every step.
+static SEGMENTS: LazyLock<Mutex<HashMap<Vec<u32>, OnDevices>>> = LazyLock::new(Mutex::default);
+
+/// For tensors of so many cubes each, with a mark: the cubes of all, and the table of each one's first cube and mark, which ends with the
+/// number of all cubes. It is copied to a device once.
+pub(crate) fn segments(
+    tensors: impl Iterator<Item = (usize, u32)>,
+    client: &Client,
+    device: &CubeDevice,
+) -> (usize, Arc<Words>) {
+    let (mut cubes, mut table) = (0, Vec::new());
+    for (of_tensor, mark) in tensors {
+        table.extend([cubes as u32, mark]);
+        cubes += of_tensor;
+    }
+    table.push(cubes as u32);
+    let mut known = SEGMENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let copies = known.entry(table.clone()).or_default();
+    (cubes, copies.get(device, || Words::new(client, &table)))
 }
 
 /// A table of numbers on a device.

@@ -1,4 +1,4 @@
-//! Weights in 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
+//! Weights in 16, 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
 //! [`crate::quantised`].
 
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
@@ -22,6 +22,64 @@ fn expand_codes(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], 
         let shift = (i % in_word) as u32 * bits;
         let code = (codes[i / in_word] >> shift) & comptime!((1u32 << bits) - 1);
         values[i] = map[code as usize] * scales[i / (of_scale as usize)];
+    }
+}
+
+/// One unit a number, of two a word: a bf16 is the upper half of the f32 that it stands for.
+#[cube(launch)]
+fn expand_halves(halves: &[u32], values: &mut [f32]) {
+    let i = ABSOLUTE_POS;
+    if i < values.len() {
+        let shift = (i % 2) as u32 * 16;
+        values[i] = f32::reinterpret(((halves[i / 2] >> shift) & 0xffff) << 16);
+    }
+}
+
+/// A weight in fewer bits, on the host.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// In 8 or 4 bits.
+    Quantised(Quantised),
+    /// In bf16, `[in, out]` with these sizes.
+    Bf16(Vec<f32>, [usize; 2]),
+}
+
+/// A weight in fewer bits on a device.
+#[derive(Debug)]
+enum OnDevice {
+    Codes(Packed),
+    /// Two numbers a word, `[out, in]`.
+    Bf16(Words, [usize; 2]),
+}
+
+impl OnDevice {
+    fn new(client: &Client, weight: &Held) -> Self {
+        match weight {
+            Held::Quantised(weight) => Self::Codes(Packed::new(client, weight)),
+            Held::Bf16(values, [width, out]) => {
+                let half = |i: usize| values[i % width * out + i / width].to_bits() >> 16;
+                let numbers = width * out;
+                let word = |at: usize| half(at) | if at + 1 < numbers { half(at + 1) << 16 } else { 0 };
+                let words: Vec<u32> = (0..numbers).step_by(2).map(word).collect();
+                Self::Bf16(Words::new(client, &words), [*out, *width])
+            }
+        }
+    }
+
+    /// The numbers it stands for, `[out, in]`.
+    fn expanded(&self, client: &Client, device: &CubeDevice) -> CubeTensor {
+        match self {
+            Self::Codes(packed) => packed.expanded(client, device),
+            Self::Bf16(words, shape) => {
+                let shape = Shape::from(shape.to_vec());
+                let values = empty_device_contiguous_dtype(client.clone(), device.clone(), shape, DType::F32);
+                if elements(&values) > 0 {
+                    let grid = grid_of_units(elements(&values));
+                    expand_halves::launch(client, grid, CubeDim::new_1d(UNITS), words.arg(), arg(&values));
+                }
+                values
+            }
+        }
     }
 }
 
@@ -119,15 +177,15 @@ impl Packed {
     }
 }
 
-/// The numbers of a quantised weight, `[out, in]`. Its codes are copied to the device once, into `copies`.
-pub(super) fn expanded(weight: impl FnOnce() -> Quantised, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
+/// The numbers of a weight in fewer bits, `[out, in]`. Its codes are copied to the device once, into `copies`.
+pub(super) fn expanded(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
     let client = device.client();
-    copies.get(device, || Packed::new(&client, &weight())).expanded(&client, device)
+    copies.get(device, || OnDevice::new(&client, &weight())).expanded(&client, device)
 }
 
 /// [`expanded`] as a tensor, `[in, out]`; none if `device` is no GPU with kernels.
 pub(crate) fn dense(
-    weight: impl FnOnce() -> Quantised,
+    weight: impl FnOnce() -> Held,
     copies: &OnDevices,
     device: &burn::tensor::Device,
 ) -> Option<Tensor<2>> {
@@ -144,5 +202,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
         let kernel = expand_codes::ExpandCodes::new(settings, offline.device(), offline.target(), a, b, c, d, (), bits);
         offline.source(&format!("expand {bits} bits"), super::offline::F32, &kernel)
     };
-    vec![of(4), of(8)]
+    let ([words, values], settings) = (offline.buffers(), offline.settings(UNITS));
+    let halves = expand_halves::ExpandHalves::new(settings, offline.device(), offline.target(), words, values);
+    vec![of(4), of(8), offline.source("expand bf16", super::offline::F32, &halves)]
 }

@@ -1,6 +1,6 @@
 //! Sums over the rows of a matrix, and of squares, each in one fixed order.
 
-use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind, TensorMetadata};
+use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -116,45 +116,58 @@ fn zeros(like: &CubeTensor, d: usize, dtype: DType) -> CubeTensor {
 /// Elements whose squares one cube adds up.
 const SQUARES: usize = 16 * UNITS as usize;
 
-/// The sum of the squares of each [`SQUARES`] elements.
+/// Tensors of one launch at most.
+const TENSORS: usize = 32;
+
+/// The sum of the squares of each [`SQUARES`] elements of many tensors. Tensor `t` begins with the cube `segments[2 t]`.
 #[cube(launch)]
-fn sum_squares<F: Float>(x: &[F], out: &mut [f32], #[comptime] of_cube: usize, #[define(F)] _dtype: ElemType) {
+fn sum_squares<F: Float>(
+    tensors: &Sequence<Box<[F]>>,
+    segments: &[u32],
+    out: &mut [f32],
+    #[comptime] of_cube: usize,
+    #[comptime] count: usize,
+    #[define(F)] _dtype: ElemType,
+) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
-    if CUBE_POS < out.len() {
-        let end = min((CUBE_POS + 1) * of_cube, x.len());
-        let mut i = CUBE_POS * of_cube + UNIT_POS as usize;
-        let mut sum = 0.0f32;
-        while i < end {
-            let value = f32::cast_from(x[i]);
-            sum += value * value;
-            i += comptime!(UNITS as usize);
+    let mut sum = 0.0f32;
+    #[unroll]
+    for t in 0..count {
+        let begin = segments[2 * t] as usize;
+        let end = segments[2 * t + 2] as usize;
+        if CUBE_POS >= begin && CUBE_POS < end {
+            let mut i = (CUBE_POS - begin) * of_cube + (UNIT_POS as usize);
+            let last = min((CUBE_POS - begin + 1) * of_cube, tensors[t].len());
+            while i < last {
+                let value = f32::cast_from(tensors[t][i]);
+                sum += value * value;
+                i += CUBE_DIM as usize;
+            }
         }
-        let total = cube_sum(sum, &mut scratch);
-        if UNIT_POS == 0 {
-            out[CUBE_POS] = total;
-        }
+    }
+    let total = cube_sum(sum, &mut scratch);
+    if UNIT_POS == 0 && CUBE_POS < out.len() {
+        out[CUBE_POS] = total;
     }
 }
 
-/// Sums of squares whose sum is that of all elements, `[cubes]`.
-pub(crate) fn squares(x: &CubeTensor) -> CubeTensor {
-    let cubes = elements(x).div_ceil(SQUARES);
-    let out = empty_f32(x, &[cubes]);
-    if cubes > 0 {
-        sum_squares::launch(&x.client, grid(cubes), CubeDim::new_1d(UNITS), arg(x), arg(&out), SQUARES, element(x));
-    }
-    out
-}
-
-/// [`squares`] of a tensor of a GPU.
-pub(crate) fn squares_of(tensor: &Tensor<1>) -> Tensor<1> {
-    let DispatchTensor { kind, autodiff } = tensor.clone().into_dispatch();
-    let DispatchTensorKind::Cube(BackendTensor::Float(tensor)) = kind else {
-        unreachable!("a tensor of floats that is not tracked, on a GPU")
+/// The sums of the squares of tensors of a GPU, some thousand elements each, as many tensors at once as the device binds.
+pub(crate) fn squares_of(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+    let tensors = tensors.into_iter().map(|tensor| burn_cubecl::kernel::into_contiguous(super::cube_of(tensor)));
+    let tensors: Vec<CubeTensor> = tensors.filter(|tensor| elements(tensor) > 0).collect();
+    let Some(first) = tensors.first() else { return Vec::new() };
+    let (client, device) = (first.client.clone(), first.device.clone());
+    let of_batch = |batch: &[CubeTensor]| {
+        let cubes = batch.iter().map(|tensor| (elements(tensor).div_ceil(SQUARES), 0));
+        let (cubes, segments) = super::segments(cubes, &client, &device);
+        let out = empty_f32(&batch[0], &[cubes]);
+        let (args, dtype) = (batch.iter().map(arg).collect(), element(&batch[0]));
+        let (grid, dim) = (grid(cubes), CubeDim::new_1d(UNITS));
+        sum_squares::launch(&client, grid, dim, args, segments.arg(), arg(&out), SQUARES, batch.len(), dtype);
+        super::tensor_of(out)
     };
-    let sums = squares(&burn_cubecl::kernel::into_contiguous(tensor));
-    let kind = DispatchTensorKind::Cube(BackendTensor::Float(sums));
-    Tensor::from_dispatch(DispatchTensor { kind, autodiff })
+    let alike = tensors.chunk_by(|a, b| a.dtype == b.dtype);
+    alike.flat_map(|tensors| tensors.chunks(super::batch(&client, 1, TENSORS))).map(of_batch).collect()
 }
 
 /// Adds `x` to `sum`.
@@ -198,8 +211,18 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
             );
             sources.push(offline.source("column sums", dtype, &kernel));
         }
-        let ([a, b], settings) = (offline.buffers(), offline.settings(UNITS));
-        let kernel = sum_squares::SumSquares::new(settings, offline.device(), offline.target(), a, b, SQUARES, dtype);
+        let ([segments, out], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = sum_squares::SumSquares::new(
+            settings,
+            offline.device(),
+            offline.target(),
+            offline.buffers::<TENSORS>().into_iter().collect(),
+            segments,
+            out,
+            SQUARES,
+            TENSORS,
+            dtype,
+        );
         sources.push(offline.source("squares", dtype, &kernel));
         let ([a, b], settings) = (offline.buffers(), offline.settings(UNITS));
         let kernel = add::Add::new(settings, offline.device(), offline.target(), a, b, [f32, dtype]);

@@ -8,7 +8,7 @@ use burn::tensor::{Device, TensorData};
 use super::*;
 use crate::fused::is_cpu;
 use crate::fused::testing::host;
-use crate::{CacheRow, LayerCache, adamw, recompute};
+use crate::{CacheRow, LayerCache, recompute};
 
 /// Where the process without kernels writes its results.
 const RESULTS: &str = "GRADUS_KERNELS_TEST_RESULTS";

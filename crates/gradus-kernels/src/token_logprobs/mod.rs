@@ -132,6 +132,11 @@ pub fn logits_held(m: usize, v: usize, recorded: Option<Precision>) -> usize {
     largest(&chunks).max(kept)
 }
 
+/// Rows or tokens of the vocabulary, whichever are more, that a chunk of `m` rows of `v` logits has at most.
+pub fn longest_side_of_chunk(m: usize, v: usize) -> usize {
+    Chunk::all(m, v).iter().map(|chunk| chunk.rows.len().max(chunk.tokens.len())).max().unwrap_or(0)
+}
+
 /// Chunks that the forward pass leaves for the backward pass, which computes the others again: in f32 one of GPT-2's is a
 /// fortieth of the step, in bf16 less, and memory counts for more.
 const fn kept(precision: Precision) -> usize {

@@ -1,6 +1,6 @@
 //! The bodies of requests in JSON.
 
-use gradus::learner::optimizer::AdamWConfig;
+use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::model::adapter::{LoraConfig, LoraParts};
 use gradus::rng::Seed;
 use gradus::trainer::{Base, StepParams, Trainer};
@@ -157,7 +157,8 @@ impl StepBody {
         check("eps", of.eps, of.eps >= 0.0, "a number of at least 0")?;
         check("weight_decay", of.weight_decay, of.weight_decay >= 0.0, "a number of at least 0")?;
         check("grad_clip_norm", of.grad_clip_norm, of.grad_clip_norm >= 0.0, "a number of at least 0")?;
-        let adamw = AdamWConfig { betas: [of.beta1, of.beta2], epsilon: of.eps, weight_decay: of.weight_decay };
+        let (betas, moments) = ([of.beta1, of.beta2], MomentFormat::F32);
+        let adamw = AdamWConfig { betas, epsilon: of.eps, weight_decay: of.weight_decay, moments };
         Ok(StepParams { learning_rate: of.learning_rate, adamw, max_grad_norm: of.grad_clip_norm })
     }
 }

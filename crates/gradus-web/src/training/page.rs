@@ -69,7 +69,8 @@ pub fn planned(
         html!["<tr" (is_peak) "><th scope=\"row\">" (phase["name"].as_str().unwrap_or_default()) "</th>" (cells) "<td class=\"number\">" (bytes(total)) "</td></tr>\n"]
     };
     let phases: Vec<Html> = forecast["phases"].as_array().into_iter().flatten().map(row).collect();
-    let of = memory.map(|memory| html![" This machine has " (bytes(memory)) "."]);
+    let who = forecast["gpu"].as_str().unwrap_or("This machine");
+    let of = memory.map(|memory| html![" " (who) " has " (bytes(memory)) "."]);
     let begin = match fits {
         true => html![
             "<form method=\"post\" action=\"/runs/start\" class=\"row\">\n" (csrf(session)) "<input type=\"hidden\" name=\"draft\" value=\"" (draft) "\">\n"

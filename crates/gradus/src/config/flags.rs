@@ -135,7 +135,8 @@ fn section(key: &str) -> &'static str {
         "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes"
         | "shard_moments" | "recompute" => "Length and batches",
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
-        | "adam_epsilon" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm" | "dropout" => "Optimiser",
+        | "adam_epsilon" | "moments" | "offload_moments" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm"
+        | "dropout" => "Optimiser",
         "max_length"
         | "max_prompt_length"
         | "prompt_truncation"

@@ -237,6 +237,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         (
             "train.seed"
             | "train.optimizer"
+            | "train.moments"
             | "train.priority_scale"
             | "train.batch_size"
             | "train.shuffle"
@@ -284,6 +285,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.micro_batch_size"
             | "train.micro_batch_tokens"
             | "train.shard_moments"
+            | "train.offload_moments"
             | "train.try_longest"
             | "train.memory_check"
             | "train.recompute"

@@ -11,7 +11,7 @@ use crate::method::{Found, Problems};
 use crate::metric::MetricConfig;
 use crate::model::WeightFormat;
 use crate::plugin;
-use crate::settings::{EvaluationConfig, TrainConfig};
+use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
@@ -158,6 +158,12 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.above_zero("train.adam_epsilon", train.adam_epsilon);
     problems.zero_to_below("train.rmsprop_alpha", train.rmsprop_alpha, 1.0);
     problems.above_zero("train.rmsprop_epsilon", train.rmsprop_epsilon);
+    let holds = train.moments == MomentFormat::F32 || train.optimizer == OptimizerName::AdamW;
+    problems.unless(holds, &["train.moments", "train.optimizer"], || {
+        let message =
+            "`train.moments` is `int8`, but the optimizer is `rmsprop`: only `adamw` holds its moments in eight bits";
+        (message.into(), Some("leave `train.moments` out, or set `train.optimizer: adamw`".into()))
+    });
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
     problems.unless(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";
@@ -191,8 +197,8 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     let formats = [
         ("train.compute", Some(train.compute.name())),
         ("train.sampling_weights", train.sampling_weights.map(WeightFormat::name)),
-        ("train.frozen_weights", train.frozen_weights.map(WeightFormat::name)),
     ];
+    // Weights that are not trained stay in their format anywhere; a GPU expands one for each product.
     for (key, format) in formats {
         let format = format.unwrap_or("f32");
         let computes = !is_here || train.device == "cpu" || format == "f32";

@@ -532,6 +532,7 @@ fn a_device_without_kernels_computes_in_f32() {
         found.into_iter().map(|found| found.diagnostic.message).collect::<Vec<_>>()
     };
     assert!(problems("{device: gpu, compute: f32, frozen_weights: f32}").is_empty());
+    assert!(problems("{device: gpu, frozen_weights: nf4}").is_empty(), "each is expanded for its products");
     assert!(problems("{device: cpu, compute: bf16, frozen_weights: nf4}").is_empty());
     assert_eq!(
         problems("{device: 'gpu:0', compute: bf16, sampling_weights: int8}"),

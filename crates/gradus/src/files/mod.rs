@@ -125,6 +125,69 @@ impl View for &NamedTensor<'_> {
     }
 }
 
+/// One tensor of codes of a byte each, with its name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedCodes<'a> {
+    /// The key in the file.
+    pub name: Cow<'a, str>,
+    /// The sizes of its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The codes in row-major order.
+    pub codes: Cow<'a, [u8]>,
+}
+
+/// A tensor of a file of state: numbers or codes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StateTensor<'a> {
+    /// In f32.
+    Numbers(NamedTensor<'a>),
+    /// A byte each.
+    Codes(NamedCodes<'a>),
+}
+
+impl StateTensor<'_> {
+    /// The key in the file.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Numbers(tensor) => &tensor.name,
+            Self::Codes(tensor) => &tensor.name,
+        }
+    }
+}
+
+impl<'a> From<NamedTensor<'a>> for StateTensor<'a> {
+    fn from(tensor: NamedTensor<'a>) -> Self {
+        Self::Numbers(tensor)
+    }
+}
+
+impl View for &StateTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            StateTensor::Numbers(tensor) => tensor.dtype(),
+            StateTensor::Codes(_) => Dtype::U8,
+        }
+    }
+    fn shape(&self) -> &[usize] {
+        match self {
+            StateTensor::Numbers(tensor) => &tensor.shape,
+            StateTensor::Codes(tensor) => &tensor.shape,
+        }
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self {
+            StateTensor::Numbers(tensor) => Cow::Owned(tensor.data().into_owned()),
+            StateTensor::Codes(tensor) => Cow::Borrowed(&tensor.codes),
+        }
+    }
+    fn data_len(&self) -> usize {
+        match self {
+            StateTensor::Numbers(tensor) => tensor.data_len(),
+            StateTensor::Codes(tensor) => tensor.codes.len(),
+        }
+    }
+}
+
 /// Writes safetensors to `path`, with the permissions that a new file gets here: the library writes through a temporary
 /// file that only its owner may read.
 ///

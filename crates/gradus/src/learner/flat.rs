@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::host::read;
-    use crate::learner::optimizer::{AdamWConfig, Optimizer};
+    use crate::learner::optimizer::{AdamWConfig, MomentFormat, Optimizer};
 
     #[derive(Module, Debug)]
     struct Curve {
@@ -156,7 +156,15 @@ mod tests {
             frozen: Param::from_tensor(Tensor::from_floats([7.0], &device)).set_require_grad(false),
             bias: Param::from_tensor(Tensor::from_floats([0.5], &device)),
         };
-        Learner::new(module, Optimizer::new(AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 }))
+        Learner::new(
+            module,
+            Optimizer::new(AdamWConfig {
+                betas: [0.9, 0.999],
+                epsilon: 1e-8,
+                weight_decay: 0.0,
+                moments: MomentFormat::F32,
+            }),
+        )
     }
 
     /// `(w₀₀ + 2·w₀₁ − 1)² + frozen`: at (1, −2) the inner value is −4, so the gradient is −8 and −16 there.

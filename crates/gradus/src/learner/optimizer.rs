@@ -1,10 +1,11 @@
 //! AdamW or RMSprop with global-norm clipping, over gradients summed from micro-batches.
 //!
 //! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
-//! the moments. Gradients and moments are f32 tensors on the device of their parameter and walked in one fixed order, so a
-//! step gives the same bits every time.
+//! the moments. Gradients are f32 tensors on the device of their parameter. Moments lie there too, or on the host, in f32 or in eight
+//! bits. All are walked in one fixed order, so a step gives the same bits every time.
 
 use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,11 @@ use super::across::{extend, numbers};
 use super::gradient_sum::GradientSum;
 use crate::model::NamePath;
 use crate::ranks::Ranks;
-use gradus_kernels::{AdamWStep, adamw, flat_gradient, host_values};
+use gradus_kernels::{
+    AdamWStep, AdamWUpdate, Codes, HostValues, Int8Moments, adamw, adamw_each, flat_gradient, host_values,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +31,27 @@ pub struct AdamWConfig {
     pub epsilon: f64,
     /// Decoupled weight decay; biases and norms are never decayed, nor is T5's table of biases by distance.
     pub weight_decay: f64,
+    /// How both moments are held.
+    pub moments: MomentFormat,
+}
+
+/// How the moments of AdamW are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MomentFormat {
+    /// Four bytes a number.
+    #[default]
+    F32,
+    /// A byte a number, and four for each block of 256 (Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>); parameters of fewer
+    /// than 4096 numbers stay in f32.
+    Int8,
+}
+
+impl MomentFormat {
+    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    fn is_int8(self, n: usize) -> bool {
+        self == Self::Int8 && n >= Int8Moments::LEAST
+    }
 }
 
 /// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centred.
@@ -58,6 +84,27 @@ impl OptimizerConfig {
             Self::RmsProp(_) => 1,
         }
     }
+
+    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    fn is_int8(&self, n: usize) -> bool {
+        matches!(self, Self::AdamW(config) if config.moments.is_int8(n))
+    }
+
+    /// Whether it remembers the same of each parameter as `other`, in the same format.
+    pub fn remembers_as(&self, other: &Self) -> bool {
+        let held = |config: &Self| (config.moments(), config.is_int8(usize::MAX));
+        held(self) == held(other)
+    }
+}
+
+impl Display for OptimizerConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AdamW(AdamWConfig { moments: MomentFormat::F32, .. }) => "AdamW with moments in f32",
+            Self::AdamW(AdamWConfig { moments: MomentFormat::Int8, .. }) => "AdamW with moments in int8",
+            Self::RmsProp(_) => "RMSprop",
+        })
+    }
 }
 
 impl From<AdamWConfig> for OptimizerConfig {
@@ -82,18 +129,78 @@ pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> 
 
 /// What is remembered of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
-pub struct Moments {
-    /// Decaying mean of the gradient; RMSprop has none.
-    pub first: Option<Tensor<1>>,
-    /// Decaying mean of its square.
-    pub second: Tensor<1>,
+#[allow(clippy::large_enum_variant, reason = "there is one for each parameter, and few are of the small kind alone")]
+pub enum Moments {
+    /// In f32.
+    F32 {
+        /// Decaying mean of the gradient; RMSprop has none.
+        first: Option<Tensor<1>>,
+        /// Decaying mean of its square.
+        second: Tensor<1>,
+    },
+    /// Both of AdamW in eight bits.
+    Int8(Int8Moments),
+}
+
+/// What is remembered of one parameter, on the host.
+#[derive(Debug, Clone)]
+pub enum HostMoments {
+    /// In f32, as [`Moments::F32`].
+    F32 {
+        /// Decaying mean of the gradient.
+        first: Option<HostValues>,
+        /// Decaying mean of its square.
+        second: HostValues,
+    },
+    /// Both of AdamW in eight bits.
+    Int8([Codes; 2]),
 }
 
 impl Moments {
-    /// Before the first step of `n` numbers.
-    fn zeros(config: OptimizerConfig, n: usize, device: &Device) -> Self {
+    /// Before the first step, of `n` numbers of a parameter that has `whole` in all.
+    fn zeros(config: OptimizerConfig, whole: usize, n: usize, device: &Device) -> Self {
+        if config.is_int8(whole) {
+            return Self::Int8(Int8Moments::zeros(n, device));
+        }
         let zeros = || Tensor::zeros([n], device);
-        Self { first: (config.moments() == 2).then(zeros), second: zeros() }
+        Self::F32 { first: (config.moments() == 2).then(zeros), second: zeros() }
+    }
+
+    /// How many numbers each has, if both have as many.
+    fn numbers(&self) -> Option<usize> {
+        match self {
+            Self::F32 { first, second } => {
+                let [n] = second.dims();
+                first.as_ref().is_none_or(|first| first.dims() == [n]).then_some(n)
+            }
+            Self::Int8(moments) => Some(moments.numbers()),
+        }
+    }
+
+    fn is_int8(&self) -> bool {
+        matches!(self, Self::Int8(_))
+    }
+
+    /// The moments of the numbers in `range`, which begins and ends with a block of codes or with the parameter.
+    fn part(self, range: Range<usize>, device: &Device) -> Self {
+        let cut = |whole: Tensor<1>| flat_gradient(whole.slice([range.clone()]));
+        match self {
+            Self::F32 { first, second } => Self::F32 { first: first.map(cut), second: cut(second) },
+            Self::Int8(moments) => {
+                let parts = moments.to_host().map(|moment| moment.part(range.clone()));
+                Self::Int8(Int8Moments::new(parts, device).expect("both are cut alike"))
+            }
+        }
+    }
+
+    /// Read from the device.
+    pub fn to_host(&self) -> HostMoments {
+        match self {
+            Self::F32 { first, second } => {
+                HostMoments::F32 { first: first.clone().map(host_values), second: host_values(second.clone()) }
+            }
+            Self::Int8(moments) => HostMoments::Int8(moments.to_host()),
+        }
     }
 }
 
@@ -105,6 +212,8 @@ pub struct Optimizer {
     moments: BTreeMap<String, Moments>,
     /// What this rank keeps of the moments; all, where nothing is said.
     shares: Option<Arc<Shares>>,
+    /// Where moments are held and parameters moved; where the parameters are, if nothing is said.
+    home: Option<Device>,
 }
 
 /// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
@@ -133,10 +242,13 @@ impl Shares {
         Self { ranks, places, len, device }
     }
 
-    /// The numbers of the parameter `name` that `rank` keeps.
+    /// The numbers of the parameter `name` that `rank` keeps: whole blocks of codes.
     fn of(&self, rank: usize, name: &str) -> Range<usize> {
         let place = &self.places[name];
-        let at = |rank: usize| (self.len * rank / self.ranks.size()).clamp(place.start, place.end) - place.start;
+        let at = |rank: usize| {
+            let at = (self.len * rank / self.ranks.size()).clamp(place.start, place.end);
+            if at == place.end { place.len() } else { (at - place.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
+        };
         at(rank)..at(rank + 1)
     }
 
@@ -145,30 +257,57 @@ impl Shares {
         self.of(self.ranks.rank(), name)
     }
 
-    /// Joins what every rank has of some parameters, `own` being the values of this one.
-    fn gather(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
-        let names: Vec<&String> = own.keys().collect();
-        let mut bytes = Vec::new();
-        own.values().for_each(|values| extend(&mut bytes, values));
-        let all = self.ranks.all_bytes("shares of parameters", Arc::new(bytes));
+    /// Joins what every rank has of the parameters `names`, `own` being the bytes of this one: `join` gets the parts of all ranks, in
+    /// order. `bytes` says how many so many numbers take.
+    fn gather<'n, T>(
+        &self,
+        names: impl Iterator<Item = &'n String>,
+        own: Vec<u8>,
+        bytes: impl Fn(usize) -> usize,
+        join: impl Fn(&str, &[&[u8]]) -> T,
+    ) -> Vec<(String, T)> {
+        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own));
         let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let mut of_name = |name: &String| {
-            let mut values = Vec::with_capacity(self.places[name].len());
+            let mut parts = Vec::with_capacity(rests.len());
             for (rank, rest) in rests.iter_mut().enumerate() {
-                let (part, others) = rest.split_at(4 * self.of(rank, name).len());
-                values.extend(numbers(part));
+                let (part, others) = rest.split_at(bytes(self.of(rank, name).len()));
+                parts.push(part);
                 *rest = others;
             }
-            (name.clone(), values)
+            (name.clone(), join(name, &parts))
         };
-        names.into_iter().map(&mut of_name).collect()
+        names.map(&mut of_name).collect()
+    }
+
+    /// [`gather`](Self::gather) of numbers in f32.
+    fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
+        let mut bytes = Vec::new();
+        own.values().for_each(|values| extend(&mut bytes, values));
+        let join = |name: &str, parts: &[&[u8]]| {
+            let mut values = Vec::with_capacity(self.places[name].len());
+            parts.iter().for_each(|part| values.extend(numbers(part)));
+            values
+        };
+        self.gather(own.keys(), bytes, |n| 4 * n, join).into_iter().collect()
+    }
+
+    /// The codes of a whole parameter from those of each rank, which their sizes follow.
+    fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
+        let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
+        for (rank, part) in parts.iter().enumerate() {
+            let (codes, sizes) = part.split_at(self.of(rank, name).len());
+            whole.codes.extend_from_slice(codes);
+            whole.sizes.extend(numbers(sizes));
+        }
+        whole
     }
 }
 
 impl Optimizer {
     /// An optimiser that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
-        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None }
+        Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, home: None }
     }
 
     /// Steps taken so far.
@@ -176,14 +315,26 @@ impl Optimizer {
         self.steps
     }
 
+    /// Its constants.
+    pub fn config(&self) -> OptimizerConfig {
+        self.config
+    }
+
     /// What is remembered by parameter name, in order of names.
     pub fn moments(&self) -> &BTreeMap<String, Moments> {
         &self.moments
     }
 
-    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters.
+    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters, or [where](Self::held_on) it holds them.
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
-        Self { config, steps, moments, shares: None }
+        Self { config, steps, moments, shares: None, home: None }
+    }
+
+    /// Holds the moments on `home` from now on, and moves parameters there: they and their gradients are copied there for a step, and the
+    /// parameters back. The memory of a GPU then holds no moments.
+    #[must_use]
+    pub fn held_on(self, home: Option<Device>) -> Self {
+        Self { home, ..self }
     }
 
     /// Keeps only this rank's share of the moments from now on.
@@ -192,42 +343,65 @@ impl Optimizer {
         if ranks.is_alone() {
             return self;
         }
-        let shares = Shares::new(ranks, module);
-        let part = |(name, Moments { first, second }): (String, Moments)| {
+        let (shares, moments) = (Shares::new(ranks, module), std::mem::take(&mut self.moments));
+        let part = |(name, moments): (String, Moments)| {
             let own = shares.own(&name);
-            let cut = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
-            (!own.is_empty()).then(|| (name, Moments { first: first.map(cut), second: cut(second) }))
+            let device = self.home.as_ref().or(shares.device.as_ref()).filter(|_| !own.is_empty())?;
+            Some((name, moments.part(own, device)))
         };
-        self.moments = std::mem::take(&mut self.moments).into_iter().filter_map(part).collect();
+        self.moments = moments.into_iter().filter_map(part).collect();
         Self { shares: Some(Arc::new(shares)), ..self }
     }
 
-    /// What is remembered, by parameter name: whole, on the first rank. Where it is sharded, all ranks must ask, and the others get
-    /// nothing.
-    pub fn whole_moments(&self) -> BTreeMap<String, Moments> {
-        let Some(shares) = &self.shares else { return self.moments.clone() };
-        let values = |of: &dyn Fn(&Moments) -> Option<Tensor<1>>| -> BTreeMap<String, Vec<f32>> {
-            let own = |name: &String| {
-                let part = self.moments.get(name).and_then(of).map_or_else(Vec::new, |part| host_values(part).to_vec());
-                (name.clone(), part)
-            };
-            shares.gather(&shares.places.keys().map(own).collect())
+    /// What is remembered, by parameter name, on the host: whole, on the first rank. Where it is sharded, all ranks must ask, and the
+    /// others get nothing.
+    pub fn whole_moments(&self) -> BTreeMap<String, HostMoments> {
+        let Some(shares) = &self.shares else {
+            return self.moments.iter().map(|(name, moments)| (name.clone(), moments.to_host())).collect();
+        };
+        let own: BTreeMap<&String, HostMoments> =
+            self.moments.iter().map(|(name, moments)| (name, moments.to_host())).collect();
+        let names = |is_int8: bool| {
+            let is_wanted = move |name: &&String| self.config.is_int8(shares.places[*name].len()) == is_int8;
+            shares.places.keys().filter(is_wanted)
+        };
+        let values = |of: &dyn Fn(&HostMoments) -> Option<&HostValues>| {
+            let own =
+                |name: &String| (name.clone(), own.get(name).and_then(of).map_or_else(Vec::new, |part| part.to_vec()));
+            shares.gather_numbers(&names(false).map(own).collect())
         };
         let mut firsts = match self.config.moments() {
-            2 => values(&|moments| moments.first.clone()),
+            2 => values(&|moments| match moments {
+                HostMoments::F32 { first, .. } => first.as_ref(),
+                HostMoments::Int8(_) => None,
+            }),
             _ => BTreeMap::new(),
         };
-        let seconds = values(&|moments| Some(moments.second.clone()));
-        let Some(device) = shares.device.as_ref().filter(|_| shares.ranks.is_first()) else { return BTreeMap::new() };
-        let tensor = |values: Vec<f32>| {
-            let n = values.len();
-            Tensor::from_data(TensorData::new(values, [n]), device)
-        };
-        let join = |(name, second): (String, Vec<f32>)| {
-            let first = firsts.remove(&name).map(tensor);
-            (name, Moments { first, second: tensor(second) })
-        };
-        seconds.into_iter().map(join).collect()
+        let seconds = values(&|moments| match moments {
+            HostMoments::F32 { second, .. } => Some(second),
+            HostMoments::Int8(_) => None,
+        });
+        let [first_codes, second_codes] = [0, 1].map(|which| {
+            let mut bytes = Vec::new();
+            for name in names(true) {
+                if let Some(HostMoments::Int8(moments)) = own.get(name) {
+                    bytes.extend_from_slice(&moments[which].codes);
+                    extend(&mut bytes, &moments[which].sizes);
+                }
+            }
+            let size = |n: usize| n + 4 * n.div_ceil(Int8Moments::BLOCK);
+            shares.gather(names(true), bytes, size, |name, parts| shares.joined(name, parts))
+        });
+        if !shares.ranks.is_first() {
+            return BTreeMap::new();
+        }
+        let in_f32 = seconds.into_iter().map(|(name, second)| {
+            let first = firsts.remove(&name).map(HostValues::from);
+            (name, HostMoments::F32 { first, second: second.into() })
+        });
+        let pairs = first_codes.into_iter().zip(second_codes);
+        let in_int8 = pairs.map(|((name, first), (_, second))| (name, HostMoments::Int8([first, second])));
+        in_f32.chain(in_int8).collect()
     }
 
     /// Steps with other constants from now on.
@@ -235,7 +409,7 @@ impl Optimizer {
     /// # Panics
     /// When an optimizer of `config` remembers something else of each parameter.
     pub fn reconfigure(&mut self, config: OptimizerConfig) {
-        assert_eq!(config.moments(), self.config.moments(), "the same kind of optimizer");
+        assert!(config.remembers_as(&self.config), "an optimizer of {} becomes one of {config}", self.config);
         self.config = config;
     }
 
@@ -244,11 +418,11 @@ impl Optimizer {
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        let (config, moments, shares) = (self.config, &mut self.moments, self.shares.clone());
+        let (config, moments, shares, home) = (self.config, &mut self.moments, self.shares.clone(), self.home.clone());
         let each = |name: String, n, device: Device| {
-            let n = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
-            if n > 0 {
-                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, &device));
+            let own = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
+            if own > 0 {
+                moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, home.as_ref().unwrap_or(&device)));
             }
         };
         module.visit(&mut Trained { path: NamePath::default(), each });
@@ -258,23 +432,23 @@ impl Optimizer {
     /// `module`, each of its size.
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
         let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
-        let size = |moments: &Moments| moments.second.dims()[0];
-        let sizes = |moments: &Moments| {
-            let first = moments.first.as_ref().map_or(size(moments), |first| first.dims()[0]);
-            (first == size(moments)).then_some(first)
-        };
         for (name, moments) in &self.moments {
-            match (trained.get(name).copied(), sizes(moments)) {
-                (None, _) => {
-                    return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
-                }
-                (Some(wanted), Some(found)) if wanted == found => {}
-                (Some(wanted), _) => {
-                    let found = size(moments);
-                    return Some(format!(
-                        "the moments of `{name}` are {found} numbers, but the parameter has {wanted}"
-                    ));
-                }
+            let Some(&wanted) = trained.get(name) else {
+                return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
+            };
+            let Some(found) = moments.numbers() else {
+                return Some(format!("the two moments of `{name}` are not of one size"));
+            };
+            if found != wanted {
+                return Some(format!("the moments of `{name}` are {found} numbers, but the parameter has {wanted}"));
+            }
+            let format = |is_int8| if is_int8 { "int8" } else { "f32" };
+            let (found, wanted) = (moments.is_int8(), self.config.is_int8(wanted));
+            if found != wanted {
+                let (found, wanted) = (format(found), format(wanted));
+                return Some(format!(
+                    "the moments of `{name}` are held in {found}, but this run holds them in {wanted}"
+                ));
             }
         }
         let missing = trained.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
@@ -284,57 +458,110 @@ impl Optimizer {
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
+        let scale = gradients.scale();
         let Some(shares) = self.shares.clone() else {
-            return module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients });
+            // All leave the module, so that each is moved where it lies, and come back.
+            let mut taker = Taker { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
+            let module = module.map(&mut taker);
+            let values = self.update(learning_rate, scale, taker.taken).into_iter().collect();
+            return module.map(&mut Filler { path: NamePath::default(), values, shapes: taker.shapes });
         };
         // Every rank moves its share, and gets the others'.
         let (path, moved) = (NamePath::default(), BTreeMap::new());
         let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
         module.visit(&mut sharer);
-        let values = shares.gather(&sharer.moved);
-        module.map(&mut Filler { path: NamePath::default(), values })
+        let values = shares.gather_numbers(&sharer.moved);
+        let Some(device) = &shares.device else { return module };
+        let tensor = |(name, values): (String, Vec<f32>)| {
+            let n = values.len();
+            (name, Tensor::from_data(TensorData::new(values, [n]), device))
+        };
+        let values = values.into_iter().map(tensor).collect();
+        module.map(&mut Filler { path: NamePath::default(), values, shapes: BTreeMap::new() })
     }
 
-    /// Moves one parameter, given flat and without autodiff.
-    fn update(
-        &mut self,
-        name: &str,
-        values: Tensor<1>,
-        gradient: Tensor<1>,
-        (learning_rate, scale): (f64, f32),
-        decayed: bool,
-    ) -> Tensor<1> {
-        let [n] = values.dims();
-        assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
-        let moments = self.moments.remove(name).unwrap_or_else(|| Moments::zeros(self.config, n, &values.device()));
-        assert_eq!(moments.second.dims(), [n], "moments of `{name}`");
-        let (values, moments) = match (self.config, moments) {
-            (OptimizerConfig::AdamW(config), Moments { first: Some(first), second }) => {
-                assert_eq!(first.dims(), [n], "moments of `{name}`");
-                let step = AdamWStep {
-                    learning_rate,
-                    betas: (config.betas[0], config.betas[1]),
-                    epsilon: config.epsilon,
-                    weight_decay: if decayed { config.weight_decay } else { 0.0 },
-                    step: self.steps,
-                    gradient_scale: f64::from(scale),
-                };
-                // On a CPU no buffer is copied on the way in or out.
-                let (values, first, second) = adamw(values, gradient, first, second, step);
-                (values, Moments { first: Some(first), second })
-            }
-            (OptimizerConfig::RmsProp(config), Moments { second, .. }) => {
-                let decay = if decayed { config.weight_decay } else { 0.0 };
-                let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
-                (values, Moments { first: None, second })
-            }
-            (OptimizerConfig::AdamW(_), Moments { first: None, .. }) => {
-                unreachable!("AdamW makes and restores both moments of `{name}`")
-            }
+    /// Moves parameters, given flat and without autodiff.
+    fn update(&mut self, learning_rate: f64, scale: f32, taken: Vec<Taken>) -> Vec<(String, Tensor<1>)> {
+        let (config, steps) = (self.config, self.steps);
+        let adamw_step = |config: AdamWConfig, decays: bool| AdamWStep {
+            learning_rate,
+            betas: (config.betas[0], config.betas[1]),
+            epsilon: config.epsilon,
+            weight_decay: if decays { config.weight_decay } else { 0.0 },
+            step: steps,
+            gradient_scale: f64::from(scale),
         };
-        self.moments.insert(name.to_owned(), moments);
-        values
+        // What a GPU moves in a few launches. Elsewhere one is moved after the other, so that the host holds one at a time.
+        let (mut names, mut together, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        for Taken { name, values, gradient, decays } in taken {
+            let [n] = values.dims();
+            assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
+            let whole = self.shares.as_ref().map_or(n, |shares| shares.places[&name].len());
+            let (values, gradient, back) = match &self.home {
+                Some(home) if *home != values.device() => {
+                    let back = values.device();
+                    (copied(values, home), copied(gradient, home), Some(back))
+                }
+                _ => (values, gradient, None),
+            };
+            let moments = self.moments.remove(&name);
+            let moments = moments.unwrap_or_else(|| Moments::zeros(config, whole, n, &values.device()));
+            assert_eq!(moments.numbers(), Some(n), "moments of `{name}`");
+            let (values, moments) = match (config, moments) {
+                (OptimizerConfig::AdamW(config), Moments::F32 { first: Some(first), second }) => {
+                    let step = adamw_step(config, decays);
+                    if back.is_none() {
+                        let (first_moment, second_moment) = (first, second);
+                        together.push(AdamWUpdate { parameter: values, gradient, first_moment, second_moment, step });
+                        names.push(name);
+                        continue;
+                    }
+                    let (values, first, second) = adamw(values, gradient, first, second, step);
+                    (values, Moments::F32 { first: Some(first), second })
+                }
+                (OptimizerConfig::AdamW(config), Moments::Int8(mut moments)) => {
+                    (moments.step(values, gradient, adamw_step(config, decays)), Moments::Int8(moments))
+                }
+                (OptimizerConfig::RmsProp(config), Moments::F32 { second, .. }) => {
+                    let decay = if decays { config.weight_decay } else { 0.0 };
+                    let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
+                    (values, Moments::F32 { first: None, second })
+                }
+                (OptimizerConfig::AdamW(_), Moments::F32 { first: None, .. })
+                | (OptimizerConfig::RmsProp(_), Moments::Int8(_)) => {
+                    unreachable!("what is made and restored of `{name}` is of the optimizer's kind")
+                }
+            };
+            self.moments.insert(name.clone(), moments);
+            moved.push((name, home_again(values, back)));
+        }
+        for (name, [values, first, second]) in names.into_iter().zip(adamw_each(together)) {
+            self.moments.insert(name.clone(), Moments::F32 { first: Some(first), second });
+            moved.push((name, values));
+        }
+        moved
     }
+}
+
+/// A copy on another device.
+fn copied(tensor: Tensor<1>, device: &Device) -> Tensor<1> {
+    Tensor::from_data(tensor.into_data(), device)
+}
+
+/// The tensor on the device that it came from, if that was another.
+fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
+    match from {
+        Some(from) => copied(tensor, &from),
+        None => tensor,
+    }
+}
+
+/// A parameter on its way through a step, flat and without autodiff.
+struct Taken {
+    name: String,
+    values: Tensor<1>,
+    gradient: Tensor<1>,
+    decays: bool,
 }
 
 /// Whether a parameter of so many dimensions decays: no biases and norms, nor T5's table of biases by distance.
@@ -378,14 +605,15 @@ impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
     }
 }
 
-struct Stepper<'a> {
+/// Takes every parameter that has a gradient out of its module, and leaves an empty tensor.
+struct Taker {
     path: NamePath,
-    learning_rate: f64,
-    optimizer: &'a mut Optimizer,
     gradients: GradientSum,
+    taken: Vec<Taken>,
+    shapes: BTreeMap<String, Vec<usize>>,
 }
 
-impl ModuleMapper for Stepper<'_> {
+impl ModuleMapper for Taker {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -399,12 +627,12 @@ impl ModuleMapper for Stepper<'_> {
         let Some(gradient) = self.gradients.take(&name) else { return param };
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
-            let flat = value.inner().reshape(gradient.dims());
-            let stepped = self
-                .optimizer
-                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale()), is_decayed(D, &name))
-                .reshape(shape);
-            if tracked { stepped.autodiff().require_grad() } else { stepped }
+            let values = value.inner().reshape(gradient.dims());
+            let empty = Tensor::empty([0; D], &values.device());
+            self.shapes.insert(name.clone(), shape.to_vec());
+            let decays = is_decayed(D, &name);
+            self.taken.push(Taken { name, values, gradient, decays });
+            if tracked { empty.autodiff().require_grad() } else { empty }
         })
     }
 }
@@ -439,16 +667,19 @@ impl ModuleVisitor for Sharer<'_> {
         // Copies: the kernels write where the values lie.
         let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
         let values = part(param.val().inner().reshape(gradient.dims()));
-        let rates = (self.learning_rate, self.gradients.scale());
-        let moved = self.optimizer.update(&name, values, part(gradient.clone()), rates, is_decayed(D, &name));
-        self.moved.insert(name, host_values(moved).to_vec());
+        let decays = is_decayed(D, &name);
+        let taken = Taken { name, values, gradient: part(gradient.clone()), decays };
+        let moved = self.optimizer.update(self.learning_rate, self.gradients.scale(), vec![taken]);
+        self.moved.extend(moved.into_iter().map(|(name, values)| (name, host_values(values).to_vec())));
     }
 }
 
-/// Puts values in the place of parameters.
+/// Puts values, flat, in the place of parameters.
 struct Filler {
     path: NamePath,
-    values: BTreeMap<String, Vec<f32>>,
+    values: BTreeMap<String, Tensor<1>>,
+    /// Of parameters that were taken out.
+    shapes: BTreeMap<String, Vec<usize>>,
 }
 
 impl ModuleMapper for Filler {
@@ -461,10 +692,12 @@ impl ModuleMapper for Filler {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(values) = self.values.remove(&self.path.name()) else { return param };
+        let name = self.path.name();
+        let Some(values) = self.values.remove(&name) else { return param };
         param.map(|value| {
-            let (shape, tracked) = (value.dims(), value.is_autodiff());
-            let filled = Tensor::from_data(TensorData::new(values, shape), &value.device().inner());
+            let shape = self.shapes.get(&name).and_then(|shape| shape.as_slice().try_into().ok());
+            let (shape, tracked) = (shape.unwrap_or_else(|| value.dims()), value.is_autodiff());
+            let filled = values.reshape(shape);
             if tracked { filled.autodiff().require_grad() } else { filled }
         })
     }
@@ -518,7 +751,8 @@ mod tests {
         assert!(!is_decayed(1, "trunk.h.0.attn.c_attn.bias") && is_decayed(2, "trunk.shared.weight"));
     }
 
-    const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
+    const CONFIG: AdamWConfig =
+        AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1, moments: MomentFormat::F32 };
 
     #[test]
     fn two_steps_by_hand() {

@@ -174,7 +174,7 @@ mod tests {
     use gradus_mpi::{Lost, Wait};
 
     use super::super::Learner;
-    use super::super::optimizer::{AdamWConfig, Optimizer};
+    use super::super::optimizer::{AdamWConfig, MomentFormat, Optimizer};
     use super::*;
     use crate::host::read;
     use crate::ranks::{Link, threads};
@@ -202,7 +202,8 @@ mod tests {
     }
 
     fn learner() -> Learner<Net> {
-        Learner::new(net(), Optimizer::new(AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 }))
+        let (betas, moments) = ([0.9, 0.999], MomentFormat::F32);
+        Learner::new(net(), Optimizer::new(AdamWConfig { betas, epsilon: 1e-8, weight_decay: 0.0, moments }))
     }
 
     fn loss(net: &Net, row: usize) -> Tensor<1> {

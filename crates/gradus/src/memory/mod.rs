@@ -15,7 +15,7 @@ use crate::generate::{PREFILL_TOKENS, ROWS_AT_ONCE};
 use crate::model::WeightFormat;
 use crate::ranks::REDUCED_AT_ONCE;
 use crate::rng::Purpose;
-use terms::{Head, Model, Pass};
+use terms::{Head, Model, Moments, NUMBER, Pass, Place};
 
 /// What a run computes, by the sizes that memory follows from.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,12 +40,14 @@ pub struct Workload {
     pub passes: MicroBatch,
     /// Whether the longest pass is tried before the first step.
     pub tries_longest: bool,
-    /// Numbers that the optimiser remembers of each trained one.
-    pub moments: u64,
+    /// What the optimiser remembers of each trained number.
+    pub moments: Moments,
     /// The ranks that share the lanes of `passes`. What is forecast is the memory of one of them.
     pub ranks: usize,
     /// Whether each rank keeps only its share of the moments.
     pub shards_moments: bool,
+    /// Whether a GPU leaves the moments to the machine's own memory.
+    pub offloads_moments: bool,
     /// Whether a copy of the policy is held that follows it, and reads what is sampled.
     pub has_lagged: bool,
     /// Where something else than the optimiser moves the policy, before the critic learns: vectors as long as what it trains
@@ -57,6 +59,8 @@ pub struct Workload {
     pub sampling_weights: WeightFormat,
     /// Bytes of the rows in memory, as text and as ids, and of the tokenizer.
     pub host_bytes: u64,
+    /// The GPU that computes; `None`: the processor.
+    pub gpu: Option<String>,
 }
 
 /// A row, a pair, or a prompt with a completion.
@@ -161,8 +165,12 @@ impl Phase {
 /// What a run will hold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Forecast {
-    /// The phases, in the order in which they first come.
+    /// The phases, in the order in which they first come: in the memory of the device that computes.
     pub phases: Vec<Phase>,
+    /// The GPU whose memory that is; `None`: the machine's own.
+    pub gpu: Option<String>,
+    /// Bytes of the machine's own memory, where a GPU computes.
+    pub host_bytes: Option<u64>,
     /// Tokens of the longest pass.
     pub longest_pass_tokens: usize,
     /// The largest total, in bytes.
@@ -184,6 +192,10 @@ const PROGRAM: u64 = 16 << 20;
 /// parameters 0.15 to 0.20, with 17 million 0.22 for SFT and 0.26 to 0.33, run by run, for GRPO.
 const KEPT: f64 = 0.19;
 
+/// Bytes that a GPU's driver takes for a program that computes on it, with its kernels. CUDA's own take about half a gigabyte on
+/// recent GPUs.
+const GPU_PROGRAM: u64 = 512 << 20;
+
 /// Bytes of the last moments of a run: plots are drawn.
 const PLOTS: u64 = 12 << 20;
 
@@ -191,6 +203,27 @@ const PLOTS: u64 = 12 << 20;
 const ROWS_WALKED: usize = 500_000;
 
 impl Workload {
+    /// The same on the GPU of this name, which has its own memory.
+    #[must_use]
+    pub fn on_gpu(self, name: String) -> Self {
+        let there = |model: Model| Model { place: Place::Gpu, ..model };
+        let reference = match self.reference {
+            Reference::None => Reference::None,
+            Reference::First(model) => Reference::First(model.map(there)),
+            Reference::Beside(model) => Reference::Beside(there(model)),
+        };
+        let all = |models: Vec<Model>| models.into_iter().map(there).collect();
+        Self {
+            policy: there(self.policy),
+            critic: self.critic.map(there),
+            reference,
+            rewards: all(self.rewards),
+            metrics: all(self.metrics),
+            gpu: Some(name),
+            ..self
+        }
+    }
+
     /// The peak of every phase.
     pub fn forecast(&self) -> Forecast {
         let mut phases = vec![self.load()];
@@ -223,7 +256,18 @@ impl Workload {
         }
         let peak_bytes = phases.iter().map(Phase::total).max().unwrap_or(0);
         let longest_pass_tokens = if self.tries_longest { longest.tokens } else { pass.tokens };
-        Forecast { phases, longest_pass_tokens, peak_bytes }
+        let host_bytes = self.gpu.as_ref().map(|_| self.on_host());
+        Forecast { phases, gpu: self.gpu.clone(), host_bytes, longest_pass_tokens, peak_bytes }
+    }
+
+    /// What is held in the machine's own memory where a GPU computes: the program, its rows, and a tensor on its way; quantised weights
+    /// stay there beside their copies.
+    fn on_host(&self) -> u64 {
+        let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
+        let on_the_way = PLOTS.max(2 * self.policy.largest_tensor());
+        // A tensor and its gradient are there while they are moved.
+        let moments = if self.offloads() { self.moments() } else { 0 };
+        moments + PROGRAM + self.host_bytes + on_the_way + models.map(|model| model.kept_on_host()).sum::<u64>()
     }
 
     /// The longest pass that `count` of the rows can hold, each as often as it comes in a step.
@@ -260,10 +304,14 @@ impl Workload {
         self.trained().map(|model| model.trained()).sum()
     }
 
-    /// What the optimiser moves.
+    /// The models that the optimiser moves.
+    fn stepped(&self) -> impl Iterator<Item = Model> {
+        self.trained().skip(usize::from(self.vectors.is_some()))
+    }
+
+    /// What of them it moves.
     fn stepped_weights(&self) -> u64 {
-        let policy = if self.vectors.is_some() { self.policy.trained() } else { 0 };
-        self.trained_weights() - policy
+        self.stepped().map(|model| model.trained()).sum()
     }
 
     /// The reference, where it stays.
@@ -279,17 +327,29 @@ impl Workload {
         if self.has_lagged { self.policy.trained() } else { 0 }
     }
 
+    /// The moments of this rank.
+    fn moments(&self) -> u64 {
+        let all: u64 = self.stepped().map(|model| model.moments(self.moments)).sum();
+        all / if self.shards_moments { self.ranks as u64 } else { 1 }
+    }
+
+    /// Whether moments are in another memory than weights.
+    fn offloads(&self) -> bool {
+        self.offloads_moments && self.gpu.is_some()
+    }
+
     /// What is there from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let asked = self.rewards.iter().chain(&self.metrics).copied();
         let frozen = self.beside().into_iter().chain(asked);
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
-        let program = PROGRAM + self.host_bytes;
+        let program = if self.gpu.is_some() { GPU_PROGRAM } else { PROGRAM + self.host_bytes };
+        let moments = if self.offloads() { 0 } else { self.moments() };
         Phase {
             name,
             weights: held.sum::<u64>() + self.lagged(),
             gradients: 0,
-            moments: self.moments * self.stepped_weights() / if self.shards_moments { self.ranks as u64 } else { 1 },
+            moments,
             activations: 0,
             working: 0,
             pages: 0,
@@ -310,7 +370,8 @@ impl Workload {
 
     /// Reading the weights, tensor by tensor.
     fn load(&self) -> Phase {
-        Phase { working: 2 * self.policy.largest_tensor(), ..self.before("load") }
+        let on_the_way = if self.gpu.is_some() { 1 } else { 2 };
+        Phase { working: on_the_way * self.policy.largest_tensor(), ..self.before("load") }
     }
 
     /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.
@@ -330,7 +391,16 @@ impl Workload {
             };
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
             let readers = 1 + u64::from(self.has_lagged);
-            readers * (self.policy.packed_to_sample(self.sampling_weights) + cache) + prefill.max(readers * logits)
+            // On a GPU a layer's keys and values are joined for each token: once more that layer's, and the scores of its heads.
+            let joined = match self.gpu {
+                Some(_) => {
+                    let scores = 2 * NUMBER * (rows * shape.heads * (prompt_tokens + new_tokens)) as u64;
+                    cache / shape.layers.max(1) as u64 + scores
+                }
+                None => 0,
+            };
+            let readers_hold = readers * (self.policy.packed_to_sample(self.sampling_weights) + cache);
+            readers_hold + prefill.max(readers * (logits + joined))
         };
         Phase { working: self.sampling.iter().map(working).max().unwrap_or(0), ..self.held("sampling") }
     }
@@ -469,6 +539,7 @@ impl Workload {
     /// Writing, tensor by tensor, and the plots at the end.
     fn checkpoint(&self) -> Phase {
         let largest = self.policy.largest_tensor().min(self.policy.trained());
-        Phase { working: PLOTS.max(2 * largest), ..self.held("checkpoint") }
+        let working = if self.gpu.is_some() { largest } else { PLOTS.max(2 * largest) };
+        Phase { working, ..self.held("checkpoint") }
     }
 }

@@ -1,6 +1,6 @@
 //! What to change about a run that does not fit.
 
-use super::terms::Model;
+use super::terms::{Model, Moments};
 use super::{Row, Sampling, Steps, Workload};
 use crate::batches::{MicroBatch, Order};
 
@@ -17,8 +17,19 @@ impl Workload {
         if let Some(tokens) = halves(now, longest).find(|&tokens| fits(&self.with_passes(tokens))) {
             return format!("`micro_batch_tokens: {tokens}` would fit");
         }
-        if fits(&self.recomputing()) {
+        // On a GPU nothing is computed again.
+        if self.gpu.is_none() && fits(&self.recomputing()) {
             return "`recompute: true` would fit".into();
+        }
+        if self.moments == Moments::Numbers(2) && fits(&self.recomputing().in_int8()) {
+            return match fits(&self.in_int8()) {
+                true => "`moments: int8` would fit".into(),
+                false => "`recompute: true` with `moments: int8` would fit".into(),
+            };
+        }
+        let offloading = |of: &Self| Self { offloads_moments: true, ..of.clone() };
+        if self.gpu.is_some() && fits(&offloading(self)) {
+            return "`offload_moments: true` would fit".into();
         }
         if let Some(tokens) = halves(longest, SHORTEST).find(|&tokens| fits(&self.cut(tokens))) {
             return format!("`max_length: {tokens}` with `micro_batch_tokens: {tokens}` would fit");
@@ -35,6 +46,10 @@ impl Workload {
     fn recomputing(&self) -> Self {
         let again = |model: Model| Model { recompute: true, ..model };
         Self { policy: again(self.policy), critic: self.critic.map(again), ..self.clone() }
+    }
+
+    fn in_int8(&self) -> Self {
+        Self { moments: Moments::Int8, ..self.clone() }
     }
 
     fn with_passes(&self, tokens: usize) -> Self {

@@ -4,10 +4,15 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held};
+use gradus_kernels::Int8Moments;
+
+use crate::model::{
+    BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held,
+    longest_side_of_chunk,
+};
 
 /// Bytes of one number.
-const NUMBER: u64 = 4;
+pub(super) const NUMBER: u64 = 4;
 
 /// Where rows of logits are whole, how many numbers there are at a time for each: logits, their mask, logprobs and
 /// probabilities; in a pass that is recorded; in one that is not; while the head's gradient is made. See
@@ -43,6 +48,19 @@ pub struct Model {
     pub adapter: Option<Adapter>,
     /// Whether nothing but its scalar head is trained.
     pub head_alone: bool,
+    /// Where it computes.
+    pub place: Place,
+}
+
+/// Where a model computes: that decides how weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Place {
+    /// On the processor: weights that are not trained are packed for its kernels.
+    #[default]
+    Processor,
+    /// On a GPU: weights are held in f32, and shared by whatever reads them; quantised ones stay as they are, and one is expanded for
+    /// each product. Nothing is computed again in the backward pass but the logits of a chunk and the values of activations.
+    Gpu,
 }
 
 /// A low-rank adapter by its size.
@@ -50,10 +68,21 @@ pub struct Model {
 pub struct Adapter {
     /// Its numbers, a trained head included.
     pub numbers: u64,
+    /// Those of tensors too small for moments in eight bits.
+    pub of_small: u64,
     /// Whether it has parts on the feed-forward layers, whose inputs are then kept.
     pub feed_forward: bool,
     /// Whether the base under it is held for another model already.
     pub shares_base: bool,
+}
+
+/// What an optimizer remembers of each trained number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moments {
+    /// So many numbers.
+    Numbers(u64),
+    /// Two in eight bits, where the tensor is not too small.
+    Int8,
 }
 
 /// What stands on a model's trunk.
@@ -99,6 +128,7 @@ impl Model {
             compared_logits,
             adapter: None,
             head_alone: false,
+            place: Place::Processor,
         }
     }
 
@@ -149,9 +179,29 @@ impl Model {
         }
     }
 
+    /// Bytes of the moments of what is trained: in eight bits two codes a number, and two sizes a block.
+    pub fn moments(&self, moments: Moments) -> u64 {
+        let numbers = self.trained() / NUMBER;
+        let of_small = match (self.head, self.adapter) {
+            (Head::Scalar(_), _) if self.head_alone => 0,
+            (_, Some(adapter)) => adapter.of_small,
+            (_, None) => self.shape.small_parameters() as u64,
+        };
+        match moments {
+            Moments::Numbers(each) => NUMBER * each * numbers,
+            Moments::Int8 => {
+                let (whole, block) = (numbers - of_small.min(numbers), Int8Moments::BLOCK as u64);
+                2 * (whole + NUMBER * whole.div_ceil(block)) + 2 * NUMBER * of_small
+            }
+        }
+    }
+
     /// The weights in training: all of them; or the adapter, and its base, packed but for tables, norms and head.
     pub fn held(&self) -> u64 {
         let Some(adapter) = self.adapter else { return self.weights() };
+        if self.place == Place::Gpu {
+            return self.trained() + if adapter.shares_base { 0 } else { self.as_they_are() };
+        }
         let own_head =
             if self.head == Head::Language && !self.shape.tied { self.shape.head_matrix() } else { 0 } as u64;
         let base = Self { head: Head::SCALAR, ..*self }.packed(self.weights) + self.unpacked() + NUMBER * own_head;
@@ -174,6 +224,7 @@ impl Model {
     pub fn frozen_weights(&self) -> u64 {
         match self.adapter {
             Some(_) => self.held(),
+            None if self.place == Place::Gpu => self.as_they_are(),
             None => self.packed(self.weights) + self.unpacked(),
         }
     }
@@ -181,9 +232,39 @@ impl Model {
     /// What is packed for sampling: all that enters products; or under an adapter, whose base is packed, the head.
     pub fn packed_to_sample(&self, weights: WeightFormat) -> u64 {
         match self.adapter {
+            _ if self.place == Place::Gpu => 0,
             Some(_) => NUMBER * self.shape.head_matrix() as u64,
             None => self.packed(weights),
         }
+    }
+
+    /// The weights of a model that is not trained on a GPU: those of its blocks in their format, the others in f32.
+    fn as_they_are(&self) -> u64 {
+        NUMBER * (self.parameters() - self.trunk()) + self.packed_trunk(self.weights)
+    }
+
+    /// Bytes on the host of weights in few bits that a GPU has copies of.
+    pub fn kept_on_host(&self) -> u64 {
+        if self.is_narrow() { self.packed_trunk(self.weights) } else { 0 }
+    }
+
+    /// Whether the weights of its blocks are in fewer bits than 32.
+    fn is_narrow(&self) -> bool {
+        self.shape.quantised.is_some() || self.weights != WeightFormat::F32
+    }
+
+    /// The weight of a layer in few bits while it is multiplied with, D I at most; others are not expanded on a GPU, and on the processor
+    /// a section of one at a time.
+    fn expanded(&self) -> u64 {
+        match self.place {
+            Place::Gpu if self.is_narrow() => NUMBER * (self.shape.width * self.shape.inner) as u64,
+            _ => 0,
+        }
+    }
+
+    /// Whether its blocks are computed again in the backward pass.
+    fn recomputes(&self) -> bool {
+        self.recompute && self.place == Place::Processor
     }
 
     /// The largest single tensor, 4 V D: reading it takes it twice (as bytes and as numbers), and so does writing.
@@ -211,7 +292,7 @@ impl Model {
             // What the GELU is of is kept.
             Head::Scalar(HeadLayers::TwoLayer) => 3 * n * d,
         };
-        let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
+        let block = if self.recomputes() { self.streams() * d } else { self.block_numbers() };
         let of_encoder = pass.sources as u64 * self.encoder_numbers();
         NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask() + of_encoder)
     }
@@ -233,8 +314,8 @@ impl Model {
             return 0;
         }
         let (d, _, k, _) = self.widths();
-        let of_decoder = if self.recompute { 0 } else { 2 * k * self.shape.layers as u64 };
-        let block = if self.recompute { d } else { self.common_numbers() + 2 * self.mask() };
+        let of_decoder = if self.recomputes() { 0 } else { 2 * k * self.shape.layers as u64 };
+        let block = if self.recomputes() { d } else { self.common_numbers() + 2 * self.mask() };
         of_decoder + self.shape.encoder_layers as u64 * block + d + 2 * self.mask()
     }
 
@@ -277,7 +358,7 @@ impl Model {
         let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + feed_forward.max(3 * q + 2 * k));
         let encoded = NUMBER * pass.sources as u64 * d;
         let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets, None);
-        block.max(head) + encoded
+        block.max(head) + encoded + self.expanded()
     }
 
     /// The logits that are there at a time, of a pass that is recorded or not.
@@ -291,7 +372,15 @@ impl Model {
                 let block = (BLOCK_LOGITS / self.shape.vocabulary).max(1);
                 COMPARED * self.row_of_logits(targets.min(block))
             }
-            Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
+            Head::Language => {
+                // A GPU keeps no chunk for the backward pass, whose chunk is there beside what it adds to the sums of the head.
+                let (v, d) = (self.shape.vocabulary, self.shape.width);
+                let (kept, added) = match self.place {
+                    Place::Processor => (recorded, 0),
+                    Place::Gpu => (None, recorded.map_or(0, |_| d * longest_side_of_chunk(targets, v))),
+                };
+                NUMBER * (logits_held(targets, v, kept) + added) as u64
+            }
             Head::Scalar(_) | Head::Labels => 0,
         }
     }
@@ -334,11 +423,11 @@ impl Model {
         // Where gate and up are one layer their gradients become one, by way of two as wide as both. What an adapter keeps of
         // the block has gone by then.
         let joined = match self.shape.block {
-            Block::Decoder { fused: true, .. } if self.recompute || self.adapter.is_none() => 3 * i * n + matrix,
+            Block::Decoder { fused: true, .. } if self.recomputes() || self.adapter.is_none() => 3 * i * n + matrix,
             _ => 0,
         };
-        let again = if self.recompute { n * self.block_numbers() } else { 0 } + joined;
-        (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again))
+        let again = if self.recomputes() { n * self.block_numbers() } else { 0 } + joined;
+        (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again) + self.expanded())
     }
 
     /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
@@ -404,6 +493,20 @@ mod tests {
         assert_eq!(quantised.packed(WeightFormat::F32), 2 * 768 * 33 / 64 + 4 * 800);
         assert_eq!(model.weights() - quantised.weights(), 4 * 2 * 768 - 2 * 768 * 33 / 64);
         assert_eq!(scalar.frozen_weights(), 2 * 2 * 768 + 4 * (880 + 2 * 104 + 16));
+        // No tensor has 4,096 numbers.
+        assert_eq!(model.moments(Moments::Int8), model.moments(Moments::Numbers(2)));
+        assert_eq!(model.moments(Moments::Numbers(2)), 2 * model.weights());
+    }
+
+    #[test]
+    fn moments_in_eight_bits_by_hand() {
+        let model = model(json!({
+            "model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 1, "n_head": 2, "n_positions": 16
+        }));
+        // Positions 16·64, biases and norms 13·64 and 2·64 are small; the table and four matrices are not.
+        let (whole, small) = (64_000 + 12 * 4096, 1024 + 13 * 64 + 128);
+        assert_eq!(model.weights(), 4 * (whole + small));
+        assert_eq!(model.moments(Moments::Int8), 2 * whole + 2 * 4 * whole.div_ceil(256) + 8 * small);
     }
 
     #[test]

@@ -95,10 +95,10 @@ impl<'a> Builder<'a> {
         Self { source, prefix: String::new(), device, pack: None }
     }
 
-    /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held; only where
-    /// the device has packed products.
+    /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held: in f32 only where the
+    /// device has packed products.
     pub(crate) fn packing(self, format: Option<WeightFormat>) -> Self {
-        let pack = format.filter(|_| packs_weights(self.device));
+        let pack = format.filter(|format| packs_weights(self.device) || *format != WeightFormat::F32);
         Self { pack, ..self }
     }
 

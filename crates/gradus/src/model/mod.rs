@@ -59,7 +59,7 @@ pub use encoder::{Encoder, Text, TextBatch};
 pub(crate) use family::Family;
 pub use family::families;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
-pub use gradus_kernels::{Precision, Quantisation, WeightFormat, logits_held};
+pub use gradus_kernels::{Precision, Quantisation, WeightFormat, logits_held, longest_side_of_chunk};
 pub use hub::{model_of, resolve};
 pub(crate) use layers::select_rows;
 pub use layers::{Embedding, Head, LayerNorm, Layers, Linear, RmsNorm};

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gradus_kernels::Int8Moments;
+
 use super::Quantisation;
 use super::adapter::{HEAD, PeftConfig, TaskType};
 use super::bart::BartConfig;
@@ -63,6 +65,31 @@ pub struct ModelShape {
 struct Counts {
     all: usize,
     of_linears: usize,
+    /// Those of tensors too small for moments in eight bits.
+    of_small: usize,
+}
+
+/// How large an adapter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AdapterSize {
+    /// Its numbers.
+    pub(crate) numbers: usize,
+    /// Those of tensors too small for moments in eight bits.
+    pub(crate) of_small: usize,
+    /// Whether some are on feed-forward layers.
+    pub(crate) feed_forward: bool,
+}
+
+impl AdapterSize {
+    fn add(&mut self, numbers: usize) {
+        self.numbers += numbers;
+        self.of_small += small(numbers);
+    }
+}
+
+/// `numbers`, if a tensor of so many is too small for moments in eight bits.
+fn small(numbers: usize) -> usize {
+    if numbers < Int8Moments::LEAST { numbers } else { 0 }
 }
 
 /// A linear layer of a block.
@@ -276,33 +303,34 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// How many numbers the adapter `config` has on this model, the one in `dir`, and whether some are on feed-forward layers.
+    /// How large the adapter `config` is on this model, the one in `dir`.
     ///
     /// # Errors
     /// When the family is unknown, or a pattern is no regular expression.
-    pub(crate) fn adapter_size(&self, config: &PeftConfig, dir: &ModelDir) -> Result<(usize, bool)> {
+    pub(crate) fn adapter_size(&self, config: &PeftConfig, dir: &ModelDir) -> Result<AdapterSize> {
         let (prefix, matcher) = (dir.base_prefix()?, config.matcher()?);
-        let (mut numbers, mut feed_forward) = (0, false);
+        let mut size = AdapterSize::default();
         for LinearShape { name, inputs, outputs, is_fed } in linear_layers(dir)? {
             let name = format!("{prefix}{name}");
             if matcher.matches(&name) {
                 let (rank, _) = matcher.rank_and_scale(&name);
-                numbers += rank * (inputs + outputs) + if config.use_dora { outputs } else { 0 };
-                feed_forward |= is_fed;
+                [rank * inputs, rank * outputs].into_iter().for_each(|numbers| size.add(numbers));
+                size.add(if config.use_dora { outputs } else { 0 });
+                size.feed_forward |= is_fed;
             }
         }
         if dir.is_encoder() {
             // The layer before the labels, which is trained with it.
-            numbers += self.width * self.width;
+            size.add(self.width * self.width);
         }
         if config.task_type == TaskType::SequenceClassification {
-            numbers += self.width;
+            size.add(self.width);
         }
         if config.task_type == TaskType::CausalLm && matcher.matches_head(HEAD) {
             let (rank, _) = matcher.rank_and_scale(HEAD);
-            numbers += rank * (self.width + self.vocabulary);
+            [rank * self.width, rank * self.vocabulary].into_iter().for_each(|numbers| size.add(numbers));
         }
-        Ok((numbers, feed_forward))
+        Ok(size)
     }
 
     /// Weights of all blocks that enter matrix products: without an encoder every token passes through each once.
@@ -320,14 +348,22 @@ impl ModelShape {
         self.counts.all
     }
 
+    /// Those of tensors that are too small for moments in eight bits.
+    pub fn small_parameters(&self) -> usize {
+        self.counts.of_small
+    }
+
     /// All weights of the language model.
     pub fn parameters(&self) -> usize {
         self.trunk_parameters() + if self.tied { 0 } else { self.head_matrix() }
     }
 }
 
+/// A tensor's name and shape.
+type NamedShape = (String, Vec<usize>);
+
 /// The names of the linear layers of the model in `dir`, below its head, and the names and shapes of all its tensors there.
-fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<(String, Vec<usize>)>)> {
+fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<NamedShape>)> {
     let (mut shapes, device) = (Shapes::default(), DeviceChoice::cpu().device().clone());
     let mut b = Builder::new(&mut shapes, &device);
     let names = |linears: Vec<(String, &mut Linear)>| linears.into_iter().map(|(name, _)| name).collect();
@@ -343,9 +379,10 @@ fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<(String, Vec<usize>)>)> {
 fn counted(dir: &ModelDir) -> Result<Counts> {
     let (linears, tensors) = tensors(dir)?;
     let linears: HashSet<String> = linears.into_iter().map(|name| format!("{name}.weight")).collect();
-    let size = |(_, shape): &(String, Vec<usize>)| shape.iter().product::<usize>();
+    let size = |(_, shape): &NamedShape| shape.iter().product::<usize>();
     let of_linears = tensors.iter().filter(|(name, _)| linears.contains(name)).map(size).sum();
-    Ok(Counts { all: tensors.iter().map(size).sum(), of_linears })
+    let of_small = tensors.iter().map(|tensor| small(size(tensor))).sum();
+    Ok(Counts { all: tensors.iter().map(size).sum(), of_linears, of_small })
 }
 
 /// All linear layers of the model in `dir`, below its head.

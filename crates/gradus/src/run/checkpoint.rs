@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! config.json  model.safetensors  tokenizer files …   the model or adapter, written by the caller
-//! optimizer.safetensors    moments: `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`, f32; of RMSprop `square_avg.<parameter>`
+//! optimizer.safetensors    moments: `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`, f32; of RMSprop `square_avg.<parameter>`; in
+//!                          eight bits u8, with the largest sizes of blocks as `exp_avg_absmax.<parameter>` and `exp_avg_sq_absmax.…`
 //! trainer_state.json       under the names of `transformers`
 //! run_state.json           what only gradus needs: cursors and controllers
 //! rng.json                 the seed; every stream is derived from (seed, purpose, step, index)
@@ -21,7 +22,7 @@ use serde_json::{Map, Value};
 use super::checksums::Checksums;
 use super::directory::RunDir;
 use super::metrics;
-use super::tensors::{NamedTensor, read_tensors, write_tensors};
+use super::tensors::{NamedCodes, NamedTensor, StateTensor, read_state, write_state};
 use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
 use crate::files::atomic;
@@ -141,7 +142,7 @@ pub struct CheckpointParts<'a> {
     /// The seed of the run.
     pub seed: u64,
     /// The optimiser's tensors; see [`moments`].
-    pub optimizer: &'a [NamedTensor<'a>],
+    pub optimizer: &'a [StateTensor<'a>],
 }
 
 /// What an optimiser remembers of one parameter, under PyTorch's names: AdamW's two moments, or RMSprop's one.
@@ -150,14 +151,35 @@ pub fn moments<'a>(
     shape: &[usize],
     first: Option<&'a [f32]>,
     second: &'a [f32],
-) -> Vec<NamedTensor<'a>> {
+) -> Vec<StateTensor<'a>> {
     match first {
         Some(first) => vec![
-            NamedTensor::new(format!("exp_avg.{parameter}"), shape, first),
-            NamedTensor::new(format!("exp_avg_sq.{parameter}"), shape, second),
+            NamedTensor::new(format!("{FIRST}{parameter}"), shape, first).into(),
+            NamedTensor::new(format!("{SECOND}{parameter}"), shape, second).into(),
         ],
-        None => vec![NamedTensor::new(format!("square_avg.{parameter}"), shape, second)],
+        None => vec![NamedTensor::new(format!("{SQUARE}{parameter}"), shape, second).into()],
     }
+}
+
+/// What names of moments begin with: AdamW's two, and RMSprop's one.
+pub const FIRST: &str = "exp_avg.";
+/// The mean of the square.
+pub const SECOND: &str = "exp_avg_sq.";
+/// RMSprop's.
+pub const SQUARE: &str = "square_avg.";
+/// The largest sizes of the blocks of AdamW's two, where they are codes.
+pub const SIZES: [&str; 2] = ["exp_avg_absmax.", "exp_avg_sq_absmax."];
+
+/// [`moments`] of AdamW in eight bits: of each its codes, and the largest sizes of its blocks.
+pub fn moments_in_int8<'a>(parameter: &str, moments: [(&'a [u8], &'a [f32]); 2]) -> Vec<StateTensor<'a>> {
+    let of = |(codes, sizes): (&'a [u8], &'a [f32]), name: &str, name_of_sizes: &str| {
+        let shape = vec![codes.len()];
+        let codes = NamedCodes { name: format!("{name}{parameter}").into(), shape, codes: codes.into() };
+        let sizes = NamedTensor::new(format!("{name_of_sizes}{parameter}"), [sizes.len()], sizes);
+        [StateTensor::Codes(codes), sizes.into()]
+    };
+    let [first, second] = moments;
+    [of(first, FIRST, SIZES[0]), of(second, SECOND, SIZES[1])].concat()
 }
 
 impl Checkpoint {
@@ -179,7 +201,7 @@ impl Checkpoint {
         run.sync_logs()?;
         atomic::write_dir(&path, |directory| {
             write_model(directory)?;
-            write_tensors(&directory.join("optimizer.safetensors"), parts.optimizer)?;
+            write_state(&directory.join("optimizer.safetensors"), parts.optimizer)?;
             write_text(&directory.join("trainer_state.json"), &parts.trainer_state.to_text())?;
             write_text(&directory.join("run_state.json"), &pretty(parts.run_state))?;
             let rng = RngState { seed: parts.seed, generator: "chacha8 (seed, purpose, step, index)".into() };
@@ -311,9 +333,9 @@ impl Checkpoint {
     /// The optimiser's tensors in the order of their names.
     ///
     /// # Errors
-    /// As [`read_tensors`].
-    pub fn optimizer(&self) -> Result<Vec<NamedTensor<'static>>> {
-        read_tensors(&self.path.join("optimizer.safetensors"))
+    /// As [`read_state`].
+    pub fn optimizer(&self) -> Result<Vec<StateTensor<'static>>> {
+        read_state(&self.path.join("optimizer.safetensors"))
     }
 
     /// Takes the run back to this checkpoint: later checkpoints go, and `best/` is what it was.
@@ -446,11 +468,9 @@ mod tests {
         assert_eq!(checkpoint.run_state.best, Some((100, -1.0 / 3.0)));
         assert_eq!(checkpoint.run_state.method["beta"], 2);
         let optimizer = checkpoint.optimizer().unwrap();
-        assert_eq!(
-            (optimizer[0].name.as_ref(), optimizer[1].name.as_ref()),
-            ("exp_avg.wte.weight", "exp_avg_sq.wte.weight")
-        );
-        assert_eq!(*optimizer[1].values, [1e-9, 0.0, 2.0, 3.0]);
+        assert_eq!((optimizer[0].name(), optimizer[1].name()), ("exp_avg.wte.weight", "exp_avg_sq.wte.weight"));
+        let StateTensor::Numbers(second) = &optimizer[1] else { panic!("it is in f32") };
+        assert_eq!(*second.values, [1e-9, 0.0, 2.0, 3.0]);
     }
 
     #[test]

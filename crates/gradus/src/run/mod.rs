@@ -30,5 +30,5 @@ pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir, WRITTEN_BY};
 pub use metrics::{Axis, Metrics, MetricsLog, MetricsRow, is_measurement, read_metrics};
 pub use scan::scan_metrics;
-pub use tensors::NamedTensor;
+pub use tensors::{NamedTensor, StateTensor};
 pub use trainer_state::TrainerState;

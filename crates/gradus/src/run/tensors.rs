@@ -1,4 +1,4 @@
-//! Named `f32` tensors in safetensors files: optimiser moments and other state that is not a model.
+//! Named tensors in safetensors files: optimiser moments and other state that is not a model.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::files;
-pub use crate::files::NamedTensor;
+pub use crate::files::{NamedCodes, NamedTensor, StateTensor};
 
 /// Writes tensors to a safetensors file; the order in the file depends on the names only.
 ///
@@ -20,24 +20,55 @@ pub fn write_tensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<()> {
     files::write_safetensors(entries, None, path)
 }
 
+/// [`write_tensors`] of numbers and codes.
+///
+/// # Errors
+/// [`Error::Io`] with the path.
+pub fn write_state(path: &Path, tensors: &[StateTensor<'_>]) -> Result<()> {
+    files::write_safetensors(tensors.iter().map(|tensor| (tensor.name(), tensor)), None, path)
+}
+
 /// Reads every tensor of a safetensors file, in the order of their names.
 ///
 /// # Errors
 /// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32`.
 pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
+    let numbers = |tensor| match tensor {
+        StateTensor::Numbers(tensor) => Ok(tensor),
+        StateTensor::Codes(tensor) => Err(Error::model(path, format!("`{}` is U8, expected F32", tensor.name))),
+    };
+    read(path, "F32")?.into_iter().map(numbers).collect()
+}
+
+/// [`read_tensors`] of numbers and codes.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32` and `u8`.
+pub fn read_state(path: &Path) -> Result<Vec<StateTensor<'static>>> {
+    read(path, "F32 or U8")
+}
+
+/// The tensors of a file; `expected` says in a message which formats are read.
+fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
     let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
     check_length(path)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| Error::model(path, error.to_string()))?;
     let mut tensors = Vec::with_capacity(file.len());
     for (name, view) in file.iter() {
-        if view.dtype() != Dtype::F32 {
-            return Err(Error::model(path, format!("`{name}` is {}, expected F32", view.dtype())));
-        }
-        let values: Vec<f32> =
-            view.data().as_chunks().0.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect();
-        tensors.push(NamedTensor::new(name.to_owned(), view.shape(), values));
+        let (name, shape) = (name.to_owned(), view.shape().to_vec());
+        tensors.push(match view.dtype() {
+            Dtype::F32 => {
+                let values: Vec<f32> =
+                    view.data().as_chunks().0.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect();
+                StateTensor::Numbers(NamedTensor::new(name, shape, values))
+            }
+            Dtype::U8 => {
+                StateTensor::Codes(NamedCodes { name: name.into(), shape, codes: view.data().to_vec().into() })
+            }
+            other => return Err(Error::model(path, format!("`{name}` is {other}, expected {expected}"))),
+        });
     }
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(tensors)
 }
 
@@ -90,6 +121,18 @@ mod tests {
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&read[2].values), bits(&values));
         check_length(&path).unwrap();
+    }
+
+    #[test]
+    fn codes_come_back_beside_numbers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("optimizer.safetensors");
+        let codes = NamedCodes { name: "exp_avg.a".into(), shape: vec![3], codes: vec![0, 255, 7].into() };
+        let tensors = [StateTensor::Codes(codes), NamedTensor::new("exp_avg_absmax.a", [1], vec![0.5]).into()];
+        write_state(&path, &tensors).unwrap();
+        assert_eq!(read_state(&path).unwrap(), tensors);
+        let expected = format!("{}: `exp_avg.a` is U8, expected F32", path.display());
+        assert_eq!(read_tensors(&path).unwrap_err().to_string(), expected);
     }
 
     #[test]

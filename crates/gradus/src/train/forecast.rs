@@ -8,10 +8,12 @@ use super::prepare::{Start, fetch_models};
 use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Plan, Visitor};
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::TrainedLogprobs;
+use crate::learner::optimizer::MomentFormat;
 use crate::machine::Machine;
-use crate::memory::terms::{Adapter, Head, Model};
+use crate::memory::terms::{Adapter, Head, Model, Moments};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
@@ -113,14 +115,19 @@ pub(crate) fn with_rows(
         steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
         passes: MicroBatch { lanes: Lanes::new(train.lanes.unwrap_or(1), Ranks::ALONE), ..train.passes() },
         tries_longest: train.try_longest,
-        moments: train.optimizer().moments(),
+        moments: match train.moments {
+            MomentFormat::F32 => Moments::Numbers(train.optimizer().moments()),
+            MomentFormat::Int8 => Moments::Int8,
+        },
         ranks,
         shards_moments: train.shard_moments,
+        offloads_moments: train.offload_moments,
         has_lagged: cast.lagged.is_some(),
         vectors: None,
         sampling: Vec::new(),
         sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
         host_bytes,
+        gpu: None,
     };
     let workload = with_critic(plan, start, cast, with_reference(cast, workload))?;
     let workload = match plan.method().iteration() {
@@ -134,7 +141,11 @@ pub(crate) fn with_rows(
         |model: Model| Model { recompute: train.recompute, dropout: train.dropout, compute: train.compute, ..model };
     let compared_logits = plan.method().method().compares_logits();
     let policy = Model { compared_logits, ..trained(workload.policy) };
-    Ok(Workload { policy, critic: workload.critic.map(trained), ..workload })
+    let workload = Workload { policy, critic: workload.critic.map(trained), ..workload };
+    Ok(match plan.device() {
+        device if *device == DeviceChoice::cpu() => workload,
+        device => workload.on_gpu(device.to_string()),
+    })
 }
 
 /// The frozen reference: a model of its own, or the policy as it was at the start.
@@ -175,12 +186,13 @@ fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
         (None, None, Some(policys)) => policys.config.based_on(String::new(), task(player)),
         (None, _, None) => return Ok(bare(player)),
     };
-    let (numbers, feed_forward) = player.shape.adapter_size(&config, &player.dir)?;
+    let size = player.shape.adapter_size(&config, &player.dir)?;
     let more = match player.role.head {
         Head::Scalar(layers) => layers.parameters(player.shape.width) - player.shape.width,
         Head::Language | Head::Labels => 0,
     };
-    let adapter = Adapter { numbers: (numbers + more) as u64, feed_forward, shares_base: false };
+    let (numbers, of_small) = ((size.numbers + more) as u64, size.of_small as u64);
+    let adapter = Adapter { numbers, of_small, feed_forward: size.feed_forward, shares_base: false };
     Ok(Model { adapter: Some(adapter), ..bare(player) })
 }
 
@@ -271,28 +283,50 @@ fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
     size_of::<Support>() + list.map_or(bits, |list| bits.min(list))
 }
 
-/// Refuses what `machine` has no memory for, with the numbers and a way out.
+/// Refuses what `machine` has no memory for, with the numbers and a way out: the memory of the machine, and of the GPU that computes,
+/// where its driver says how much that is.
 ///
 /// # Errors
 /// [`Error::Input`] when the peak is above all the memory that this process may use.
 pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     let forecast = workload.forecast();
-    let Some(memory) = machine.memory_bytes.filter(|&memory| memory < forecast.peak_bytes) else {
+    let hint = |way_out: String| {
+        format!("{way_out}; `gradus plan` shows every phase, and `--no-memory-check` starts the run all the same")
+    };
+    let own = forecast.host_bytes.unwrap_or(0);
+    if let Some(memory) = machine.memory_bytes.filter(|&memory| memory < own) {
+        let message = format!(
+            "the run needs {} of the machine's own memory beside the GPU's, but this machine has {}",
+            gigabytes(own),
+            gigabytes(memory)
+        );
+        return Err(Error::input(message).with_hint(hint("fewer or shorter rows take less".into())));
+    }
+    let (memory, who) = match &forecast.gpu {
+        Some(gpu) => (machine.device_memory(gpu), format!("`{gpu}`")),
+        None => (machine.memory_bytes, "this machine".to_owned()),
+    };
+    let Some(memory) = memory.filter(|&memory| memory < forecast.peak_bytes) else {
         return Ok(forecast);
     };
     let peak = forecast.peak();
     let message = format!(
-        "the run needs {} at its peak ({}: {}), but this machine has {}",
+        "the run needs {} at its peak ({}: {}), but {who} has {}",
         gigabytes(forecast.peak_bytes),
         peak.name,
         peak.parts().map(|(name, bytes)| format!("{name} {}", gigabytes(bytes))).collect::<Vec<_>>().join(", "),
         gigabytes(memory),
     );
-    let hint = format!(
-        "{}; `gradus plan` shows every phase, and `--no-memory-check` starts the run all the same",
-        workload.suggestion(memory)
-    );
-    Err(Error::input(message).with_hint(hint))
+    Err(Error::input(message).with_hint(hint(workload.suggestion(memory))))
+}
+
+/// What to say where a GPU computes whose driver does not say how much memory it has.
+pub fn unknown_memory(forecast: &Forecast, machine: &Machine) -> Option<String> {
+    let gpu = forecast.gpu.as_ref().filter(|gpu| machine.device_memory(gpu).is_none())?;
+    let peak = gigabytes(forecast.peak_bytes);
+    Some(format!(
+        "the run needs {peak} of the memory of `{gpu}`, whose driver does not say how much it has: nothing is refused"
+    ))
 }
 
 fn gigabytes(bytes: u64) -> String {
@@ -329,15 +363,53 @@ mod tests {
             rows,
             passes: MicroBatch::new(micro_batch_tokens, None),
             tries_longest: true,
-            moments: 2,
+            moments: Moments::Numbers(2),
             ranks: 1,
             shards_moments: false,
+            offloads_moments: false,
             has_lagged: false,
             vectors: None,
             sampling: Vec::new(),
             sampling_weights: WeightFormat::F32,
             host_bytes: 0,
+            gpu: None,
         }
+    }
+
+    #[test]
+    fn a_gpu_is_asked_for_its_own_memory() {
+        let machine = |gpu: Option<u64>, own: u64| Machine {
+            memory_bytes: Some(own * 1_000_000),
+            device_memory_bytes: gpu.map(|megabytes| ("gpu:1".to_owned(), megabytes * 1_000_000)).into_iter().collect(),
+            ..Machine::detect()
+        };
+        let on_gpu = |tokens| workload(100, tokens).on_gpu("gpu:1".into());
+        let wide = on_gpu(6400);
+        // The driver's share counts, and the machine's own memory is another.
+        let peak = wide.forecast().peak_bytes;
+        assert!(peak > 512 << 20, "{peak}");
+        assert!(check(&wide, &machine(Some(peak / 1_000_000 + 1), 100)).is_ok());
+        let error = check(&wide, &machine(Some(600), 64_000)).expect_err("it needs more");
+        assert!(error.to_string().contains("but `gpu:1` has 0.6 GB"), "{error}");
+        let hint = error.hint().expect("a hint");
+        let tokens: usize = hint.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("a number");
+        assert!(hint.starts_with(&format!("`micro_batch_tokens: {tokens}` would fit;")), "{hint}");
+        assert!(check(&on_gpu(tokens), &machine(Some(600), 64_000)).is_ok(), "the advice holds: {hint}");
+        let error = check(&wide, &machine(Some(80_000), 10)).expect_err("the program does not fit");
+        assert!(error.to_string().contains("of the machine's own memory beside the GPU's"), "{error}");
+        // A driver that does not say refuses nothing, and the user hears of it.
+        let forecast = check(&wide, &machine(None, 100)).expect("nothing is known");
+        let said = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
+        assert!(said.contains("`gpu:1`, whose driver does not say"), "{said}");
+        assert_eq!(unknown_memory(&forecast, &machine(Some(1), 100)), None);
+        // Blocks are not computed again there, so that is no way out.
+        let advice = (540..=1200).rev().step_by(5).filter_map(|megabytes| {
+            let error = check(&workload(5000, 5000).on_gpu("gpu:1".into()), &machine(Some(megabytes), 64_000)).err()?;
+            Some(error.hint()?.split([':', ' ']).next()?.to_owned())
+        });
+        let mut advice: Vec<String> = advice.collect();
+        advice.dedup();
+        assert!(!advice.contains(&"`recompute".to_owned()) && advice.contains(&"`max_length".to_owned()), "{advice:?}");
     }
 
     #[test]

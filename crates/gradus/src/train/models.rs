@@ -17,6 +17,7 @@ use crate::algorithm::estimator::CRITIC_PREFIX;
 use crate::algorithm::nlpo::LAGGED_DIR;
 use crate::batches::MicroBatch;
 use crate::config::Plan;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
@@ -178,10 +179,14 @@ impl Models<'_> {
 
     /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.
     pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
+        let home = self.plan.train().offload_moments.then(|| DeviceChoice::cpu().device());
         let optimizer = match self.checkpoint {
-            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, module, self.device)?,
+            Some(checkpoint) => {
+                restore_optimizer(checkpoint, prefix, config, module, home.as_ref().unwrap_or(self.device))?
+            }
             None => Optimizer::new(config),
         };
+        let optimizer = optimizer.held_on(home);
         let ranks = if self.plan.train().shard_moments { self.ranks } else { Ranks::ALONE };
         Ok(optimizer.sharded(ranks, module))
     }

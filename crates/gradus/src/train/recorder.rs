@@ -6,23 +6,21 @@ use std::path::Path;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{HostValues, host_values};
+use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::diagnosis;
 use crate::error::{Error, Result};
 use crate::files::atomic;
-use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
+use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
+use crate::optimizer_state;
 use crate::progress::Progress;
 use crate::ranks::Ranks;
-use crate::run::checkpoint::{CheckpointParts, moments};
+use crate::run::checkpoint::CheckpointParts;
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
-use crate::run::{
-    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState,
-};
+use crate::run::{Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
@@ -540,12 +538,12 @@ impl<'a> Recorder<'a> {
             ]),
         };
         // Where moments are sharded, all ranks bring theirs.
-        let moments = moments_on_host(optimizers);
+        let moments = optimizer_state::moments_on_host(optimizers);
         if !self.ranks.is_first() {
             self.saved = Some(step);
             return Ok(());
         }
-        let tensors = optimizer_tensors(optimizers, &moments);
+        let tensors = optimizer_state::tensors(optimizers, &moments);
         let parts = CheckpointParts {
             run_state: &self.state,
             trainer_state: &self.history,
@@ -593,30 +591,6 @@ impl Progress for Within<'_, '_> {
     }
 }
 
-/// A parameter's name in the optimiser's file, and what is remembered of it: AdamW's two moments, RMSprop's one.
-type HostMoments = (String, Option<HostValues>, HostValues);
-
-/// The moments of several optimisers; the prefix tells them apart.
-fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<HostMoments> {
-    let of = |(prefix, optimizer): &(&str, &Optimizer)| {
-        let named = |(name, Moments { first, second }): (&String, &Moments)| {
-            (format!("{prefix}{name}"), first.clone().map(host_values), host_values(second.clone()))
-        };
-        optimizer.whole_moments().iter().map(named).collect::<Vec<_>>()
-    };
-    optimizers.iter().flat_map(of).collect()
-}
-
-/// The moments as tensors of a file, and how often each optimiser has stepped.
-fn optimizer_tensors<'m>(optimizers: &[(&str, &Optimizer)], found: &'m [HostMoments]) -> Vec<NamedTensor<'m>> {
-    let tensors =
-        found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
-    let steps = optimizers
-        .iter()
-        .map(|(prefix, optimizer)| NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]));
-    tensors.chain(steps).collect()
-}
-
 /// An optimiser as `checkpoint` left the one with this prefix, for parameters on `device`.
 ///
 /// # Errors
@@ -632,37 +606,8 @@ pub fn restore_optimizer<M: Module>(
         Error::model(checkpoint.path.join("optimizer.safetensors"), message)
             .with_hint("resume from another checkpoint, or start the run anew")
     };
-    let device = device.clone().inner();
-    let names: &[&str] = match config {
-        OptimizerConfig::AdamW(_) => &["exp_avg.", "exp_avg_sq."],
-        OptimizerConfig::RmsProp(_) => &["square_avg."],
-    };
-    let mut steps = 0;
-    let mut states = BTreeMap::<String, Vec<(usize, Tensor<1>)>>::new();
-    for tensor in checkpoint.optimizer()? {
-        let moment = names.iter().enumerate().find_map(|(which, moment)| {
-            Some((which, tensor.name.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned()))
-        });
-        if tensor.name == format!("step.{prefix}") {
-            let count = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0);
-            steps = *count.ok_or_else(|| refuse(format!("`{}` is not how often it stepped", tensor.name)))? as u64;
-        } else if let Some((which, name)) = moment {
-            let data = TensorData::new(tensor.values.into_owned(), [tensor.shape.iter().product::<usize>()]);
-            states.entry(name).or_default().push((which, Tensor::from_data(data, &device)));
-        }
-    }
-    let all = |(name, mut found): (String, Vec<(usize, Tensor<1>)>)| {
-        found.sort_by_key(|(which, _)| *which);
-        let found: Vec<Tensor<1>> = found.into_iter().map(|(_, moment)| moment).collect();
-        match <[Tensor<1>; 2]>::try_from(found) {
-            Ok([first, second]) => Ok((name, Moments { first: Some(first), second })),
-            Err(found) if found.len() == 1 && names.len() == 1 => {
-                Ok((name, Moments { first: None, second: found.into_iter().next().expect("one") }))
-            }
-            Err(_) => Err(refuse(format!("it has one of the two moments of `{name}`"))),
-        }
-    };
-    let optimizer = Optimizer::restore(config, steps, states.into_iter().map(all).collect::<Result<_>>()?);
+    let found = optimizer_state::read(checkpoint.optimizer()?, prefix, config, device).map_err(refuse)?;
+    let optimizer = Optimizer::restore(config, found.steps.unwrap_or(0), found.moments);
     optimizer.misfit(module).map_or(Ok(optimizer), |misfit| Err(refuse(misfit)))
 }
 

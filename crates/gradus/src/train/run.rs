@@ -32,7 +32,6 @@ use crate::algorithm::actor::Actor;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{MicroBatch, Order, Weighted};
 use crate::config::{Effect, Plan, Visitor};
-use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::files::atomic;
@@ -288,21 +287,20 @@ impl Job<'_> {
         if !self.plan.train().memory_check {
             return Ok(());
         }
-        // The formulas are those of the kernels.
-        if *self.plan.device() != DeviceChoice::cpu() {
-            observer.event(&Event::Message(&format!("memory is not forecast on `{}`", self.plan.device())));
-            return Ok(());
-        }
         let machine = Machine::detect();
         let forecast = forecast::check(
             &forecast::with_rows(self.plan, self.start, self.cast, self.lanes.ranks().size(), rows, held_out)?,
             &machine,
         )?;
-        if let Some(free) = machine.memory_free_bytes.filter(|&free| free < forecast.peak_bytes) {
+        if let Some(unknown) = forecast::unknown_memory(&forecast, &machine) {
+            observer.event(&Event::Message(&unknown));
+        }
+        let own = forecast.host_bytes.unwrap_or(forecast.peak_bytes);
+        if let Some(free) = machine.memory_free_bytes.filter(|&free| free < own) {
             let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
                 "the run needs about {}, and {} of memory are free now: others may have to give way",
-                gigabytes(forecast.peak_bytes),
+                gigabytes(own),
                 gigabytes(free)
             )));
         }

@@ -7,12 +7,15 @@ use burn::tensor::Device;
 use gradus::config::RunConfig;
 use gradus::data::{LoadOptions, load, open, write_rows};
 use gradus::files::output::Outputs;
+use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::model::{AdapterDir, CausalLm, Classifier, ModelDir, save_causal};
+use gradus::optimizer_state;
 use gradus::reward::Lexicon;
 use gradus::rng::{Purpose, Seed};
-use gradus::run::claim::read_state;
+use gradus::run::checkpoint::{moments, moments_in_int8};
+use gradus::run::claim;
 use gradus::run::database::{Query, Record, Segment, Table};
-use gradus::run::tensors::{read_tensors, write_tensors};
+use gradus::run::tensors::{read_state, write_state};
 use gradus::run::{Existing, NamedTensor, RolloutDb, RolloutWriter, RunDir, read_metrics};
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Map, Value, json};
@@ -106,9 +109,14 @@ pub fn all() -> Vec<Reader> {
         reader("metrics", metrics, |at, bytes| said(read_metrics(&write(at, "metrics.jsonl", bytes)))),
         reader("state", state, |at, bytes| {
             write(at, "state.json", bytes);
-            said(read_state(at))
+            said(claim::read_state(at))
         }),
-        reader("tensors", tensors, |at, bytes| said(read_tensors(&write(at, "optimizer.safetensors", bytes)))),
+        reader("tensors", tensors, |at, bytes| {
+            let tensors = read_state(&write(at, "optimizer.safetensors", bytes)).map_err(|error| error.to_string())?;
+            let (betas, moments) = ([0.9, 0.999], MomentFormat::Int8);
+            let config = AdamWConfig { betas, epsilon: 1e-8, weight_decay: 0.0, moments };
+            optimizer_state::read(tensors, "", config.into(), &Device::flex()).map(drop)
+        }),
         reader("lexicon", lexicon, |at, bytes| said(Lexicon::read(&write(at, "lexicon.txt", bytes)))),
         reader("rollouts", rollouts, |at, bytes| {
             write(at, "rollouts.sqlite", bytes);
@@ -409,8 +417,10 @@ fn state() -> Vec<Vec<u8>> {
 fn tensors() -> Vec<Vec<u8>> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("t.safetensors");
-    let tensors = [NamedTensor::new("exp_avg.a", [2, 3], vec![0.5; 6]), NamedTensor::new("step.", [1], vec![3.0])];
-    write_tensors(&path, &tensors).expect("written");
+    let mut tensors = moments("a", &[2, 3], Some(&[0.5; 6]), &[0.5; 6]);
+    tensors.extend(moments_in_int8("b", [(&[0, 128, 255], &[0.5]), (&[0, 1, 255], &[0.25])]));
+    tensors.push(NamedTensor::new("step.", [1], vec![3.0]).into());
+    write_state(&path, &tensors).expect("written");
     vec![std::fs::read(path).expect("readable")]
 }
 

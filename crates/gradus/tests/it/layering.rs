@@ -43,9 +43,10 @@ const PARTS: &[(&str, &[&str])] = &[
     ("batches", &[]),
     // Metrics ask models through a trait of their own, and know none.
     ("metric_models", &["batches", "host", "metric", "model", "text"]),
-    ("memory", &["batches", "generate", "model"]),
+    ("memory", &["batches", "generate", "model", "gradus_kernels"]),
     ("stats", &["run"]),
     ("learner", &["model", "gradus_kernels"]),
+    ("optimizer_state", &["learner", "run", "gradus_kernels"]),
     (
         "settings",
         &[
@@ -156,7 +157,22 @@ const PARTS: &[(&str, &[&str])] = &[
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("create", &["device", "model", "suggest", "text"]),
-    ("trainer", &["batches", "device", "generate", "host", "learner", "loss", "model", "pretrained", "run", "text"]),
+    (
+        "trainer",
+        &[
+            "batches",
+            "device",
+            "generate",
+            "host",
+            "learner",
+            "loss",
+            "model",
+            "optimizer_state",
+            "pretrained",
+            "run",
+            "text",
+        ],
+    ),
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),

@@ -712,6 +712,33 @@ fn sft_resumes_with_the_same_bits() {
 }
 
 #[test]
+fn moments_in_int8_resume_with_the_same_bits() {
+    let rows = || (0..40).map(|i| serde_json::json!({ "text": format!("{i} is {}", ["red", "green"][i % 2]) }));
+    resumes_with("sft: {}", "moments: int8", rows());
+    resumes_with("sft: {}}\nlora: {rank: 128", "moments: int8", rows());
+}
+
+#[test]
+fn moments_in_int8_learn_what_those_in_f32_learn() {
+    let place = Place::new(colours());
+    let losses = |moments: &str| -> Vec<f64> {
+        let rest = format!(
+            "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, eval_fraction: 0.2, moments: {moments}}}\n"
+        );
+        let outcome = gradus::train::run(&place.plan(moments, "qwen3", &rest), &mut Silent).unwrap();
+        let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
+        rows.iter().map(|row| row.values.get("loss").unwrap()).collect()
+    };
+    let (in_f32, in_int8) = (losses("f32"), losses("int8"));
+    assert!(in_f32 != in_int8, "the embedding's moments are rounded");
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    let pairs = in_f32.iter().zip(&in_int8);
+    let apart: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+    assert!(mean(&apart) < 0.02 * mean(&in_f32), "{in_f32:?} against {in_int8:?}");
+    assert!(in_int8[29] < 1.0, "{in_int8:?}");
+}
+
+#[test]
 fn dpo_resumes_with_the_same_bits() {
     resumes("dpo: {}", pairs());
 }

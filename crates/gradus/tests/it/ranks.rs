@@ -78,13 +78,19 @@ fn sft_on_ranks() {
     same_bits("t5", "sft: {}", questions_with_answers());
 }
 
+/// Whether a file of moments has some in eight bits.
+fn holds_codes(file: &[u8]) -> bool {
+    file.windows(b"exp_avg_absmax.".len()).any(|part| part == b"exp_avg_absmax.")
+}
+
 /// What is sharded needs no other name in the run: the files are those of a run alone.
 #[test]
 fn moments_are_sharded_to_the_same_bits() {
-    for method in ["sft: {}", "sft: {}}\nlora: {rank: 2"] {
+    // In eight bits are the moments of the embedding alone: the other parameters are small.
+    for (method, moments) in [("sft: {}", "f32"), ("sft: {}}\nlora: {rank: 2", "f32"), ("sft: {}", "int8")] {
         let rows = || (0..40).map(|i| json!({ "text": format!("{i} is {}", ["red", "a long way off"][i % 2]) }));
         let place = Place::new(rows());
-        let rest = text(method);
+        let rest = text(method).replace("lanes: 4", &format!("lanes: 4, moments: {moments}"));
         let shards = rest.replace("lanes: 4", "lanes: 4, shard_moments: true");
         let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
         let checkpoint = |outcome: &Outcome| {
@@ -93,6 +99,7 @@ fn moments_are_sharded_to_the_same_bits() {
         };
         for size in [2, 3, 4] {
             let name = format!("shards-{size}");
+            assert_eq!(holds_codes(&checkpoint(&alone)), moments == "int8", "{moments}");
             let parts = (name.as_str(), "qwen3", shards.as_str());
             let stopped = on(size, &place, parts, Existing::Refuse, |_| Stopper(2));
             assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");

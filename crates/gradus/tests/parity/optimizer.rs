@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
 use gradus::learner::gradient_sum::GradientSum;
-use gradus::learner::optimizer::{AdamWConfig, Optimizer, RmsPropConfig};
+use gradus::learner::optimizer::{AdamWConfig, MomentFormat, Moments, Optimizer, RmsPropConfig};
 use serde_json::Value;
 
 use crate::device::device;
@@ -44,6 +44,7 @@ fn adamw_steps_of_pytorch() {
             betas: [number(&options["betas"][0]), number(&options["betas"][1])],
             epsilon: number(&options["eps"]),
             weight_decay: number(&options["weight_decay"]),
+            moments: MomentFormat::F32,
         });
         for (step, expected) in list(&case["steps"]).iter().enumerate() {
             let wanted = &fixture["gradients"][step];
@@ -82,6 +83,6 @@ fn rmsprop_steps_of_pytorch() {
             model = optimizer.step(number(&case["learning_rate"]), model, sum);
             assert_all(&format!("{case}, step {step}"), &values(&model.weight.val()), &flat(expected), VALUE, 1.0);
         }
-        assert!(optimizer.moments().values().all(|moments| moments.first.is_none()));
+        assert!(optimizer.moments().values().all(|moments| matches!(moments, Moments::F32 { first: None, .. })));
     }
 }

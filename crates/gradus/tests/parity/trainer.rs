@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use gradus::generate::SamplingParams;
 use gradus::inference::score_text;
-use gradus::learner::optimizer::AdamWConfig;
+use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::model::CausalLm;
 use gradus::model::adapter::{LoraConfig, LoraParts};
 use gradus::rng::Seed;
@@ -136,7 +136,12 @@ fn targets_at_every_id_are_those_of_prompts_and_completions() {
             }
             let params = StepParams {
                 learning_rate: 1e-3,
-                adamw: AdamWConfig { betas: [0.9, 0.95], epsilon: 1e-12, weight_decay: 0.0 },
+                adamw: AdamWConfig {
+                    betas: [0.9, 0.95],
+                    epsilon: 1e-12,
+                    weight_decay: 0.0,
+                    moments: MomentFormat::F32,
+                },
                 max_grad_norm: 1.5,
             };
             let steps = [one.optim_step(1e-3, 1.5), other.optim_step_with(&params)].map(|step| step.expect("finite"));

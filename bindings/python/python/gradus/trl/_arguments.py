@@ -92,9 +92,10 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "warmup_steps": Honored(("warmup_steps",), "below 1 it is a share of all steps, as in TRL", by="schedule"),
     "optim": Honored(
-        ("optimizer", "adam_betas", "adam_epsilon"),
-        "`rmsprop`, and the variants of AdamW that compute the same: `adamw_torch`, `adamw_torch_fused`, "
-        "`adamw_torch_xla`, `adamw_torch_npu_fused`, `adamw_apex_fused`; others are refused",
+        ("optimizer", "adam_betas", "adam_epsilon", "moments"),
+        "`rmsprop`, the variants of AdamW that compute the same: `adamw_torch`, `adamw_torch_fused`, "
+        "`adamw_torch_xla`, `adamw_torch_npu_fused`, `adamw_apex_fused`; and with moments in eight bits "
+        "`adamw_bnb_8bit`, `adamw_8bit`; others are refused",
         by="optimizer",
     ),
     "optim_args": Refused(

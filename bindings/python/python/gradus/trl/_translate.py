@@ -272,20 +272,24 @@ def _schedule(asked: Asked) -> Keys:
 
 _ADAMW: Final = ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused")
 
+# The same optimizer of bitsandbytes under two names.
+_ADAMW_INT8: Final = ("adamw_bnb_8bit", "adamw_8bit")
+
 
 def _optimizer(asked: Asked) -> Keys:
     args, name = asked.args, plain(asked.args.optim)
     if name == "rmsprop":
         return {"optimizer": "rmsprop"}
-    if name not in _ADAMW:
+    if name not in (*_ADAMW, *_ADAMW_INT8):
         raise error(
-            f"`{asked.config}(optim=...)` is {shown(name)}, but gradus has {_listed([*_ADAMW, 'rmsprop'])}. Choose one of "
+            f"`{asked.config}(optim=...)` is {shown(name)}, but gradus has {_listed([*_ADAMW, *_ADAMW_INT8, 'rmsprop'])}. Choose one of "
             "them; `peft_config=LoraConfig(...)` saves the memory of optimizer states too."
         )
     return {
         "optimizer": "adamw",
         "adam_betas": [args.adam_beta1, args.adam_beta2],
         "adam_epsilon": args.adam_epsilon,
+        **({"moments": "int8"} if name in _ADAMW_INT8 else {}),
     }
 
 

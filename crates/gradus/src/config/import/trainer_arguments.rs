@@ -131,6 +131,14 @@ fn optimizer(from: &Original, to: &mut Written, names: &Names) {
     match from.text(key).as_deref() {
         None | Some("adamw" | "adamw_torch" | "adamw_torch_fused" | "adamw_hf") => {}
         Some("rmsprop") => to.set("train.optimizer", "rmsprop"),
+        Some("adamw_bnb_8bit" | "adamw_8bit") => to.set("train.moments", "int8"),
+        Some(name @ "paged_adamw_8bit") => {
+            from.note(
+                key,
+                format!("`{name}` becomes `adamw` with `train.moments: int8`, which stay where the weights are"),
+            );
+            to.set("train.moments", "int8");
+        }
         Some(name) if name.contains("adamw") => {
             from.note(key, format!("`{name}` becomes `adamw` with moments in f32"));
         }

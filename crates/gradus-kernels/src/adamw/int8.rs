@@ -1,0 +1,203 @@
+//! AdamW whose moments are held in eight bits: Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>.
+//!
+//! A step decodes the moments of a block, makes the step of [`super::step`] in f32, and encodes them again;
+//! [`crate::dynamic`] says how. Moments take a little more than two bytes a number instead of eight.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rayon::prelude::*;
+
+use super::step::{AdamWStep, Rates, update};
+use crate::dynamic::{BLOCK, Codes, DynamicMap, SIGNED, UNSIGNED};
+use crate::host::{dense, host_values};
+
+/// Blocks of a parallel task.
+const BLOCKS: usize = 64;
+
+/// Both moments of one parameter, in eight bits.
+#[derive(Debug, Clone)]
+pub struct Int8Moments(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    /// On the host; of devices without a kernel, too.
+    Host([Codes; 2]),
+    #[cfg(feature = "gpu")]
+    Gpu(crate::gpu::adamw::Int8Moments),
+}
+
+impl Int8Moments {
+    /// Numbers that are encoded together.
+    pub const BLOCK: usize = BLOCK;
+
+    /// A parameter of fewer numbers keeps its moments in f32: they take little, and it is often one that matters, such as a norm.
+    pub const LEAST: usize = 4096;
+
+    /// The moments of `n` numbers on `device` before the first step.
+    pub fn zeros(n: usize, device: &Device) -> Self {
+        Self::on([Codes::zeros(n), Codes::zeros(n)], device)
+    }
+
+    /// Moments that were kept, on `device`.
+    ///
+    /// # Errors
+    /// Says what is wrong when their lengths do not fit.
+    pub fn new(moments: [Codes; 2], device: &Device) -> Result<Self, String> {
+        let n = moments[0].codes.len();
+        for Codes { codes, sizes } in &moments {
+            if codes.len() != n || sizes.len() != n.div_ceil(BLOCK) {
+                return Err(format!(
+                    "{} codes with {} sizes of blocks; expected {n} with {}",
+                    codes.len(),
+                    sizes.len(),
+                    n.div_ceil(BLOCK)
+                ));
+            }
+            if let Some(size) = sizes.iter().find(|size| !(size.is_finite() && **size >= 0.0)) {
+                return Err(format!("the size of a block is {size}; expected a finite number that is not negative"));
+            }
+        }
+        Ok(Self::on(moments, device))
+    }
+
+    fn on(moments: [Codes; 2], device: &Device) -> Self {
+        #[cfg(feature = "gpu")]
+        if let Some(device) = crate::fused::gpu(device) {
+            return Self(Place::Gpu(crate::gpu::adamw::Int8Moments::new(&moments, &device)));
+        }
+        // Without GPUs all moments lie on the host.
+        let _ = device;
+        Self(Place::Host(moments))
+    }
+
+    /// Numbers of the parameter.
+    pub fn numbers(&self) -> usize {
+        match &self.0 {
+            Place::Host([first, _]) => first.codes.len(),
+            #[cfg(feature = "gpu")]
+            Place::Gpu(moments) => moments.numbers(),
+        }
+    }
+
+    /// Both moments as they are kept in files.
+    pub fn to_host(&self) -> [Codes; 2] {
+        match &self.0 {
+            Place::Host(moments) => moments.clone(),
+            #[cfg(feature = "gpu")]
+            Place::Gpu(moments) => moments.to_host(),
+        }
+    }
+
+    /// One step: the parameter, moved in place where nobody else holds it. Neither tensor is tracked by autodiff.
+    #[must_use]
+    pub fn step(&mut self, parameter: Tensor<1>, gradient: Tensor<1>, step: AdamWStep) -> Tensor<1> {
+        let rates = Rates::new(&step);
+        match &mut self.0 {
+            Place::Host(moments) => match dense(parameter) {
+                Ok(mut parameter) => {
+                    move_blocks(parameter.values_mut(), &host_values(gradient), moments, rates);
+                    parameter.tensor()
+                }
+                Err(parameter) => {
+                    let (device, shape) = (parameter.device(), parameter.dims());
+                    let mut values = host_values(parameter).to_vec();
+                    move_blocks(&mut values, &host_values(gradient), moments, rates);
+                    Tensor::from_data(TensorData::new(values, shape), &device)
+                }
+            },
+            #[cfg(feature = "gpu")]
+            Place::Gpu(moments) => moments.step(parameter, gradient, &rates),
+        }
+    }
+}
+
+/// Moves numbers and their moments, block by block.
+fn move_blocks(parameter: &mut [f32], gradient: &[f32], [first, second]: &mut [Codes; 2], rates: Rates) {
+    const CHUNK: usize = BLOCKS * BLOCK;
+    parameter
+        .par_chunks_mut(CHUNK)
+        .zip(gradient.par_chunks(CHUNK))
+        .zip(first.codes.par_chunks_mut(CHUNK).zip(first.sizes.par_chunks_mut(BLOCKS)))
+        .zip(second.codes.par_chunks_mut(CHUNK).zip(second.sizes.par_chunks_mut(BLOCKS)))
+        .for_each(|(((parameter, gradient), first), second)| {
+            let moments = of_blocks(first).zip(of_blocks(second));
+            let numbers = parameter.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
+            for ((parameter, gradient), (first, second)) in numbers.zip(moments) {
+                move_block(parameter, gradient, first, second, rates);
+            }
+        });
+}
+
+/// The codes and the largest size of one block.
+type Block<'a> = (&'a mut [u8], &'a mut f32);
+
+fn of_blocks<'a>((codes, sizes): (&'a mut [u8], &'a mut [f32])) -> impl Iterator<Item = Block<'a>> {
+    codes.chunks_mut(BLOCK).zip(sizes)
+}
+
+fn move_block(parameter: &mut [f32], gradient: &[f32], first: Block<'_>, second: Block<'_>, rates: Rates) {
+    let n = parameter.len();
+    let maps: [&DynamicMap; 2] = [&SIGNED, &UNSIGNED];
+    let (mut m, mut v) = ([0.0; BLOCK], [0.0; BLOCK]);
+    maps[0].decode(first.0, *first.1, &mut m[..n]);
+    maps[1].decode(second.0, *second.1, &mut v[..n]);
+    update(parameter, gradient, &mut m[..n], &mut v[..n], rates);
+    *first.1 = maps[0].encode(&m[..n], first.0);
+    *second.1 = maps[1].encode(&v[..n], second.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dynamic::testing::{bits, codes, number};
+    use crate::fused::testing::host;
+
+    /// The steps of `bitsandbytes.optim.AdamW8bit`. PyTorch rounds once where it multiplies and adds, so a size may differ in
+    /// its last bits, and a code by one where a number lies at the border of two.
+    #[test]
+    fn steps_are_those_of_bitsandbytes() {
+        let device = Device::flex();
+        let n = codes("step 1 first codes").len();
+        let numbers = |begin: usize| {
+            let values: Vec<f32> = (begin..begin + n).map(|i| number(i as u32, true)).collect();
+            Tensor::<1>::from_data(TensorData::new(values, [n]), &device)
+        };
+        let (mut parameter, mut moments) = (numbers(7), Int8Moments::zeros(n, &device));
+        for t in 1..=3 {
+            let betas = (0.9, 0.999);
+            let (learning_rate, weight_decay) = (0.01, 0.1);
+            let step =
+                AdamWStep { learning_rate, betas, epsilon: 1e-8, weight_decay, step: t as u64, gradient_scale: 1.0 };
+            parameter = moments.step(parameter, numbers(7 + t * n), step);
+            let values = host(parameter.clone());
+            let expected = bits(&format!("step {t} parameters"));
+            for (found, expected) in values.iter().step_by(41).zip(expected) {
+                let expected = f32::from_bits(expected);
+                assert!((found - expected).abs() <= 1e-6, "step {t}: {found} instead of {expected}");
+            }
+            for (order, moment) in ["first", "second"].into_iter().zip(moments.to_host()) {
+                let expected = codes(&format!("step {t} {order} codes"));
+                let differing = moment.codes.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                assert!(differing * 1000 <= n, "step {t}, {order}: {differing} codes of {n} differ");
+                let apart = moment.codes.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(apart <= Some(1), "step {t}, {order}: codes are {apart:?} apart");
+                for (found, expected) in moment.sizes.iter().zip(bits(&format!("step {t} {order} sizes"))) {
+                    let expected = f32::from_bits(expected);
+                    assert!((found - expected).abs() <= 2e-7 * expected, "{found} instead of {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn moments_that_do_not_fit_are_refused() {
+        let of = |codes: usize, sizes: Vec<f32>| Codes { codes: vec![0; codes], sizes };
+        let refusal = |a: Codes, b: Codes| Int8Moments::new([a, b], &Device::flex()).expect_err("they do not fit");
+        assert_eq!(
+            refusal(of(300, vec![1.0, 1.0]), of(300, vec![1.0])),
+            "300 codes with 1 sizes of blocks; expected 300 with 2"
+        );
+        assert!(refusal(of(300, vec![1.0, 1.0]), of(299, vec![1.0, 1.0])).starts_with("299 codes"));
+        assert!(refusal(of(3, vec![1.0]), of(3, vec![f32::NAN])).contains("is NaN"));
+        assert!(Int8Moments::new([of(300, vec![1.0, 0.0]), of(300, vec![1.0, 0.0])], &Device::flex()).is_ok());
+    }
+}
