@@ -172,10 +172,10 @@ def generation(results):
     sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new ones" for entry in entries}
     text = "The table shows new tokens per second, end to end, including the prompts. "
     text += f"Each sequence has {' or '.join(sorted(sizes))}. The temperature is 1."
-    return f"## Generation\n\n{text}\n\n{table(head, rows)}{quantised(entries)}{failures(entries)}"
+    return f"## Generation\n\n{text}\n\n{table(head, rows)}{quantized(entries)}{failures(entries)}"
 
 
-def quantised(entries):
+def quantized(entries):
     """Both with 8-bit weights, where they were measured."""
     rows = []
     for entry in entries:

@@ -4,7 +4,7 @@
 
 No living trainer has PPO for such models, so the loops are written here as a careful user would write them: padded batches,
 `generate` with its cache, no gradient where none is needed, AdamW in its fused form, everything in one dtype. Batches are
-tokenised within the measured time on both sides.
+tokenized within the measured time on both sides.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::Styles, builder::styling::Style};
 
 use crate::commands::{Entry, Group, entries};
-use crate::globals::{ColourChoice, Global};
+use crate::globals::{ColorChoice, Global};
 
 impl From<&ArgMatches> for Global {
     fn from(matches: &ArgMatches) -> Self {
@@ -11,7 +11,7 @@ impl From<&ArgMatches> for Global {
             quiet: matches.get_flag("quiet"),
             verbose: matches.get_count("verbose"),
             json: matches.get_flag("json"),
-            colour: matches.get_one("color").copied().unwrap_or(ColourChoice::Auto),
+            color: matches.get_one("color").copied().unwrap_or(ColorChoice::Auto),
         }
     }
 }
@@ -47,7 +47,7 @@ fn global() -> [Arg; 4] {
             .action(ArgAction::Set)
             .value_name("auto|always|never")
             .hide_possible_values(true)
-            .value_parser(clap::builder::EnumValueParser::<ColourChoice>::new()),
+            .value_parser(clap::builder::EnumValueParser::<ColorChoice>::new()),
     ]
 }
 

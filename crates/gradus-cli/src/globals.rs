@@ -9,13 +9,13 @@ pub struct Global {
     pub verbose: u8,
     /// Results as JSON.
     pub json: bool,
-    /// Whether to colour.
-    pub colour: ColourChoice,
+    /// Whether to color.
+    pub color: ColorChoice,
 }
 
-/// When text is coloured.
+/// When text is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ColourChoice {
+pub enum ColorChoice {
     /// When the stream is a terminal and `NO_COLOR` is not set.
     Auto,
     /// Always.

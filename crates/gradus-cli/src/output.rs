@@ -2,7 +2,7 @@
 //!
 //! Whatever is printed passes [`rendered`]. On a terminal, control characters and those that turn the direction of text are
 //! shown, not obeyed, so what comes from outside (a completion, a row, a name, the words of another program) can neither move
-//! the cursor nor change the window. Colours of our own are marked by [`ESC`], which becomes an escape only there.
+//! the cursor nor change the window. Colors of our own are marked by [`ESC`], which becomes an escape only there.
 
 use std::ffi::OsString;
 use std::fmt::{Arguments, Display};
@@ -18,7 +18,7 @@ use gradus_environments::sandbox;
 use serde::Serialize;
 
 use crate::Called;
-use crate::globals::{ColourChoice, Global};
+use crate::globals::{ColorChoice, Global};
 use crate::numbers::not_finite;
 
 /// Where everything a command says goes. Commands call it and never ask about terminals.
@@ -58,15 +58,15 @@ impl std::error::Error for ClosedPipe {}
 impl Output {
     /// The output as the global options want it.
     pub fn new(global: &Global) -> Self {
-        let wanted = |is_terminal: bool| match global.colour {
-            ColourChoice::Always => true,
-            ColourChoice::Never => false,
-            ColourChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        let wanted = |is_terminal: bool| match global.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
-        let colour = wanted(std::io::stderr().is_terminal());
-        let data_paint = Paint { colour: wanted(std::io::stdout().is_terminal()) };
-        start_log(global.verbose, colour);
-        Self { quiet: global.quiet, json: global.json, paint: Paint { colour }, data_paint, captured: None }
+        let color = wanted(std::io::stderr().is_terminal());
+        let data_paint = Paint { color: wanted(std::io::stdout().is_terminal()) };
+        start_log(global.verbose, color);
+        Self { quiet: global.quiet, json: global.json, paint: Paint { color }, data_paint, captured: None }
     }
 
     /// An output that prints nothing, and keeps what a command says: results as JSON, and messages.
@@ -98,12 +98,12 @@ impl Output {
         self.json
     }
 
-    /// How stderr is coloured.
+    /// How stderr is colored.
     pub fn paint(&self) -> Paint {
         self.paint
     }
 
-    /// How tables on stdout are coloured.
+    /// How tables on stdout are colored.
     pub fn data_paint(&self) -> Paint {
         self.data_paint
     }
@@ -193,7 +193,7 @@ impl Output {
         }
     }
 
-    /// JSON has no colours and escapes for itself: into a pipe it goes to the letter.
+    /// JSON has no colors and escapes for itself: into a pipe it goes to the letter.
     fn json(&self, text: String) -> anyhow::Result<()> {
         self.print(&(if std::io::stdout().is_terminal() { visible(&text) } else { text } + "\n"))
     }
@@ -213,9 +213,9 @@ impl Output {
         self.stderr(format_args!("{text}"));
     }
 
-    /// How stdout is coloured: where it is a terminal and stderr would be.
+    /// How stdout is colored: where it is a terminal and stderr would be.
     pub fn stdout_paint(&self) -> Paint {
-        Paint { colour: self.paint.colour && std::io::stdout().is_terminal() }
+        Paint { color: self.paint.color && std::io::stdout().is_terminal() }
     }
 
     /// How many characters stdout has on a line, and how many lines, where it is a terminal.
@@ -295,7 +295,7 @@ fn without_long_lines(text: &str) -> String {
 /// Stands for the escape character in texts of our own until they are printed. Unicode reserves it for use inside a program.
 pub const ESC: char = '\u{FDD2}';
 
-/// What a text looks like where it is printed: of escapes only colours, which are marked by [`ESC`]; on a terminal all else
+/// What a text looks like where it is printed: of escapes only colors, which are marked by [`ESC`]; on a terminal all else
 /// [`visible`], elsewhere as it is.
 fn rendered(text: &str, is_terminal: bool) -> String {
     let inert = |text: &str| if is_terminal { visible(text) } else { text.to_owned() };
@@ -345,7 +345,7 @@ pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
     u8::try_from(error.exit_code()).unwrap_or(2)
 }
 
-/// What clap has to say, with what was typed, or put there by a script, in it: of its escapes colours alone.
+/// What clap has to say, with what was typed, or put there by a script, in it: of its escapes colors alone.
 fn usage_shown(text: &str, is_terminal: bool) -> String {
     let mut pieces = text.split('\x1b');
     let mut marked = pieces.next().unwrap_or_default().to_owned();
@@ -429,30 +429,30 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
 }
 
 /// The log of the library on stderr: warnings, more with `-v`, or as `GRADUS_LOG` says.
-fn start_log(verbose: u8, colour: bool) {
+fn start_log(verbose: u8, color: bool) {
     use tracing_subscriber::EnvFilter;
     let level = ["warn", "info", "debug"][usize::from(verbose.min(2))];
     let filter = EnvFilter::try_from_env("GRADUS_LOG").unwrap_or_else(|_| EnvFilter::new(format!("gradus={level}")));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
     // Only a second start fails, and there is one.
     let _ = log.without_time().try_init();
 }
 
-/// Colours on stderr; text is complete without them.
+/// Colors on stderr; text is complete without them.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
-    colour: bool,
+    color: bool,
 }
 
 impl Paint {
-    /// No colours.
+    /// No colors.
     pub fn plain() -> Self {
-        Self { colour: false }
+        Self { color: false }
     }
 
-    /// Whether there are colours.
-    pub fn is_coloured(self) -> bool {
-        self.colour
+    /// Whether there are colors.
+    pub fn is_colored(self) -> bool {
+        self.color
     }
 
     /// Errors and what they underline.
@@ -491,7 +491,7 @@ impl Paint {
     }
 
     fn style(self, text: &str, code: &str) -> String {
-        if self.colour { format!("{ESC}[{code}m{text}{ESC}[0m") } else { text.to_owned() }
+        if self.color { format!("{ESC}[{code}m{text}{ESC}[0m") } else { text.to_owned() }
     }
 }
 
@@ -523,8 +523,8 @@ mod tests {
         let outside = "a\u{1b}]0;owned\u{7}\u{1b}[2J\rb\u{9b}31m\u{202e}c\u{fdd2}[5A\td\n";
         let shown = "a\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\u{d}b\\u{9b}31m\\u{202e}c\\u{fdd2}[5A\td\n";
         assert_eq!(rendered(outside, true), shown);
-        let coloured = Paint { colour: true }.error("no\u{1b}[2J");
-        assert_eq!(rendered(&coloured, true), "\u{1b}[1;31mno\\u{1b}[2J\u{1b}[0m");
-        assert_eq!(rendered(&coloured, false), "\u{1b}[1;31mno\u{1b}[2J\u{1b}[0m", "into a pipe it goes as it is");
+        let colored = Paint { color: true }.error("no\u{1b}[2J");
+        assert_eq!(rendered(&colored, true), "\u{1b}[1;31mno\\u{1b}[2J\u{1b}[0m");
+        assert_eq!(rendered(&colored, false), "\u{1b}[1;31mno\u{1b}[2J\u{1b}[0m", "into a pipe it goes as it is");
     }
 }

@@ -5,7 +5,7 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     laid_out(rows, |column| column > 0, |_, _, cell| cell)
 }
 
-/// As [`aligned`]: `is_number` says which columns stand to the right; `style` colours a cell of a row and column that
+/// As [`aligned`]: `is_number` says which columns stand to the right; `style` colors a cell of a row and column that
 /// has its width already.
 pub fn laid_out(
     rows: &[Vec<String>],
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_to_the_left_and_colours_take_no_room() {
+    fn words_stand_to_the_left_and_colors_take_no_room() {
         let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
         let rows = [row(&["a", "running", "9", "tag"]), row(&["bcd", "done", "10", ""])];
         let style = |_, c, cell: String| if c == 1 { format!("<{cell}>") } else { cell };

@@ -70,7 +70,7 @@ fn main() -> io::Result<()> {
         bench.activations()?;
         bench.positions()?;
         bench.head()?;
-        bench.optimiser()?;
+        bench.optimizer()?;
     }
     if is_wanted("products") { products(&mut out) } else { Ok(()) }
 }
@@ -318,7 +318,7 @@ impl Bench<'_> {
     }
 
     /// One step over the weight of a projection; moments and parameter pass from step to step.
-    fn optimiser(&mut self) -> io::Result<()> {
+    fn optimizer(&mut self) -> io::Result<()> {
         if !(self.is_wanted)("adamw") {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Weights that take no gradient, packed once for many products: of the model that samples, the reference, the
 //! reward model.
 //!
-//! `y = x Wᵀ + b`, `∂x = g W`. Neither unpacks the whole weight, so adapters train on quantised ones.
+//! `y = x Wᵀ + b`, `∂x = g W`. Neither unpacks the whole weight, so adapters train on quantized ones.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::fused::{Dense, Op, apply, is_cpu, read, supports};
 use crate::host::host_values;
 use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
-use crate::quantised::Quantised;
+use crate::quantized::Quantized;
 
 /// A linear layer's weight, packed and shared. It lies in host memory.
 #[derive(Debug, Clone)]
@@ -43,14 +43,14 @@ impl FrozenWeight {
         })
     }
 
-    /// Takes a weight that is quantised already, with every bit of it.
-    pub fn from_quantised(weight: Quantised) -> Self {
-        PackedMatrix::from_quantised(weight).into()
+    /// Takes a weight that is quantized already, with every bit of it.
+    pub fn from_quantized(weight: Quantized) -> Self {
+        PackedMatrix::from_quantized(weight).into()
     }
 
-    /// The quantised weight as it was given or made; none where the weight is held in floats.
-    pub fn quantised(&self) -> Option<Quantised> {
-        self.matrix.quantised()
+    /// The quantized weight as it was given or made; none where the weight is held in floats.
+    pub fn quantized(&self) -> Option<Quantized> {
+        self.matrix.quantized()
     }
 
     /// The same weight, shared, whose products have operands in `precision` where the format leaves that open: NF4.
@@ -118,7 +118,7 @@ impl FrozenWeight {
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
         #[cfg(feature = "gpu")]
         if self.is_narrow()
-            && let Some(dense) = crate::gpu::quantised::dense(|| self.held(), &self.copies, device)
+            && let Some(dense) = crate::gpu::quantized::dense(|| self.held(), &self.copies, device)
         {
             return dense;
         }
@@ -133,9 +133,9 @@ impl FrozenWeight {
 
     /// The weight as GPUs take it; see [`is_narrow`](Self::is_narrow).
     #[cfg(feature = "gpu")]
-    pub(crate) fn held(&self) -> crate::gpu::quantised::Held {
-        use crate::gpu::quantised::Held;
-        self.quantised().map_or_else(|| Held::Bf16(self.matrix.unpacked(), self.dims()), Held::Quantised)
+    pub(crate) fn held(&self) -> crate::gpu::quantized::Held {
+        use crate::gpu::quantized::Held;
+        self.quantized().map_or_else(|| Held::Bf16(self.matrix.unpacked(), self.dims()), Held::Quantized)
     }
 
     /// What was made of it for GPUs.

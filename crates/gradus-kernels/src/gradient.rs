@@ -1,4 +1,4 @@
-//! Gradients between the backward pass and the optimiser: summed over micro-batches, and measured, where they lie.
+//! Gradients between the backward pass and the optimizer: summed over micro-batches, and measured, where they lie.
 //!
 //! `g = Σₖ gₖ` over the micro-batches in their order, and `Σᵢ gᵢ²`, always added up in the same order.
 

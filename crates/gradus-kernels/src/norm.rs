@@ -15,7 +15,7 @@ const ROWS: usize = 32;
 
 /// Layer norm of each row of `x_nd`; `weight_d` is γ, `bias_d` β. All inputs carry gradient.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let norm = Norm { epsilon, centred: true };
+    let norm = Norm { epsilon, centered: true };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return layer_norm_reference(x_nd, weight_d, bias_d, epsilon);
     }
@@ -25,7 +25,7 @@ pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsil
 
 /// RMS norm of each row of `x_nd`; `weight_d` is γ. Both inputs carry gradient.
 pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let norm = Norm { epsilon, centred: false };
+    let norm = Norm { epsilon, centered: false };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
         return rms_norm_reference(x_nd, weight_d, epsilon);
     }
@@ -34,9 +34,9 @@ pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2>
 
 /// The definition, in plain tensors.
 pub fn layer_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let centred = x_nd.clone() - x_nd.mean_dim(1);
-    let variance = centred.clone().powi_scalar(2).mean_dim(1);
-    centred / (variance + epsilon).sqrt() * weight_d.unsqueeze() + bias_d.unsqueeze()
+    let centered = x_nd.clone() - x_nd.mean_dim(1);
+    let variance = centered.clone().powi_scalar(2).mean_dim(1);
+    centered / (variance + epsilon).sqrt() * weight_d.unsqueeze() + bias_d.unsqueeze()
 }
 
 /// The definition, in plain tensors.
@@ -52,7 +52,7 @@ type Sums = (Vec<f32>, Vec<f32>);
 pub(crate) struct Norm {
     pub(crate) epsilon: f64,
     /// Whether the mean is taken away first: layer norm.
-    pub(crate) centred: bool,
+    pub(crate) centered: bool,
 }
 
 /// Lanes of the sums over a row.
@@ -71,11 +71,11 @@ fn sum(row: &[f32], f: impl Fn(f64) -> f64) -> f64 {
     lanes.iter().sum::<f64>() + tail.iter().map(|&x| f(f64::from(x))).sum::<f64>()
 }
 
-/// Mean (0 when not centred) and reciprocal deviation of a row.
+/// Mean (0 when not centered) and reciprocal deviation of a row.
 #[inline(always)]
-fn moments(row: &[f32], centred: bool, epsilon: f64) -> (f32, f32) {
+fn moments(row: &[f32], centered: bool, epsilon: f64) -> (f32, f32) {
     let n = row.len() as f64;
-    let mean = if centred { sum(row, |x| x) / n } else { 0.0 };
+    let mean = if centered { sum(row, |x| x) / n } else { 0.0 };
     let square = sum(row, |x| (x - mean) * (x - mean)) / n;
     (mean as f32, (1.0 / (square + epsilon).sqrt()) as f32)
 }
@@ -84,7 +84,7 @@ simd! {
     fn forward_rows(y: &mut [f32], x: &[f32], gamma: &[f32], beta: Option<&[f32]>, norm: &Norm) {
         let d = gamma.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-            let (mean, scale) = moments(x, norm.centred, norm.epsilon);
+            let (mean, scale) = moments(x, norm.centered, norm.epsilon);
             match beta {
                 Some(beta) => {
                     for (((y, x), gamma), beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
@@ -101,7 +101,7 @@ simd! {
         let d = gamma.len();
         let (grad_gamma, grad_beta) = (&mut sums.0[..d], &mut sums.1[..d]);
         for ((grad_x, x), g) in grad_x.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(grad.chunks_exact(d)) {
-            let (mean, scale) = moments(x, norm.centred, norm.epsilon);
+            let (mean, scale) = moments(x, norm.centered, norm.epsilon);
             // ∂x holds h = γ ∘ g until its two means are known.
             for i in 0..d {
                 let hat = (x[i] - mean) * scale;
@@ -109,8 +109,8 @@ simd! {
                 grad_gamma[i] += g[i] * hat;
                 grad_beta[i] += g[i];
             }
-            let mean_h = if norm.centred { sum(grad_x, |h| h) as f32 / d as f32 } else { 0.0 };
-            let mean_hx = scale * dot_centred(grad_x, x, mean) / d as f32;
+            let mean_h = if norm.centered { sum(grad_x, |h| h) as f32 / d as f32 } else { 0.0 };
+            let mean_hx = scale * dot_centered(grad_x, x, mean) / d as f32;
             for i in 0..d {
                 let hat = (x[i] - mean) * scale;
                 grad_x[i] = scale * (grad_x[i] - mean_h - hat * mean_hx);
@@ -121,7 +121,7 @@ simd! {
 
 /// Σ h (x − mean).
 #[inline(always)]
-fn dot_centred(h: &[f32], x: &[f32], mean: f32) -> f32 {
+fn dot_centered(h: &[f32], x: &[f32], mean: f32) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [0.0f32; LANES];
     let ((h_blocks, h_tail), (x_blocks, x_tail)) = (h.as_chunks::<LANES>(), x.as_chunks::<LANES>());
@@ -204,9 +204,9 @@ mod tests {
     /// Value and gradient of both norms of one row.
     fn both(row: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
         let d = row.len();
-        [true, false].map(|centred| {
+        [true, false].map(|centered| {
             let (x, gamma) = (given([1, d], row), given([d], &values(d, 5)));
-            let y = match centred {
+            let y = match centered {
                 true => layer_norm(x.clone(), gamma, given([d], &vec![0.0; d]), 1e-12),
                 false => rms_norm(x.clone(), gamma, 1e-12),
             };

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
     Activated, AdamWStep, AdamWUpdate, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead,
-    Mask, Precision, Quantised, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
+    Mask, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
     attention_across, attention_fused, embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap,
     sum_of_squares, swiglu, token_logprobs,
 };
@@ -423,10 +423,10 @@ fn weights_in_few_bits_stay_so_on_the_device_and_multiply_as_what_they_stand_for
         for format in [WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
             let weight = Tensor::<2>::from_data(weight.clone(), &Device::flex());
             let frozen = FrozenWeight::new(weight, Layout::OutIn, format);
-            let stands_for = match frozen.quantised() {
+            let stands_for = match frozen.quantized() {
                 None => host(frozen.dense().transpose()),
-                Some(Quantised::Nf4(weight)) => weight.values(),
-                Some(Quantised::Int8(weight)) => {
+                Some(Quantized::Nf4(weight)) => weight.values(),
+                Some(Quantized::Int8(weight)) => {
                     let scaled = |(i, &code): (usize, &i8)| f32::from(code) * (weight.absmax()[i / width] / 127.0);
                     weight.codes().iter().enumerate().map(scaled).collect()
                 }

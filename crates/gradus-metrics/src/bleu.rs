@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::characters::split;
-use crate::mteval::Tokeniser;
+use crate::mteval::Tokenizer;
 use crate::ngrams::{Grams, Words};
 use crate::options::check_order;
 use crate::references::each;
@@ -22,19 +22,19 @@ pub struct BleuOptions {
     /// Add one to the counts of every order (Lin and Och 2004).
     pub smooth: bool,
     /// How words are found.
-    pub tokenizer: BleuTokeniser,
+    pub tokenizer: BleuTokenizer,
 }
 
 impl Default for BleuOptions {
     fn default() -> Self {
-        Self { max_order: 4, smooth: false, tokenizer: BleuTokeniser::Whitespace }
+        Self { max_order: 4, smooth: false, tokenizer: BleuTokenizer::Whitespace }
     }
 }
 
 /// How [`Bleu`] finds words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum BleuTokeniser {
+pub enum BleuTokenizer {
     /// Words stand between blanks, as RL4LMs has it.
     #[default]
     #[serde(rename = "whitespace")]
@@ -64,14 +64,14 @@ impl Bleu {
 impl Metric for Bleu {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let BleuOptions { max_order, smooth, tokenizer } = self.options;
-        let tokeniser = match tokenizer {
-            BleuTokeniser::Whitespace => Tokeniser::None,
-            BleuTokeniser::V13a => Tokeniser::V13a,
+        let tokenizer = match tokenizer {
+            BleuTokenizer::Whitespace => Tokenizer::None,
+            BleuTokenizer::V13a => Tokenizer::V13a,
         };
         let counts = each(rows, |row, references| {
             let shortest = |_: usize, lengths: &[usize]| lengths.iter().copied().min().unwrap_or(0);
-            let prediction = tokeniser.tokenise(&row.prediction);
-            let references: Vec<String> = references.iter().map(|text| tokeniser.tokenise(text)).collect();
+            let prediction = tokenizer.tokenize(&row.prediction);
+            let references: Vec<String> = references.iter().map(|text| tokenizer.tokenize(text)).collect();
             counts(&prediction, &references, max_order, shortest)
         })?;
         let value = move |sums: &[f64]| Counts::of(sums, max_order).unsmoothed(smooth);

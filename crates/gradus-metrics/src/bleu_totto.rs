@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::bleu::{Counts, counts};
-use crate::mteval::Tokeniser;
+use crate::mteval::Tokenizer;
 use crate::sacre_bleu::{SacreBleuOptions, closest, value};
 use crate::totto::{Item, SUBSETS};
 use crate::{Measure, Metric, Row, RowError};
@@ -40,8 +40,8 @@ impl Metric for BleuTotto {
         let order = sacre.max_ngram_order;
         let counted = |(i, row): (usize, &Row)| {
             let item = Item::of(i, row)?;
-            let references: Vec<String> = item.references.iter().map(|text| Tokeniser::V13a.tokenise(text)).collect();
-            Ok((counts(&Tokeniser::V13a.tokenise(&item.prediction), &references, order, closest), item))
+            let references: Vec<String> = item.references.iter().map(|text| Tokenizer::V13a.tokenize(text)).collect();
+            Ok((counts(&Tokenizer::V13a.tokenize(&item.prediction), &references, order, closest), item))
         };
         let counted: Vec<(Vec<f64>, Item)> =
             rows.par_iter().enumerate().map(counted).collect::<Result<_, RowError>>()?;

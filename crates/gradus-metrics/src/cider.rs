@@ -31,7 +31,7 @@ pub struct CiderOptions {
     /// Which of the two.
     pub variant: CiderVariant,
     /// How words are found.
-    pub tokenizer: CiderTokeniser,
+    pub tokenizer: CiderTokenizer,
     /// A file of JSON lines with `references`: the documents whose frequencies count. Without it, those of the rows measured.
     pub corpus: Option<PathBuf>,
     /// The key of a row. Default `row`.
@@ -40,7 +40,7 @@ pub struct CiderOptions {
 
 impl Default for CiderOptions {
     fn default() -> Self {
-        Self { variant: CiderVariant::D, tokenizer: CiderTokeniser::Ptb, corpus: None, keyed_by: KeyedBy::Row }
+        Self { variant: CiderVariant::D, tokenizer: CiderTokenizer::Ptb, corpus: None, keyed_by: KeyedBy::Row }
     }
 }
 
@@ -61,7 +61,7 @@ pub enum CiderVariant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum CiderTokeniser {
+pub enum CiderTokenizer {
     /// The Treebank's words in lower case without punctuation, as Stanford's `PTBTokenizer` finds them.
     #[default]
     Ptb,
@@ -134,8 +134,8 @@ impl Cider {
 
     fn words(&self, text: &str) -> Vec<String> {
         match self.options.tokenizer {
-            CiderTokeniser::Whitespace => split(text).map(str::to_owned).collect(),
-            CiderTokeniser::Ptb => stanford::words(text),
+            CiderTokenizer::Whitespace => split(text).map(str::to_owned).collect(),
+            CiderTokenizer::Ptb => stanford::words(text),
         }
     }
 }

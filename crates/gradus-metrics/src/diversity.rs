@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::ngrams::{Grams, Words};
-use crate::nltk::WordTokeniser;
+use crate::nltk::WordTokenizer;
 use crate::{Measure, Metric, Row, RowError};
 
 /// Options of [`Diversity`].
@@ -34,7 +34,7 @@ impl Default for DiversityOptions {
 #[derive(Debug, Clone, Default)]
 pub struct Diversity {
     options: DiversityOptions,
-    tokeniser: WordTokeniser,
+    tokenizer: WordTokenizer,
 }
 
 impl Diversity {
@@ -43,13 +43,13 @@ impl Diversity {
     /// # Errors
     /// A directory that cannot be read.
     pub fn new(options: DiversityOptions) -> Result<Self> {
-        Ok(Self { tokeniser: WordTokeniser::new(options.punkt.as_deref())?, options })
+        Ok(Self { tokenizer: WordTokenizer::new(options.punkt.as_deref())?, options })
     }
 }
 
 impl Metric for Diversity {
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
-        let texts: Vec<Vec<String>> = rows.par_iter().map(|row| self.tokeniser.lower(&row.prediction)).collect();
+        let texts: Vec<Vec<String>> = rows.par_iter().map(|row| self.tokenizer.lower(&row.prediction)).collect();
         let is_mark = |word: &str| word.len() == 1 && word.bytes().all(|b| b.is_ascii_punctuation());
         let mut measures = Vec::new();
         for (glue, keeps_marks) in [("", true), ("nopunct", false)] {

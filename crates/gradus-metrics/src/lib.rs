@@ -40,8 +40,8 @@
 //! | [`ExactMatch`], [`TokenF1`] | Rajpurkar et al. 2016 | `squad` of torchmetrics 1.9 |
 //! | [`Dates`], [`IncreasingNumbers`] | Ramamurthy et al. 2023 | RL4LMs' synthetic tasks |
 //!
-//! What finds words and sentences is public too: [`Tokeniser`] (sacreBLEU's tokenizers), [`treebank::words`] and [`WordTokeniser`]
-//! (NLTK), [`stanford::words`], [`Punkt`], [`Porter`], [`WordNet`], [`detokenise::detokenised`] (Moses).
+//! What finds words and sentences is public too: [`Tokenizer`] (sacreBLEU's tokenizers), [`treebank::words`] and [`WordTokenizer`]
+//! (NLTK), [`stanford::words`], [`Punkt`], [`Porter`], [`WordNet`], [`detokenize::detokenized`] (Moses).
 //!
 //! The crate ships no data of others: [`Punkt`] and [`WordNet`] read NLTK's files where the user has them, and there is a plain
 //! fallback for each. The feature `schema` derives `schemars::JsonSchema` for all options.
@@ -56,7 +56,7 @@ pub mod characters;
 mod chrf;
 mod cider;
 mod dates;
-pub mod detokenise;
+pub mod detokenize;
 mod distinct;
 mod diversity;
 mod error;
@@ -89,10 +89,10 @@ mod totto;
 pub mod treebank;
 mod wordnet;
 
-pub use bleu::{Bleu, BleuOptions, BleuTokeniser};
+pub use bleu::{Bleu, BleuOptions, BleuTokenizer};
 pub use bleu_totto::{BleuTotto, BleuTottoOptions};
 pub use chrf::{Chrf, ChrfOptions};
-pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
+pub use cider::{Cider, CiderOptions, CiderTokenizer, CiderVariant};
 pub use dates::Dates;
 pub use distinct::Distinct;
 pub use diversity::{Diversity, DiversityOptions};
@@ -102,8 +102,8 @@ pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
 pub use keyed::KeyedBy;
 pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
-pub use mteval::Tokeniser;
-pub use nltk::WordTokeniser;
+pub use mteval::Tokenizer;
+pub use nltk::WordTokenizer;
 pub use parent::{Parent, ParentOptions};
 pub use punkt::Punkt;
 pub use references::References;

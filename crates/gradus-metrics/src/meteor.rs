@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::nltk::WordTokeniser;
+use crate::nltk::WordTokenizer;
 use crate::references::{References, each};
 use crate::stem::Porter;
 use crate::treebank::Rules;
@@ -46,7 +46,7 @@ impl Default for MeteorOptions {
 #[derive(Debug)]
 pub struct Meteor {
     options: MeteorOptions,
-    tokeniser: WordTokeniser,
+    tokenizer: WordTokenizer,
     wordnet: Option<WordNet>,
 }
 
@@ -57,7 +57,7 @@ impl Meteor {
     /// A directory that cannot be read.
     pub fn new(options: MeteorOptions) -> Result<Self> {
         let wordnet = WordNet::open(options.wordnet.as_deref())?;
-        Ok(Self { tokeniser: WordTokeniser::new(options.punkt.as_deref())?, wordnet, options })
+        Ok(Self { tokenizer: WordTokenizer::new(options.punkt.as_deref())?, wordnet, options })
     }
 
     /// Those of the NLTK that RL4LMs pins, where its references are asked for.
@@ -66,7 +66,7 @@ impl Meteor {
     }
 
     fn words(&self, text: &str) -> Vec<String> {
-        self.tokeniser.words(text, self.rules()).into_iter().map(|word| word.to_lowercase()).collect()
+        self.tokenizer.words(text, self.rules()).into_iter().map(|word| word.to_lowercase()).collect()
     }
 
     /// The best score over references.

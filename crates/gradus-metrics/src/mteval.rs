@@ -1,4 +1,4 @@
-//! The tokenisers of sacreBLEU 2.6: 13a and intl after NIST's `mteval`, zh, char, none.
+//! The tokenizers of sacreBLEU 2.6: 13a and intl after NIST's `mteval`, zh, char, none.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::characters::{is_number, is_punctuation, is_space, is_symbol};
 /// How sacreBLEU finds words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Tokeniser {
+pub enum Tokenizer {
     /// `mteval-v13a`, of WMT.
     #[default]
     #[serde(rename = "13a")]
@@ -26,9 +26,9 @@ pub enum Tokeniser {
     None,
 }
 
-impl Tokeniser {
+impl Tokenizer {
     /// The text with blanks between words.
-    pub fn tokenise(self, text: &str) -> String {
+    pub fn tokenize(self, text: &str) -> String {
         let text = text.trim_end_matches(is_space);
         match self {
             Self::V13a => western(&format!(" {} ", unescaped(text))),

@@ -8,11 +8,11 @@ use crate::treebank::{self, Rules};
 
 /// Finds words as NLTK's `word_tokenize`: sentences by [`Punkt`], then the words of each by [`treebank::words`].
 #[derive(Debug, Clone, Default)]
-pub struct WordTokeniser {
+pub struct WordTokenizer {
     punkt: Punkt,
 }
 
-impl WordTokeniser {
+impl WordTokenizer {
     /// With the sentence model of a directory of NLTK's data, or with a list of abbreviations.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bleu::{Counts, counts};
-use crate::mteval::Tokeniser;
+use crate::mteval::Tokenizer;
 use crate::options::check_order;
 use crate::references::each;
 use crate::{Measure, Metric, Result, Row, RowError};
@@ -17,7 +17,7 @@ use crate::{Measure, Metric, Result, Row, RowError};
 #[serde(deny_unknown_fields, default)]
 pub struct SacreBleuOptions {
     /// How words are found.
-    pub tokenize: Tokeniser,
+    pub tokenize: Tokenizer,
     /// The count of an n-gram order without a match.
     pub smooth_method: Smoothing,
     /// Of `floor` and `add-k`. Default 0.1 and 1.
@@ -33,7 +33,7 @@ pub struct SacreBleuOptions {
 impl Default for SacreBleuOptions {
     fn default() -> Self {
         Self {
-            tokenize: Tokeniser::V13a,
+            tokenize: Tokenizer::V13a,
             smooth_method: Smoothing::Exp,
             smooth_value: None,
             lowercase: false,
@@ -81,9 +81,9 @@ impl SacreBleu {
     fn prepared(&self, text: &str) -> String {
         let Self { options } = self;
         if options.lowercase {
-            options.tokenize.tokenise(&text.to_lowercase())
+            options.tokenize.tokenize(&text.to_lowercase())
         } else {
-            options.tokenize.tokenise(text)
+            options.tokenize.tokenize(text)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Words as Stanford's `PTBTokenizer` finds them (CoreNLP 3.4.1 with `-lowerCase`), and `pycocoevalcap` 1.2 after it: lower case,
 //! without punctuation, split at blanks.
 //!
-//! Of all [`RULES`] that match where a token begins, the longest match is the token. They were found by asking the tokeniser: which
+//! Of all [`RULES`] that match where a token begins, the longest match is the token. They were found by asking the tokenizer: which
 //! of 45,000 words are abbreviations, before what they end a sentence, which characters it does not know. Of 24,000 sentences of
 //! twelve data sets 99.8 % have the same words.
 
@@ -371,7 +371,7 @@ impl Words {
     }
 }
 
-/// What a character on its own is called; what the tokeniser does not know is nothing.
+/// What a character on its own is called; what the tokenizer does not know is nothing.
 fn renamed(character: &str) -> &str {
     match character {
         "(" => "-lrb-",

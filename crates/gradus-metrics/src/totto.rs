@@ -1,12 +1,12 @@
 //! ToTTo's evaluation: which texts and tables its official scripts compare.
 //!
-//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>. Everything is in lower case and detokenised by Moses'
+//! Parikh et al. 2020, <https://aclanthology.org/2020.emnlp-main.89>. Everything is in lower case and detokenized by Moses'
 //! rules; an empty prediction is `<null>`, references are three, made up with `<null>`.
 
 use serde_json::{Map, Value};
 
-use crate::detokenise::detokenised;
-use crate::mteval::Tokeniser;
+use crate::detokenize::detokenized;
+use crate::mteval::Tokenizer;
 use crate::{Row, RowError};
 
 /// Which rows a value is of: all, those whose table's header was seen in training, or the others.
@@ -78,14 +78,14 @@ impl Item {
 /// What stands for an empty prediction and for references that a row does not have.
 const NULL: &str = "<null>";
 
-/// Lower case, on one line, detokenised.
+/// Lower case, on one line, detokenized.
 fn prepared(text: &str) -> String {
-    detokenised(text.to_lowercase().replace('\n', " ").trim())
+    detokenized(text.to_lowercase().replace('\n', " ").trim())
 }
 
 /// The words that are compared.
 pub fn words(text: &str) -> Vec<String> {
-    crate::characters::split(&Tokeniser::V13a.tokenise(&text.trim().to_lowercase())).map(str::to_owned).collect()
+    crate::characters::split(&Tokenizer::V13a.tokenize(&text.trim().to_lowercase())).map(str::to_owned).collect()
 }
 
 /// The row's references, or those of its `sentence_annotations`: three, made up with `<null>`.
@@ -134,6 +134,6 @@ fn entries(cells: &[&Cell], titles: &[(&str, &str)]) -> Vec<Vec<String>> {
     let entries = of_cells.chain(titles.iter().copied()).filter(|(_, value)| !value.is_empty());
     let line: Vec<String> =
         entries.map(|(attribute, value)| format!("{attribute}|||{}", value.replace('|', "-"))).collect();
-    let line = detokenised(&line.join("\t").to_lowercase().replace('\n', " "));
+    let line = detokenized(&line.join("\t").to_lowercase().replace('\n', " "));
     line.split('\t').map(|entry| words(entry.split("|||").nth(1).unwrap_or_default())).collect()
 }

@@ -184,7 +184,7 @@ impl Lexicon {
         let mut read = |name: String| source.read(&name);
         let bad = |path: &Path, line: usize, what: &str| Error::data(path, Some(line + 1), format!("expected {what}"));
         let mut made = Self { index: HashMap::new(), lemmas: HashMap::new(), exceptions: HashMap::new() };
-        // A line that begins with a blank is part of the licence.
+        // A line that begins with a blank is part of the license.
         let (path, text) = read(format!("index.{part}"))?;
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with(' ') && !line.trim().is_empty())
         {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gradus_metrics::{
     Bleu, BleuTotto, Chrf, Cider, Dates, Distinct, Diversity, ExactMatch, IncreasingNumbers, Measure, Meteor, Metric,
-    Parent, Porter, Rouge, RougeLMax, Row, SacreBleu, Spice, Ter, TokenF1, WordNet, detokenise, stanford,
+    Parent, Porter, Rouge, RougeLMax, Row, SacreBleu, Spice, Ter, TokenF1, WordNet, detokenize, stanford,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -365,7 +365,7 @@ fn stems_are_those_of_nltk() {
 }
 
 #[test]
-fn words_are_those_of_stanfords_tokeniser() {
+fn words_are_those_of_stanfords_tokenizer() {
     let fixture = read("words");
     let cases = list(&fixture["stanford"]);
     assert!(cases.len() > 200);
@@ -376,12 +376,12 @@ fn words_are_those_of_stanfords_tokeniser() {
 }
 
 #[test]
-fn lines_are_detokenised_as_moses_does() {
+fn lines_are_detokenized_as_moses_does() {
     let fixture = read("words");
     let mut wrong = Vec::new();
     for case in list(&fixture["detokenised"]) {
         let [line, expected] = [0, 1].map(|i| text(&case[i]));
-        let found = detokenise::detokenised(line);
+        let found = detokenize::detokenized(line);
         if found != expected {
             wrong.push(format!("{line:?}\n  {found:?} instead of\n  {expected:?}"));
         }

@@ -1,4 +1,4 @@
-//! Colours for what stretches of a text are worth.
+//! Colors for what stretches of a text are worth.
 
 /// The classes of a value, of which the largest beside it has the size `most`; none where it is worth nothing.
 pub fn class(value: f64, most: f64) -> &'static str {

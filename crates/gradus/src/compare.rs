@@ -6,7 +6,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use crate::config::Plan;
-use crate::data::{self, Need, TokeniseOptions};
+use crate::data::{self, Need, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::generate::{BeamParams, Record, SamplingParams};
@@ -24,7 +24,7 @@ use crate::run::{Existing, RunDir};
 use crate::train;
 use crate::train::environment;
 use crate::train::observer::{Event, Observer};
-use crate::train::prepare::{Start, report, rows, tokenise_options};
+use crate::train::prepare::{Start, report, rows, tokenize_options};
 
 /// The longest completion when no method samples any: TRL's default for GRPO.
 const MAX_NEW_TOKENS: usize = 256;
@@ -119,7 +119,7 @@ impl<'a> Judge<'a> {
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let episodes = environment::open(plan, &start, HashMap::new())?;
         let tools = episodes.as_ref().map_or_else(Vec::new, |episodes| episodes.dialogue.tools.clone());
-        let options = TokeniseOptions { tools, ..tokenise_options(plan, &start.model, Some(room))? };
+        let options = TokenizeOptions { tools, ..tokenize_options(plan, &start.model, Some(room))? };
         let found = data::prompts(&held_out, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
         report("prompts to measure on", &found.counts, observer);
         if found.examples.is_empty() {

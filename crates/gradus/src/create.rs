@@ -102,7 +102,7 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
     let mut parameters = 0;
     output.write(|at| {
         // Read as any model is, so that what makes no model is refused with its reason.
-        let written = serde_json::to_string_pretty(&config).expect("JSON values serialise");
+        let written = serde_json::to_string_pretty(&config).expect("JSON values serialize");
         atomic::write_bytes(&at.join("config.json"), written.as_bytes())?;
         ModelDir { path: directory.clone(), ..ModelDir::unsaved(config.clone()) }.copy_tokenizer(at)?;
         let dir = ModelDir::open(at)?;

@@ -43,7 +43,7 @@ pub enum Error {
     /// A loss, gradient or reward became NaN or infinite.
     #[error("step {step}: {what}")]
     Diverged {
-        /// The optimiser step that failed, counted from 1.
+        /// The optimizer step that failed, counted from 1.
         step: usize,
         /// Which quantity was not finite.
         what: String,

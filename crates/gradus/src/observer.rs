@@ -36,7 +36,7 @@ pub enum Event<'a> {
         /// How many there are.
         total: usize,
     },
-    /// An optimiser step (offline) or an iteration (online) was logged.
+    /// An optimizer step (offline) or an iteration (online) was logged.
     Step {
         /// Counted from 1.
         step: usize,

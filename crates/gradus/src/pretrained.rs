@@ -310,7 +310,7 @@ pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Res
     let mut config: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))?;
     config.insert("pad_token".into(), tokenizer.token(pad_id).into());
-    let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
+    let text = serde_json::to_string_pretty(&config).expect("JSON values serialize") + "\n";
     std::fs::write(&path, text).map_err(|source| Error::io(&path, source))
 }
 

@@ -35,7 +35,7 @@ pub enum Purpose {
     Generate = 10,
     /// The tokens of `gradus bench`.
     Bench = 11,
-    /// Which held-out rows an evaluation takes; `step` counts optimiser steps.
+    /// Which held-out rows an evaluation takes; `step` counts optimizer steps.
     EvaluationRows = 12,
     /// Which rows of further data are taken; `index` is the source.
     Mix = 13,

@@ -30,7 +30,7 @@ mod tests {
         let keys = ["clip_range", "clip_range_high", "delta", "stop"];
         assert_eq!(nearest("clip-range", keys), Some("clip_range"));
         assert_eq!(nearest("cliprange", keys), Some("clip_range"));
-        assert_eq!(nearest("dleta", keys), Some("delta"), "a swap of neighbours is one edit");
+        assert_eq!(nearest("dleta", keys), Some("delta"), "a swap of neighbors is one edit");
         assert_eq!(nearest("temperature", keys), None);
         assert_eq!(nearest("drop", keys), None, "two of four letters");
     }

@@ -1,4 +1,4 @@
-//! A task: prompts that ask for a review of things in colours.
+//! A task: prompts that ask for a review of things in colors.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, json};
 
-/// One prompt for every colour and thing.
+/// One prompt for every color and thing.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Reviews {
     /// What is reviewed.
     pub things: Vec<String>,
-    /// The colours it comes in. Default: red and blue.
-    #[serde(default = "colours")]
-    pub colours: Vec<String>,
+    /// The colors it comes in. Default: red and blue.
+    #[serde(default = "colors")]
+    pub colors: Vec<String>,
 }
 
-fn colours() -> Vec<String> {
+fn colors() -> Vec<String> {
     ["red", "blue"].map(String::from).to_vec()
 }
 
@@ -29,16 +29,16 @@ impl Task for Reviews {
     }
 
     fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
-        let pairs = self.things.iter().flat_map(|thing| self.colours.iter().map(move |colour| (thing, colour)));
+        let pairs = self.things.iter().flat_map(|thing| self.colors.iter().map(move |color| (thing, color)));
         // Every third prompt is kept for evaluations.
         let held_out = files.split() != Split::Train;
         let pairs = pairs.enumerate().filter(|(i, _)| (i % 3 == 2) == held_out);
         let file = Path::new("reviews").into();
-        let sample = |(i, (thing, colour)): (usize, (&String, &String))| {
+        let sample = |(i, (thing, color)): (usize, (&String, &String))| {
             let sample = Sample {
-                prompt: format!("write a review of the {colour} {thing} :"),
-                references: vec![format!("the {thing} is {colour} .")],
-                metadata: Map::from_iter([("colour".to_owned(), json!(colour))]),
+                prompt: format!("write a review of the {color} {thing} :"),
+                references: vec![format!("the {thing} is {color} .")],
+                metadata: Map::from_iter([("color".to_owned(), json!(color))]),
             };
             (Place { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
         };

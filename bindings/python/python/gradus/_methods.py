@@ -53,7 +53,7 @@ class SharedKeys(TypedDict, total=False):
     lora_target_pattern: Name
     """The same by a regular expression over whole names, such as `.*\\.mlp\\..*`."""
     lora_rank_stabilised: bool
-    """Rank-stabilised: α/√r instead of α/r (Kalajdzievski 2023). Default false."""
+    """Rank-stabilized: α/√r instead of α/r (Kalajdzievski 2023). Default false."""
     lora_dora: bool
     """DoRA: train the lengths of the weights' rows too (Liu et al. 2024). Default false."""
     rollouts_server: Name
@@ -91,7 +91,7 @@ class SharedKeys(TypedDict, total=False):
     epochs: float
     """Passes over the data. Default 1. `max_steps` wins where both are given."""
     max_steps: int
-    """Optimiser steps (online methods: iterations). Default: from `epochs`."""
+    """Optimizer steps (online methods: iterations). Default: from `epochs`."""
     batch_size: int
     """Rows (offline: rows or pairs; online: prompts) a step. Default 8 (TRL)."""
     micro_batch_size: int
@@ -125,7 +125,7 @@ class SharedKeys(TypedDict, total=False):
     """Weight decay, never on biases and norms: AdamW's is decoupled, RMSprop's part of the gradient. Default 0
     (TRL)."""
     optimizer: Literal["adamw", "rmsprop"]
-    """The optimiser. Default `adamw` (TRL)."""
+    """The optimizer. Default `adamw` (TRL)."""
     adam_betas: float | Sequence[float]
     """AdamW's decay rates of the two moments. Default [0.9, 0.999] (TRL)."""
     adam_epsilon: float
@@ -263,7 +263,7 @@ class SharedKeys(TypedDict, total=False):
     (`gradus doctor` lists them). Default `cpu`."""
     compute: Literal["f32", "bf16"]
     """How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor multiplies
-    it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`."""
+    it; weights, sums and the optimizer stay in f32, frozen models are kept in bf16). Default `f32`."""
     sampling_weights: Literal["f32", "bf16", "int8", "nf4"]
     """How the weights that completions are sampled with are held: `f32`, `bf16`, `int8` or `nf4`. Coarser than
     `compute`, sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
@@ -277,7 +277,7 @@ class SharedKeys(TypedDict, total=False):
     threads: int
     """Threads. Default: one per core."""
     text_column: Name
-    """The column that holds plain text for language modelling. Default `text`."""
+    """The column that holds plain text for language modeling. Default `text`."""
     column: str | Sequence[str]
     """Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the
     prompt."""
@@ -552,7 +552,7 @@ class RewardModelKeys(SharedKeys, total=False):
     """Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL)."""
     score_pairs: int
     """Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
-    `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are
+    `reward.fine_grained`, which normalizes by them; 0: not at all. Default 20000, evenly spaced where there are
     more."""
     truncation: Literal["left", "right"]
     """The side at which a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the
@@ -931,7 +931,7 @@ class PpoKeys(OnlineKeys, total=False):
     update_epochs: int
     """Passes over one batch of rollouts. Default 4 (TRL)."""
     mini_batches: int
-    """Mini-batches (optimiser steps) of one pass. Default 1 (TRL)."""
+    """Mini-batches (optimizer steps) of one pass. Default 1 (TRL)."""
     clip_range: float
     """Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1)."""
     value_clip_range: float
@@ -985,7 +985,7 @@ class PpoKeys(OnlineKeys, total=False):
     """Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default
     false."""
     lr_per_step: bool
-    """Whether the learning rate goes on with every optimiser step instead of every iteration (FineGrainedRLHF: true).
+    """Whether the learning rate goes on with every optimizer step instead of every iteration (FineGrainedRLHF: true).
     Default false."""
     kl_coefficient: float
     """The (initial) coefficient β. Default 0.05 (TRL)."""
@@ -1059,7 +1059,7 @@ class NlpoKeys(OnlineKeys, total=False):
     update_epochs: int
     """Passes over one batch of rollouts. Default 4 (TRL)."""
     mini_batches: int
-    """Mini-batches (optimiser steps) of one pass. Default 1 (TRL)."""
+    """Mini-batches (optimizer steps) of one pass. Default 1 (TRL)."""
     clip_range: float
     """Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1)."""
     value_clip_range: float
@@ -1113,7 +1113,7 @@ class NlpoKeys(OnlineKeys, total=False):
     """Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default
     false."""
     lr_per_step: bool
-    """Whether the learning rate goes on with every optimiser step instead of every iteration (FineGrainedRLHF: true).
+    """Whether the learning rate goes on with every optimizer step instead of every iteration (FineGrainedRLHF: true).
     Default false."""
     kl_coefficient: float
     """The (initial) coefficient β. Default 0.05 (TRL)."""
@@ -1162,10 +1162,10 @@ class NlpoKeys(OnlineKeys, total=False):
     keep_special_tokens: bool
     """Whether the tokenizer's special tokens are never masked. Default true (RL4LMs' code)."""
     renormalise: bool
-    """Whether logprobs are trained among what the mask leaves, renormalised, or those of the whole vocabulary (RL4LMs'
+    """Whether logprobs are trained among what the mask leaves, renormalized, or those of the whole vocabulary (RL4LMs'
     code). Default true."""
     mask_scope: Literal["nlpo_mask_only", "processed"]
-    """Among which tokens, where they are renormalised: those of the mask alone, or those that are left when everything
+    """Among which tokens, where they are renormalized: those of the mask alone, or those that are left when everything
     else has been taken out too. Default `nlpo_mask_only`."""
     mask_at_eval: bool
     """Whether completions of evaluations are drawn under the mask (RL4LMs' code). Default false."""
@@ -1317,7 +1317,7 @@ class TrpoKeys(OnlineKeys, total=False):
     critic_updates: int
     """Passes of the critic over the rollouts. Default 10 (RL4LMs)."""
     critic_mini_batches: int
-    """Mini-batches (optimiser steps of the critic) of one pass. Default 1."""
+    """Mini-batches (optimizer steps of the critic) of one pass. Default 1."""
     discount: float
     """Discount γ. Default 0.99 (RL4LMs)."""
     gae_lambda: float
@@ -1411,7 +1411,7 @@ class GrpoKeys(OnlineKeys, total=False):
     update_epochs: int
     """Passes over one batch of rollouts, μ. Default 1 (TRL)."""
     mini_batches: int
-    """Mini-batches (optimiser steps) of one pass. Default 1."""
+    """Mini-batches (optimizer steps) of one pass. Default 1."""
     clip_range: float
     """Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL)."""
     clip_range_high: float
@@ -1500,7 +1500,7 @@ class RlooKeys(OnlineKeys, total=False):
     update_epochs: int
     """Passes over one batch of rollouts. Default 1 (TRL)."""
     mini_batches: int
-    """Mini-batches (optimiser steps) of one pass. Default 1."""
+    """Mini-batches (optimizer steps) of one pass. Default 1."""
     clip_range: float
     """Lower clip range of a completion's ratio: 1 − clip_range. Default 0.2 (TRL)."""
     clip_range_high: float
@@ -1509,7 +1509,7 @@ class RlooKeys(OnlineKeys, total=False):
     """The weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference.
     Default 0.05 (TRL)."""
     normalize_advantages: bool
-    """Whether advantages are normalised over the batch. Default false (TRL)."""
+    """Whether advantages are normalized over the batch. Default false (TRL)."""
     reward_clip_range: float | Sequence[float]
     """Bounds of rewards, before the KL is taken off. Default: none."""
     mask_truncated_completions: bool

@@ -38,13 +38,13 @@ pub enum Left {
 }
 
 /// Shows the runs until the user leaves. The terminal is restored, also after a panic.
-pub fn run(library: &Library, is_coloured: bool) -> anyhow::Result<Left> {
+pub fn run(library: &Library, is_colored: bool) -> anyhow::Result<Left> {
     crate::watch::catch_interrupts(None);
     // Held until the browser is left.
     let (_here, left) = mpsc::channel();
     std::thread::spawn(move || leave_a_terminal_that_is_gone(&left));
     let mut terminal = ratatui::try_init().map_err(|error| gradus::Error::io("the terminal", error))?;
-    let left = browse(&mut terminal, library, draw::Theme::new(is_coloured));
+    let left = browse(&mut terminal, library, draw::Theme::new(is_colored));
     // Whatever went wrong before is the better message.
     let restored = ratatui::try_restore();
     let left = left.map_err(|error| gradus::Error::io("the terminal", error))?;

@@ -66,7 +66,7 @@ fn text(report: &Report) -> String {
     report.policies.iter().for_each(|policy| line(&row(policy)));
     line("");
     if let Some(accuracy) = report.reward_model_accuracy {
-        line(&format!("reward model: orders {:.0} % of held-out pairs as they are labelled", 100.0 * accuracy));
+        line(&format!("reward model: orders {:.0} % of held-out pairs as they are labeled", 100.0 * accuracy));
     }
     line("preferred: how often the true rule, which no model is shown, prefers the review to that of `sft`");
     line(&format!("seed {}, {:.0} s in all", report.seed, report.elapsed_s));
@@ -131,7 +131,7 @@ how is the kettle ?
 sft       1.25       50 %        2.50   3.75     98 %   11.5   1.50      90 %   12 s
 ppo       1.25       90 %        2.50   3.75     98 %   11.5   1.50      90 %   12 s
 
-reward model: orders 84 % of held-out pairs as they are labelled
+reward model: orders 84 % of held-out pairs as they are labeled
 preferred: how often the true rule, which no model is shown, prefers the review to that of `sft`
 seed 42, 200 s in all
 ";

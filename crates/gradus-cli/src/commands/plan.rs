@@ -34,7 +34,7 @@ pub fn arguments(command: Command) -> Command {
     flags::add(command, what.value_parser(clap::value_parser!(PathBuf)), train::every_flag().shown())
 }
 
-/// Reads and tokenises the rows, and shows a line for every phase; fails as the run would where it does not fit.
+/// Reads and tokenizes the rows, and shows a line for every phase; fails as the run would where it does not fit.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let what = matches.get_one::<PathBuf>("what").map(PathBuf::as_path);
     let method = what.and_then(Path::to_str).filter(|name| MethodConfig::named(name).is_some());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
-use gradus::model::Quantisation;
+use gradus::model::Quantization;
 use gradus::rng::Seed;
 
 use super::text::TextArgs;
@@ -21,8 +21,8 @@ pub struct QuantizeArgs {
     model: String,
     /// How the linear layers are held: int8 or nf4
     #[arg(long, value_name = "FORMAT")]
-    format: Quantisation,
-    /// Where the quantised model goes [default: a folder of the model's, named after the format]
+    format: Quantization,
+    /// Where the quantized model goes [default: a folder of the model's, named after the format]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Replace the model that is there
@@ -54,7 +54,7 @@ pub struct QuantizeArgs {
     device: DeviceChoice,
 }
 
-/// Quantises, and prints a table, or JSON with `--json`.
+/// Quantizes, and prints a table, or JSON with `--json`.
 pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     args.data.iter().try_for_each(|data| fetch_data(data, out))?;

@@ -65,7 +65,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let measured = logged.last().expect("a row");
     assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
 
-    // With its passages no answer is within the model's 30 positions: nothing could be learnt, and what would fit is said.
+    // With its passages no answer is within the model's 30 positions: nothing could be learned, and what would fit is said.
     test.succeeds(&["data", "convert", "feedback.json", "--to", "r2", "-o", "r2.jsonl"]);
     let factuality = test.read("relevance.yml").replace("r1.jsonl", "r2.jsonl").replace("NF-ERR", "F-ERR");
     test.write("factuality.yml", &factuality.replace("output_dir: relevance", "output_dir: factuality"));

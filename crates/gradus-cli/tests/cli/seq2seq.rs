@@ -40,7 +40,7 @@ fn score_gives_the_logprobs_of_the_target_given_the_source() {
 }
 
 #[test]
-fn an_adapter_is_trained_used_merged_and_quantised() {
+fn an_adapter_is_trained_used_merged_and_quantized() {
     let test = CliTest::with("rows.jsonl", ROWS);
     let model = fixture_model("t5");
     let train =
@@ -50,7 +50,7 @@ fn an_adapter_is_trained_used_merged_and_quantised() {
     assert_eq!(config["task_type"], "SEQ_2_SEQ_LM");
     let score = |model: &str| sums(&test.succeeds(&["score", "--data", "rows.jsonl", "--model", model]));
     let (plain, adapted) = (score(&model), score("run/model"));
-    assert!(plain.iter().zip(&adapted).all(|(a, b)| b > a), "it has learnt: {plain:?} {adapted:?}");
+    assert!(plain.iter().zip(&adapted).all(|(a, b)| b > a), "it has learned: {plain:?} {adapted:?}");
     test.succeeds(&["merge", "--model", &model, "--adapter", "run/model", "--output", "merged"]);
     let merged = score("merged");
     assert!(merged.iter().zip(&adapted).all(|(a, b)| (a - b).abs() < 1e-4), "{merged:?} {adapted:?}");
@@ -179,7 +179,7 @@ fn a_run_ends_when_its_kl_was_too_far_too_often() {
 }
 
 #[test]
-fn what_cannot_be_learnt_is_said() {
+fn what_cannot_be_learned_is_said() {
     let test = CliTest::with("text.jsonl", "{\"text\": \"the sun rises\"}\n");
     test.write("empty.jsonl", "{\"prompt\": \"\", \"completion\": \"sun\"}\n");
     test.write("ids.jsonl", "{\"input_ids\": [3, 5], \"labels\": [-100, 5, 7]}\n");
@@ -196,7 +196,7 @@ fn what_cannot_be_learnt_is_said() {
     assert_eq!(says(&model, "text.jsonl", "text.jsonl:1: the row has no source: a model with an encoder learns"), 1);
     assert_eq!(says(&model, "empty.jsonl", "empty.jsonl:1: the prompt is empty: an encoder has nothing to read"), 1);
     assert_eq!(says(&model, "ids.jsonl", "ids.jsonl:1: column `labels` has 3 entries but `input_ids` has 2"), 1);
-    let words = "1 of 1 rows have a target without the end-of-text token: where it ends is not learnt";
+    let words = "1 of 1 rows have a target without the end-of-text token: where it ends is not learned";
     assert_eq!(says(&model, "open.jsonl", words), 0);
     assert_eq!(says(&fixture_model("gpt2"), "open.jsonl", "column `labels` has 2 entries but `input_ids` has 3"), 1);
 

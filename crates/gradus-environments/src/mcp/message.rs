@@ -44,7 +44,7 @@ pub(super) fn notification(method: &str, params: Value) -> Value {
 
 /// The notification that cancels a request.
 pub(super) fn cancel(number: u64) -> Value {
-    notification("notifications/cancelled", json!({ "requestId": number, "reason": "the time limit is over" }))
+    notification("notifications/canceled", json!({ "requestId": number, "reason": "the time limit is over" }))
 }
 
 /// The parameters of the first request.

@@ -271,10 +271,10 @@ fn a_silent_server_is_started_again() {
     assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())));
 }
 
-/// A call that takes too long is cancelled; a server that is not silent lives on.
+/// A call that takes too long is canceled; a server that is not silent lives on.
 #[cfg(unix)]
 #[test]
-fn a_late_call_is_cancelled() {
+fn a_late_call_is_canceled() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let seen = folder.path().join("seen");
     let answer = |id: u32, result: &str| format!("echo '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}'");
@@ -293,5 +293,5 @@ fn a_late_call_is_cancelled() {
     assert!(error.ends_with("it printed a line that answers no open request (`working`)"), "{error}");
     assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())), "the late answer is nobody's");
     let cancel: Value = serde_json::from_str(&std::fs::read_to_string(seen).expect("written")).expect("JSON");
-    assert_eq!((&cancel["method"], &cancel["params"]["requestId"]), (&json!("notifications/cancelled"), &json!(3)));
+    assert_eq!((&cancel["method"], &cancel["params"]["requestId"]), (&json!("notifications/canceled"), &json!(3)));
 }

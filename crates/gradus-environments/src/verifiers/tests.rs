@@ -92,7 +92,7 @@ fn connection(mut stream: TcpStream, log: &Said, play: &Arc<Play>) {
                 let play = Arc::clone(play);
                 std::thread::spawn(move || play(&table));
             }
-            _ => table.send("reply", &json!({ "success": true, "cancelled": true })),
+            _ => table.send("reply", &json!({ "success": true, "canceled": true })),
         }
     }
 }
@@ -228,11 +228,11 @@ fn what_goes_wrong_names_itself() {
         // A new request comes behind what was sent before.
         environment.hub.send("x", "health", &json!({})).expect("sent");
         let is_over = message.contains("no number");
-        let cancelled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
+        let canceled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
         let seat = environment.hub.seat();
         environment.hub.send(&seat.name, "health", &json!({})).expect("sent");
         assert!(matches!(seat.next(Instant::now() + Duration::from_secs(60)), Ok(Event::Reply(_))));
-        assert_eq!(cancelled(), !is_over, "{message}");
+        assert_eq!(canceled(), !is_over, "{message}");
     }
 }
 

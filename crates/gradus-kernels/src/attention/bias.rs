@@ -102,7 +102,7 @@ impl PositionBuckets {
         table.select(0, places.reshape([t * seen])).reshape([t, seen])
     }
 
-    /// The biases of one head by distance, from `1 − length` to `length − 1`: those of one query and neighbouring keys
+    /// The biases of one head by distance, from `1 − length` to `length − 1`: those of one query and neighboring keys
     /// lie side by side.
     fn by_distance(&self, bias_r: &[f32], length: usize) -> Vec<f32> {
         self.distances(length).map(|bucket| bias_r[bucket]).collect()

@@ -7,7 +7,7 @@ use super::unit::Unit;
 use crate::fused::Dense;
 use crate::parts::{one_in_parts, part_of};
 
-/// Neighbouring rows of a tensor that a unit makes.
+/// Neighboring rows of a tensor that a unit makes.
 pub(super) struct Piece {
     rows: Range<usize>,
     /// Where the first lies in what the unit has made.

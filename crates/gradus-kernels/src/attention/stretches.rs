@@ -15,7 +15,7 @@ pub(super) struct Stretches {
     pub list: Vec<Stretch>,
 }
 
-/// Neighbouring keys and all queries that read any of them. With one key/value head it is the unit of parallel work:
+/// Neighboring keys and all queries that read any of them. With one key/value head it is the unit of parallel work:
 /// nothing of its output or of its gradients is shared with another.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch {
@@ -24,7 +24,7 @@ pub(super) struct Stretch {
     pub readers: Vec<Reader>,
 }
 
-/// Neighbouring queries of one sequence.
+/// Neighboring queries of one sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     /// Rows of the queries.

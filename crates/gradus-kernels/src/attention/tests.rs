@@ -245,7 +245,7 @@ fn a_batch_that_reads_itself_across_is_self_attention_to_the_bit() {
     }
 }
 
-/// The cases with some tokens global: the first of a sequence, neighbours, the last, none of a continuation.
+/// The cases with some tokens global: the first of a sequence, neighbors, the last, none of a continuation.
 fn globals() -> Vec<(Segments, usize, usize)> {
     let global = [vec![0], vec![0, 1, 5], vec![0, 3, 69, 70, 150, 199], vec![6, 7, 30, 80, 82, 172]];
     let cases = cases().into_iter().zip(global);

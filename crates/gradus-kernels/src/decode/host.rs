@@ -25,7 +25,7 @@ const PRODUCT: Product = Product::single(Precision::F32);
 pub(super) struct Stretch {
     length: usize,
     capacity: usize,
-    /// `[kv_heads, head_dim, capacity]`: scores of neighbouring tokens are computed side by side.
+    /// `[kv_heads, head_dim, capacity]`: scores of neighboring tokens are computed side by side.
     keys: Vec<f32>,
     /// `[kv_heads, capacity, head_dim]`.
     values: Vec<f32>,
@@ -297,7 +297,7 @@ impl Memory<Stretch> {
         }
     }
 
-    /// [`attend_alone`](Self::attend_alone) for neighbouring tokens of one row, as products of matrices.
+    /// [`attend_alone`](Self::attend_alone) for neighboring tokens of one row, as products of matrices.
     fn attend_together(
         &self,
         pass: &Pass<'_>,

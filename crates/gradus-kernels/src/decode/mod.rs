@@ -306,7 +306,7 @@ fn side_by_side<'a>(shape: &AttentionShape, qkv: &'a Dense) -> [Rows<'a>; 3] {
     std::array::from_fn(|i| Rows { values, stride, offset: widths[..i].iter().sum(), width: widths[i] })
 }
 
-/// The entries of each row: neighbours with the same slot.
+/// The entries of each row: neighbors with the same slot.
 ///
 /// # Panics
 /// When they do not follow each other.

@@ -89,7 +89,7 @@ impl From<Mask> for View {
     }
 }
 
-/// Neighbouring queries of one sequence, and the rows of the keys that the sequence is made of.
+/// Neighboring queries of one sequence, and the rows of the keys that the sequence is made of.
 struct Reader {
     queries: Range<usize>,
     /// Where the first query stands in the sequence.
@@ -98,7 +98,7 @@ struct Reader {
     own: Range<usize>,
 }
 
-/// Neighbouring keys, the position of the first, and which readers see them.
+/// Neighboring keys, the position of the first, and which readers see them.
 struct Read {
     keys: Range<usize>,
     position: usize,

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
-use super::quantised::expanded;
+use super::quantized::expanded;
 use super::sums::column_sums;
 use super::{GpuOp, elements};
 use crate::frozen::FrozenLinear;

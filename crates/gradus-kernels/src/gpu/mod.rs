@@ -14,7 +14,7 @@ pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod offline;
-pub(crate) mod quantised;
+pub(crate) mod quantized;
 pub(crate) mod rope;
 pub(crate) mod sums;
 
@@ -49,7 +49,7 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         embedding::offline,
         logprobs::offline,
         norm::offline,
-        quantised::offline,
+        quantized::offline,
         rope::offline,
         sums::offline,
     ];

@@ -18,7 +18,7 @@ fn norm_forward<F: Float>(
     stats: &mut [f32],
     width: u32,
     epsilon: f32,
-    #[comptime] centred: bool,
+    #[comptime] centered: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
@@ -27,7 +27,7 @@ fn norm_forward<F: Float>(
     if row * 2 < stats.len() {
         let (from, units) = (row * d, CUBE_DIM as usize);
         let mut mean = 0.0f32;
-        if comptime!(centred) {
+        if comptime!(centered) {
             let mut sum = 0.0f32;
             let mut i = UNIT_POS as usize;
             while i < d {
@@ -48,7 +48,7 @@ fn norm_forward<F: Float>(
         let mut i = UNIT_POS as usize;
         while i < d {
             let mut value = (f32::cast_from(x[from + i]) - mean) * scale * f32::cast_from(gamma[i]);
-            if comptime!(centred) {
+            if comptime!(centered) {
                 value += f32::cast_from(beta[i]);
             }
             y[from + i] = F::cast_from(value);
@@ -70,7 +70,7 @@ fn norm_backward<F: Float>(
     grad: &[F],
     grad_x: &mut [F],
     width: u32,
-    #[comptime] centred: bool,
+    #[comptime] centered: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
@@ -90,7 +90,7 @@ fn norm_backward<F: Float>(
         }
         let mean_hx = cube_sum(sum_hx, &mut scratch) / f32::cast_from(width);
         let mut mean_h = 0.0f32;
-        if comptime!(centred) {
+        if comptime!(centered) {
             mean_h = cube_sum(sum_h, &mut scratch) / f32::cast_from(width);
         }
         let mut i = UNIT_POS as usize;
@@ -121,7 +121,7 @@ impl GpuOp for Norm {
                 arg(&stats),
                 d as u32,
                 self.epsilon as f32,
-                self.centred,
+                self.centered,
                 element(x),
             );
         }
@@ -144,7 +144,7 @@ impl GpuOp for Norm {
                     arg(&grad),
                     arg(&grad_x),
                     d as u32,
-                    self.centred,
+                    self.centered,
                     element(x),
                 );
             }
@@ -162,7 +162,7 @@ impl GpuOp for Norm {
 pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
     let mut sources = Vec::new();
     for dtype in offline.dtypes() {
-        for centred in [false, true] {
+        for centered in [false, true] {
             let [a, b, c, d, e] = offline.buffers();
             let kernel = norm_forward::NormForward::new(
                 offline.settings(UNITS),
@@ -175,7 +175,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 e,
                 (),
                 (),
-                centred,
+                centered,
                 dtype,
             );
             sources.push(offline.source("norm forward", dtype, &kernel));
@@ -190,7 +190,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
                 d,
                 e,
                 (),
-                centred,
+                centered,
                 dtype,
             );
             sources.push(offline.source("norm backward", dtype, &kernel));

@@ -1,11 +1,11 @@
-//! How the lines of panels are held; quantised codes as the words of panels, and back.
+//! How the lines of panels are held; quantized codes as the words of panels, and back.
 
 use rayon::prelude::*;
 
-use super::format::{Precision, Quantisation, WeightFormat};
+use super::format::{Precision, Quantization, WeightFormat};
 use super::tile::{COLUMNS, Lines};
 
-/// Codes of 4 bits in a word: neighbours along the inner dimension, the first in the lowest bits.
+/// Codes of 4 bits in a word: neighbors along the inner dimension, the first in the lowest bits.
 pub(super) const CODES: usize = 8;
 
 impl WeightFormat {
@@ -13,8 +13,8 @@ impl WeightFormat {
     pub(super) fn lines(self) -> Option<Lines> {
         match self {
             Self::Float(precision) => Some(precision.into()),
-            Self::Quantised(Quantisation::Int8) => Some(Lines::Int8),
-            Self::Quantised(Quantisation::Nf4) => None,
+            Self::Quantized(Quantization::Int8) => Some(Lines::Int8),
+            Self::Quantized(Quantization::Nf4) => None,
         }
     }
 

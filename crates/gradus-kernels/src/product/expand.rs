@@ -9,7 +9,7 @@ use super::format::Precision;
 use super::packed::{Columns, PackedMatrix, Scaling};
 use super::tile::COLUMNS;
 use super::{Mat, Side, TURNED, pack, with_scratch};
-use crate::quantised::BLOCK;
+use crate::quantized::BLOCK;
 use crate::simd::simd;
 
 /// Lines expanded at a time; no more than a block of NF4, so that each column meets two blocks at most.

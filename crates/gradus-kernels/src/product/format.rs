@@ -1,4 +1,4 @@
-//! The formats of numbers: of the operands of a product, of quantised weights, and of weights as they are held.
+//! The formats of numbers: of the operands of a product, of quantized weights, and of weights as they are held.
 
 use std::str::FromStr;
 
@@ -12,9 +12,9 @@ pub enum Precision {
     Bf16,
 }
 
-/// How weights are quantised, in memory and in files.
+/// How weights are quantized, in memory and in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantisation {
+pub enum Quantization {
     /// Whole numbers from −127 to 127 times one f32 for each output of a layer: the largest magnitude of that output's
     /// weights over 127. What they are multiplied with is rounded to bfloat16.
     Int8,
@@ -29,7 +29,7 @@ pub enum WeightFormat {
     /// As the operand of products that it will be.
     Float(Precision),
     /// In fewer bits than products take.
-    Quantised(Quantisation),
+    Quantized(Quantization),
 }
 
 impl Precision {
@@ -45,7 +45,7 @@ impl Precision {
     }
 }
 
-impl Quantisation {
+impl Quantization {
     /// Every one of them.
     pub const ALL: &[Self] = &[Self::Int8, Self::Nf4];
 
@@ -64,9 +64,9 @@ impl WeightFormat {
     /// bfloat16.
     pub const BF16: Self = Self::Float(Precision::Bf16);
     /// Whole numbers of 8 bits.
-    pub const INT8: Self = Self::Quantised(Quantisation::Int8);
+    pub const INT8: Self = Self::Quantized(Quantization::Int8);
     /// 4-bit NormalFloat.
-    pub const NF4: Self = Self::Quantised(Quantisation::Nf4);
+    pub const NF4: Self = Self::Quantized(Quantization::Nf4);
 
     /// Every one of them, the finest first.
     pub const ALL: &[Self] = &[Self::F32, Self::BF16, Self::INT8, Self::NF4];
@@ -76,9 +76,9 @@ impl WeightFormat {
         match self {
             Self::Float(Precision::F32) => 4 * numbers,
             Self::Float(Precision::Bf16) => 2 * numbers,
-            Self::Quantised(Quantisation::Int8) => numbers,
+            Self::Quantized(Quantization::Int8) => numbers,
             // 64 codes of half a byte and the byte of their magnitude.
-            Self::Quantised(Quantisation::Nf4) => 33 * numbers / 64,
+            Self::Quantized(Quantization::Nf4) => 33 * numbers / 64,
         }
     }
 
@@ -86,7 +86,7 @@ impl WeightFormat {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float(precision) => precision.name(),
-            Self::Quantised(quantisation) => quantisation.name(),
+            Self::Quantized(quantization) => quantization.name(),
         }
     }
 }
@@ -97,9 +97,9 @@ impl From<Precision> for WeightFormat {
     }
 }
 
-impl From<Quantisation> for WeightFormat {
-    fn from(quantisation: Quantisation) -> Self {
-        Self::Quantised(quantisation)
+impl From<Quantization> for WeightFormat {
+    fn from(quantization: Quantization) -> Self {
+        Self::Quantized(quantization)
     }
 }
 
@@ -118,7 +118,7 @@ impl FromStr for Precision {
     }
 }
 
-impl FromStr for Quantisation {
+impl FromStr for Quantization {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -144,11 +144,11 @@ mod tests {
             assert_eq!(format.name().parse(), Ok(format));
         }
         let parts = Precision::ALL.iter().map(|&precision| WeightFormat::from(precision));
-        let all: Vec<_> = parts.chain(Quantisation::ALL.iter().map(|&way| WeightFormat::from(way))).collect();
-        assert_eq!(all, WeightFormat::ALL, "operands and quantised weights together are what weights are held as");
+        let all: Vec<_> = parts.chain(Quantization::ALL.iter().map(|&way| WeightFormat::from(way))).collect();
+        assert_eq!(all, WeightFormat::ALL, "operands and quantized weights together are what weights are held as");
         assert_eq!("bf16".parse(), Ok(Precision::Bf16));
         assert_eq!("int8".parse::<Precision>(), Err("`int8` is not known (f32, bf16)".to_owned()));
-        assert_eq!("f32".parse::<Quantisation>(), Err("`f32` is not known (int8, nf4)".to_owned()));
+        assert_eq!("f32".parse::<Quantization>(), Err("`f32` is not known (int8, nf4)".to_owned()));
         assert_eq!("fp8".parse::<WeightFormat>(), Err("`fp8` is not known (f32, bf16, int8, nf4)".to_owned()));
     }
 }

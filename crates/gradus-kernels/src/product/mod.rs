@@ -21,7 +21,7 @@ use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
-pub use format::{Precision, Quantisation, WeightFormat};
+pub use format::{Precision, Quantization, WeightFormat};
 
 pub(crate) use packed::{COLUMNS_UNIT, Columns, PackedMatrix};
 use tile::{COLUMNS, DEPTH, DEPTH_UNIT, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
@@ -158,7 +158,7 @@ const PART_WORDS: usize = 2 << 20;
 /// Stretches of a part at most. While a panel meets some rows, one stretch after the other, their results stay in the
 /// first-level cache.
 const PART_STRETCHES: usize = 4;
-/// Panels that one thread packs at a time: they are neighbours in memory.
+/// Panels that one thread packs at a time: they are neighbors in memory.
 const PANELS_PACKED: usize = 8;
 
 /// Part `index` of `count` parts of `0..total` that differ by one at most.

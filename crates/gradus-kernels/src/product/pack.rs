@@ -30,7 +30,7 @@ pub(super) fn number(word: u32, index: usize, precision: Precision) -> f32 {
     }
 }
 
-/// Words along a row: `values` are neighbours along the inner dimension.
+/// Words along a row: `values` are neighbors along the inner dimension.
 ///
 /// Whole blocks have a size that the compiler knows: a copy of unknown size would be a call for every 64 bytes.
 #[inline(always)]
@@ -54,7 +54,7 @@ fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
     }
 }
 
-/// One word for each of `N` columns: `first` and `second` are rows that are neighbours along the inner dimension; a word
+/// One word for each of `N` columns: `first` and `second` are rows that are neighbors along the inner dimension; a word
 /// of f32 holds the first alone.
 #[inline(always)]
 fn across<const N: usize>(first: &[f32; N], second: &[f32; N], precision: Precision, words: &mut [u32; N]) {
@@ -134,7 +134,7 @@ simd! {
             }
             return;
         }
-        // Blocks of rows one after the other: they are neighbours in memory.
+        // Blocks of rows one after the other: they are neighbors in memory.
         for (j, words) in blocks(words).enumerate() {
             for (i, rows) in blocks(rows).enumerate() {
                 let mut block = lines(a, &rows, &words, precision);
@@ -162,7 +162,7 @@ simd! {
     ) {
         let per_word = precision.per_word();
         if b.column_stride == 1 {
-            // Row by row, past all panels: they are neighbours in memory.
+            // Row by row, past all panels: they are neighbors in memory.
             for (i, word) in words.clone().enumerate() {
                 let row = |k: usize| &b.values[k * b.row_stride..][..b.columns];
                 let first = row(per_word * word);
@@ -225,12 +225,12 @@ pub(super) fn pack_bytes(target: &mut [u32], absmax: &mut [f32], b: &Mat<'_>, co
             *number = b.values[k * b.row_stride + (column + c) * b.column_stride];
         }
     }
-    quantise(target, absmax, &numbers);
+    quantize(target, absmax, &numbers);
 }
 
 simd! {
     /// Lines of [`COLUMNS`] numbers to bytes: `round(127 x / absmax)`, `absmax` being the column's largest magnitude.
-    fn quantise(target: &mut [u32], absmax: &mut [f32], numbers: &[f32]) {
+    fn quantize(target: &mut [u32], absmax: &mut [f32], numbers: &[f32]) {
         /// 1.5 · 2²³: adding it rounds to a whole number, which the lowest bits then hold.
         const ROUND: f32 = 12_582_912.0;
         let mut largest = [0.0f32; COLUMNS];

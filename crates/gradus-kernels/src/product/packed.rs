@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::format::{Precision, Quantisation, WeightFormat};
+use super::format::{Precision, Quantization, WeightFormat};
 use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
 use super::{
     ALONE_WORDS, Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, Side, Task, Threads, Words,
 };
 use super::{codes, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
-use crate::quantised::{Absmax, Int8, Nf4, Quantised};
+use crate::quantized::{Absmax, Int8, Nf4, Quantized};
 
 /// The right-hand matrix of a product, packed once for many. Clones share it.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl PackedMatrix {
     /// Packs `b`.
     pub(crate) fn new(b: Mat<'_>, format: WeightFormat) -> Self {
         if format == WeightFormat::NF4 {
-            return Self::from_nf4(Nf4::quantise(&by_column(&b), [b.columns, b.rows]));
+            return Self::from_nf4(Nf4::quantize(&by_column(&b), [b.columns, b.rows]));
         }
         let panel = format.panel_words(b.rows);
         let panels = b.columns.div_ceil(COLUMNS);
@@ -81,11 +81,11 @@ impl PackedMatrix {
         Self { rows, columns, format, operand: format.operand(), words: Arc::new(words), scaling: Arc::new(scaling) }
     }
 
-    /// The matrix `[in, out]` of a weight that is quantised already.
-    pub(crate) fn from_quantised(weight: Quantised) -> Self {
+    /// The matrix `[in, out]` of a weight that is quantized already.
+    pub(crate) fn from_quantized(weight: Quantized) -> Self {
         match weight {
-            Quantised::Int8(weight) => Self::from_int8(&weight),
-            Quantised::Nf4(weight) => Self::from_nf4(weight),
+            Quantized::Int8(weight) => Self::from_int8(&weight),
+            Quantized::Nf4(weight) => Self::from_nf4(weight),
         }
     }
 
@@ -105,19 +105,19 @@ impl PackedMatrix {
     }
 
     /// The codes and scales as they were given; none of a matrix of floats.
-    pub(crate) fn quantised(&self) -> Option<Quantised> {
+    pub(crate) fn quantized(&self) -> Option<Quantized> {
         let shape = [self.columns, self.rows];
         match &*self.scaling {
             Scaling::None => None,
             Scaling::Columns { absmax, .. } => {
                 let codes = codes::unpack_bytes(&self.words, self.rows, self.columns);
                 let weight = Int8::new(shape, codes, absmax[..self.columns].to_vec());
-                Some(Quantised::Int8(weight.expect("sizes that were checked")))
+                Some(Quantized::Int8(weight.expect("sizes that were checked")))
             }
             Scaling::Blocks { map, absmax } => {
                 let codes = codes::unpack_codes(&self.words, self.rows, self.columns);
                 let weight = Nf4::new(shape, codes, *map, absmax.clone());
-                Some(Quantised::Nf4(weight.expect("sizes that were checked")))
+                Some(Quantized::Nf4(weight.expect("sizes that were checked")))
             }
         }
     }
@@ -125,8 +125,8 @@ impl PackedMatrix {
     /// The same matrix whose products have operands in `operand`, where the format leaves that open.
     pub(crate) fn with_operand(&self, operand: Precision) -> Self {
         match self.format {
-            WeightFormat::Quantised(Quantisation::Nf4) => Self { operand, ..self.clone() },
-            WeightFormat::Float(_) | WeightFormat::Quantised(Quantisation::Int8) => self.clone(),
+            WeightFormat::Quantized(Quantization::Nf4) => Self { operand, ..self.clone() },
+            WeightFormat::Float(_) | WeightFormat::Quantized(Quantization::Int8) => self.clone(),
         }
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::fused::testing::values;
-use crate::quantised::Quantised;
+use crate::quantized::Quantized;
 
 /// `x` as an operand of `precision` holds it.
 fn rounded(x: f32, precision: Precision) -> f64 {
@@ -144,7 +144,7 @@ fn int8_holds_every_column_to_half_a_step() {
 }
 
 /// A matrix of `k` × `n` in `format`, with columns of very different size.
-fn quantised(k: usize, n: usize, format: WeightFormat, operand: Precision) -> PackedMatrix {
+fn quantized(k: usize, n: usize, format: WeightFormat, operand: Precision) -> PackedMatrix {
     let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
     let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
     PackedMatrix::new(Mat::dense(&b, k, n), format).with_operand(operand)
@@ -161,7 +161,7 @@ fn expanded_products_are_those_of_the_unpacked_matrix() {
             (WeightFormat::NF4, Precision::F32),
             (WeightFormat::NF4, Precision::Bf16),
         ] {
-            let packed = quantised(k, n, format, operand);
+            let packed = quantized(k, n, format, operand);
             let unpacked = packed.unpacked();
             let matrix = Mat::dense(&unpacked, k, n);
             for m in [1, 13, 130] {
@@ -184,7 +184,7 @@ fn products_with_some_columns_are_parts_of_the_product_with_all() {
     let (m, n, k) = (110, 700, 90);
     for format in [WeightFormat::F32, WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
         let packed =
-            quantised(k, n, format, if format == WeightFormat::NF4 { Precision::F32 } else { Precision::Bf16 });
+            quantized(k, n, format, if format == WeightFormat::NF4 { Precision::F32 } else { Precision::Bf16 });
         let (x, g) = (values(m * k, 1), values(m * n, 3));
         let (whole, turned) = (packed.fresh(None, Mat::dense(&x, m, k)), packed.unpacked());
         let mut found = vec![0.0f32; m * n];
@@ -209,34 +209,34 @@ fn products_with_some_columns_are_parts_of_the_product_with_all() {
 #[test]
 fn nf4_holds_what_its_codes_stand_for_and_gives_them_back() {
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (5, 1101)] {
-        let packed = quantised(k, n, WeightFormat::NF4, Precision::F32);
-        let Some(Quantised::Nf4(nf4)) = packed.quantised() else { panic!("NF4") };
+        let packed = quantized(k, n, WeightFormat::NF4, Precision::F32);
+        let Some(Quantized::Nf4(nf4)) = packed.quantized() else { panic!("NF4") };
         let (values, unpacked) = (nf4.values(), packed.unpacked());
         assert!((0..k * n).all(|i| unpacked[i % k * n + i / k] == values[i]), "{k}×{n}");
-        assert_eq!(PackedMatrix::from_quantised(Quantised::Nf4(nf4.clone())).unpacked(), unpacked);
-        assert_eq!(PackedMatrix::from_quantised(Quantised::Nf4(nf4.clone())).quantised(), Some(Quantised::Nf4(nf4)));
+        assert_eq!(PackedMatrix::from_quantized(Quantized::Nf4(nf4.clone())).unpacked(), unpacked);
+        assert_eq!(PackedMatrix::from_quantized(Quantized::Nf4(nf4.clone())).quantized(), Some(Quantized::Nf4(nf4)));
     }
 }
 
 #[test]
 fn int8_gives_its_codes_back() {
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 301)] {
-        let packed = quantised(k, n, WeightFormat::INT8, Precision::Bf16);
-        let Some(Quantised::Int8(int8)) = packed.quantised() else { panic!("INT8") };
+        let packed = quantized(k, n, WeightFormat::INT8, Precision::Bf16);
+        let Some(Quantized::Int8(int8)) = packed.quantized() else { panic!("INT8") };
         let unpacked = packed.unpacked();
         for i in 0..k * n {
             let expected = f32::from(int8.codes()[i]) * (int8.absmax()[i / k] / 127.0);
             assert_eq!(unpacked[i % k * n + i / k], expected, "{k}×{n} at {i}");
         }
-        let again = PackedMatrix::from_quantised(Quantised::Int8(int8.clone()));
-        assert_eq!((again.unpacked(), again.quantised()), (unpacked, Some(Quantised::Int8(int8))));
+        let again = PackedMatrix::from_quantized(Quantized::Int8(int8.clone()));
+        assert_eq!((again.unpacked(), again.quantized()), (unpacked, Some(Quantized::Int8(int8))));
     }
 }
 
 #[test]
 fn nf4_takes_an_eighth_of_the_memory_and_its_scales() {
     let (n, k) = (256, 1024);
-    let bits = quantised(k, n, WeightFormat::NF4, Precision::F32).bytes() as f64 * 8.0 / (n * k) as f64;
+    let bits = quantized(k, n, WeightFormat::NF4, Precision::F32).bytes() as f64 * 8.0 / (n * k) as f64;
     assert!((4.125..4.20).contains(&bits), "{bits} bits a number");
 }
 
@@ -244,7 +244,7 @@ fn nf4_takes_an_eighth_of_the_memory_and_its_scales() {
 fn rounding_to_bf16_is_to_nearest_even() {
     let bits = |x: f32| pack::bf16_bits(x);
     assert_eq!(bits(1.0), 0x3f80);
-    // Half a step above 1 goes down to the even neighbour, half a step above the next one goes up.
+    // Half a step above 1 goes down to the even neighbor, half a step above the next one goes up.
     assert_eq!(bits(f32::from_bits(0x3f80_8000)), 0x3f80);
     assert_eq!(bits(f32::from_bits(0x3f81_8000)), 0x3f82);
     assert_eq!(bits(f32::from_bits(0x3f80_8001)), 0x3f81);

@@ -1,6 +1,6 @@
 //! Micro-kernels: one tile of up to [`ROWS`] × [`COLUMNS`] results, held in registers.
 //!
-//! Operands are words of 32 bits: one f32, or two bf16 that are neighbours along the inner dimension. A tile reads its
+//! Operands are words of 32 bits: one f32, or two bf16 that are neighbors along the inner dimension. A tile reads its
 //! rows of A one word at a time, broadcast, and its columns of B a line of [`COLUMNS`] words at a time; lines of a B in
 //! INT8 hold two bytes a column, which are widened to bf16, exactly, as they are read. Every result is
 //! summed over the inner dimension in order, so it does not depend on which tile it falls into.

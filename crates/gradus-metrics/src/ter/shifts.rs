@@ -185,7 +185,7 @@ impl Table {
     fn new(prediction: usize, reference: usize) -> Self {
         let width = reference + 1;
         let ratio = if prediction > 0 { reference as f64 / prediction as f64 } else { 1.0 };
-        // Where one text is far longer, the bands of neighbouring rows must still overlap.
+        // Where one text is far longer, the bands of neighboring rows must still overlap.
         let is_wide = (BAND as f64) < ratio / 2.0;
         let band = if is_wide { (ratio / 2.0 + BAND as f64).ceil() as usize } else { BAND };
         // The last row reaches the end, which rounding may put one column further from the diagonal.

@@ -8,7 +8,7 @@ use crate::mteval::{is_western_punctuation, padded, split_dashes_after_digits, s
 pub fn prepared(text: &str, options: &TerOptions) -> String {
     let mut text = if options.case_sensitive { text.to_owned() } else { text.to_lowercase() };
     if options.normalized {
-        text = normalised(&text);
+        text = normalized(&text);
         if options.asian_support {
             text = padded(&text, |c| is_asian(c) || is_asian_punctuation(c));
         }
@@ -21,7 +21,7 @@ pub fn prepared(text: &str, options: &TerOptions) -> String {
     text
 }
 
-fn normalised(text: &str) -> String {
+fn normalized(text: &str) -> String {
     let mut text = text.replace("\n-", "").replace('\n', " ");
     for (entity, plain) in [("&quot;", "\""), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")] {
         text = text.replace(entity, plain);

@@ -21,7 +21,7 @@ pub fn raw(ratings: &Ratings) -> Defined {
     if pairs == 0 { Err(ALONE) } else { Ok(same as f64 / pairs as f64) }
 }
 
-/// κ = (p − e) / (1 − e) over the items that both labelled: p is the share that is the same, e what chance gives of each
+/// κ = (p − e) / (1 − e) over the items that both labeled: p is the share that is the same, e what chance gives of each
 /// rater's own shares.
 ///
 /// # Errors

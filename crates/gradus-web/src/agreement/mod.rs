@@ -1,6 +1,6 @@
 //! How much people agree, and which of several models they prefer: pure functions of what they said.
 //!
-//! Where a number is not defined (nobody labelled the same item, everyone always said the same), an error says so in words;
+//! Where a number is not defined (nobody labeled the same item, everyone always said the same), an error says so in words;
 //! it is never 0 or 1 instead. The expected numbers of the tests are those of statsmodels and krippendorff.
 
 mod alpha;
@@ -21,7 +21,7 @@ pub type Defined = Result<f64, &'static str>;
 pub type Ratings = [Vec<Option<usize>>];
 
 /// Nobody can agree with nobody.
-const ALONE: &str = "no item was labelled by two";
+const ALONE: &str = "no item was labeled by two";
 /// Agreement beyond chance needs a chance to disagree.
 const ALIKE: &str = "only one label was ever given";
 

@@ -30,7 +30,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 pub struct LabelSet {
     /// What it is called.
     pub name: String,
-    /// The labelling policy, a paragraph each.
+    /// The labeling policy, a paragraph each.
     #[serde(default)]
     pub instructions: Vec<String>,
     /// An example, a paragraph each.
@@ -89,8 +89,9 @@ pub struct Type {
     pub name: String,
     /// What people read.
     pub label: String,
-    /// Its colour, `#RRGGBB`.
-    pub colour: String,
+    /// Its color, `#RRGGBB`.
+    #[serde(alias = "color")]
+    pub color: String,
     /// What more is asked of a span of it.
     #[serde(default)]
     pub asks: Asks,
@@ -174,16 +175,16 @@ impl LabelSet {
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
             return Some(format!("`{twice}` is there twice"));
         }
-        let is_colour = |colour: &str| {
-            colour
+        let is_color = |color: &str| {
+            color
                 .strip_prefix('#')
                 .is_some_and(|digits| digits.len() == 6 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
         };
         let types = || self.spans.iter().chain(&self.missing);
-        if let Some(wrong) = types().find(|kind| !is_colour(&kind.colour)) {
+        if let Some(wrong) = types().find(|kind| !is_color(&kind.color)) {
             return Some(format!(
-                "the colour of `{}` is `{}`, but one such as `#137752` is needed",
-                wrong.name, wrong.colour
+                "the color of `{}` is `{}`, but one such as `#137752` is needed",
+                wrong.name, wrong.color
             ));
         }
         if let Some(wrong) =
@@ -254,7 +255,7 @@ pub fn stylesheet(labels: &LabelSet) -> String {
     let rules = |paper: [f64; 3]| -> String {
         let types = labels.spans.iter().chain(&labels.missing).enumerate();
         let rule = |(at, kind): (usize, &Type)| {
-            let [r, g, b] = seen_on(paper, rgb(&kind.colour));
+            let [r, g, b] = seen_on(paper, rgb(&kind.color));
             format!(".kind-{at} {{ --kind: rgb({r} {g} {b}); }}\n")
         };
         types.map(rule).collect()
@@ -299,9 +300,9 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, word) in [
             ("name: x", "asks for nothing"),
-            ("name: x\nspans:\n  - { name: a, label: A, colour: red }", "the colour of `a` is `red`"),
+            ("name: x\nspans:\n  - { name: a, label: A, color: red }", "the color of `a` is `red`"),
             (
-                "name: x\nmissing:\n  - { name: a, label: A, colour: \"#000000\" }\n  - { name: a, label: B, colour: \"#000000\" }",
+                "name: x\nmissing:\n  - { name: a, label: A, color: \"#000000\" }\n  - { name: a, label: B, color: \"#000000\" }",
                 "`a` is there twice",
             ),
             ("name: x\nstrengths: [{ name: a, label: A, margin: 1 }]", "`comparison` is not there"),
@@ -311,12 +312,15 @@ mod tests {
                 "the strength `a` is there twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
-            ("name: x\ncolour: red", "colour"),
+            ("name: x\ncolor: red", "color"),
             ("[", "`x.yml`"),
         ] {
             let message = LabelSet::read(text, "x.yml").expect_err("wrong").to_string();
             assert!(message.contains(word), "{message}");
         }
+        // Sets of earlier versions spell it so.
+        let old = "name: x\nspans:\n  - { name: a, label: A, color: \"#112233\" }";
+        assert_eq!(LabelSet::read(old, "x.yml").expect("a set").spans[0].color, "#112233");
         let missing = LabelSet::open("nothing.yml").expect_err("missing");
         assert!(missing.hint().is_some_and(|hint| hint.contains("fine-grained")));
     }

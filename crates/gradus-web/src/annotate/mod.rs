@@ -65,7 +65,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/annotate/+new", post(make))
         .route("/annotate/+invite", post(invite))
         .route("/annotate/{project}", get(next))
-        .route("/annotate/{project}/colours.css", get(colours))
+        .route("/annotate/{project}/colors.css", get(colors))
         .route("/annotate/{project}/results", get(results))
         .route("/annotate/{project}/adjudicate", get(adjudicate::next))
         .route("/annotate/{project}/adjudicate/{number}", get(adjudicate::show))
@@ -227,7 +227,7 @@ async fn next(
     }
 }
 
-async fn colours(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> Done {
+async fn colors(Extracted(app): Extracted<Arc<App>>, Path(name): Path<String>) -> Done {
     let css = labels::stylesheet(&project(&app, &name)?.labels);
     Ok(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], css).into_response())
 }
@@ -252,7 +252,7 @@ async fn show(
 
 /// The page of a task, with the script and the colors that all such pages have.
 fn framed(session: &Session, project: &Project, body: crate::html::Html) -> axum::response::Html<String> {
-    let (styles, scripts) = (page::path(project, "colours.css"), ["page.js", "saving.js", "annotate.js"]);
+    let (styles, scripts) = (page::path(project, "colors.css"), ["page.js", "saving.js", "annotate.js"]);
     let page =
         Page { title: &project.labels.name, place: Where::Annotate, scripts: &scripts, styles: &[&styles], body };
     page.framed(session)

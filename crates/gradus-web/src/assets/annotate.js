@@ -30,7 +30,7 @@ function button(text, action, className = "") {
 }
 
 /** A field with its label. */
-function labelled(text, field) {
+function labeled(text, field) {
   const made = element("div", "field");
   const label = element("label", "", text);
   field.id ||= `field-${Math.random().toString(36).slice(2)}`;
@@ -388,7 +388,7 @@ function ask({ title, types, near, start, end, back, wider = [], kind = null, re
         chosen.repeats = field.value;
         warn();
       });
-      more.append(labelled("The earlier text that it repeats", field), button("Reset", () => {
+      more.append(labeled("The earlier text that it repeats", field), button("Reset", () => {
         chosen.repeats = field.value = before;
         warn();
       }), warning);
@@ -502,7 +502,7 @@ function sentences(more, chosen, check) {
     Object.assign(chosen, { passage: Number(select.value), sentences: [] });
     fill();
   });
-  more.append(labelled("Passage", select), list);
+  more.append(labeled("Passage", select), list);
   cite(toggle);
   fill();
 }
@@ -585,7 +585,7 @@ function correcting() {
     said.no_passage_helps = box.checked;
   }));
   blank.append(box, "No passage helps: the correction may be empty");
-  section.append(labelled("Correction", field), button("Reset", () => change((said) => {
+  section.append(labeled("Correction", field), button("Reset", () => change((said) => {
     said.correction = null;
   })), blank);
   return section;

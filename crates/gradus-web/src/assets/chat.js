@@ -207,8 +207,8 @@ async function tokens(turn, button) {
   }
 }
 
-/** Colours the judged segments of an answer by one part of the reward, or by all together. */
-function colour(answer, button) {
+/** Colors the judged segments of an answer by one part of the reward, or by all together. */
+function color(answer, button) {
   const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
   const worth = (values) => (button.dataset.part === "all" ? sum(values) : values[Number(button.dataset.part)] ?? 0);
   const spans = [...answer.querySelectorAll("[data-values]")].map((span) => [span, worth(JSON.parse(span.dataset.values))]);
@@ -245,7 +245,7 @@ thread.addEventListener("click", (event) => {
     copy(text.dataset.source, text);
   }
   if (button.dataset.answer) attempt(() => answer(Number(button.dataset.answer)));
-  if (button.dataset.part !== undefined) colour(button.closest(".answer"), button);
+  if (button.dataset.part !== undefined) color(button.closest(".answer"), button);
   if (button.dataset.tokens !== undefined) attempt(() => tokens(turn, button));
   if (button.dataset.show) {
     attempt(async () => {

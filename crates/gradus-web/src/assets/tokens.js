@@ -1,4 +1,4 @@
-// The tokens of completions in colours: how unlikely a model found each, or how far it is from another model's.
+// The tokens of completions in colors: how unlikely a model found each, or how far it is from another model's.
 "use strict";
 
 const table = document.querySelector("[data-tokens-of]");

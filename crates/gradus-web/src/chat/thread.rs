@@ -147,7 +147,7 @@ fn of_segments(answer: &Message) -> Vec<&Part> {
     answer.parts.iter().filter(|part| !part.segments.is_empty()).collect()
 }
 
-/// The text; where its segments were judged, each stretch in the colour of what the parts together make of it.
+/// The text; where its segments were judged, each stretch in the color of what the parts together make of it.
 fn judged(answer: &Message) -> Html {
     let parts = of_segments(answer);
     let characters: Vec<char> = answer.text.chars().collect();
@@ -193,7 +193,7 @@ fn in_words(part: &Part, (_, _, value, label): &Segment) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Which part the colours tell of, and what each says, as a list.
+/// Which part the colors tell of, and what each says, as a list.
 fn parts(answer: &Message) -> Html {
     let parts = of_segments(answer);
     if parts.is_empty() {
@@ -204,7 +204,7 @@ fn parts(answer: &Message) -> Html {
         1 => Html::new(),
         _ => {
             let each = parts.iter().enumerate().map(|(i, part)| button(i.to_string(), &part.name, "false"));
-            html!["<p class=\"row\" role=\"group\" aria-label=\"Colours\">" (button("all".into(), "Together", "true")) (each.collect::<Vec<_>>()) "</p>\n"]
+            html!["<p class=\"row\" role=\"group\" aria-label=\"Colors\">" (button("all".into(), "Together", "true")) (each.collect::<Vec<_>>()) "</p>\n"]
         }
     };
     let characters: Vec<char> = answer.text.chars().collect();

@@ -88,9 +88,9 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
     let sorted = first(asked, "sort").unwrap_or("step");
     let sorts: Vec<Html> = sorts.iter().map(|(value, words)| option(value, words, *value == sorted)).collect();
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
-    let chosen = first(asked, "colours").unwrap_or_default();
-    let colours = [("", "Automatic"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
-    let colours: Vec<Html> = colours.iter().map(|(value, words)| option(value, words, *value == chosen)).collect();
+    let chosen = first(asked, "colors").unwrap_or_default();
+    let colors = [("", "Automatic"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
+    let colors: Vec<Html> = colors.iter().map(|(value, words)| option(value, words, *value == chosen)).collect();
     let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
     let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
     let choices = |key: &str, nothing: &str| -> Vec<Html> {
@@ -109,7 +109,7 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
         "<div><label for=\"text\">Search</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"sort\">Sort by</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
         "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
-        "<div><label for=\"colours\">Colours</label><select id=\"colours\" name=\"colours\">" (colours) "</select></div>\n"
+        "<div><label for=\"colors\">Colors</label><select id=\"colors\" name=\"colors\">" (colors) "</select></div>\n"
         "<div><label for=\"model\">Token probabilities of</label><select id=\"model\" name=\"model\">" (choices("model", "None")) "</select></div>\n"
         "<div><label for=\"against\">compared with</label><select id=\"against\" name=\"against\">" (choices("against", "None")) "</select></div>\n"
         "<button type=\"submit\">Filter</button>\n</form>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
@@ -146,13 +146,13 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
             html!["<p><button type=\"button\" class=\"small\" aria-pressed=\"false\" data-which=\"" (tokens::query(record, query.table)) "\">Tokens</button></p>"]
         }
     };
-    let colours = Colours::of(first(asked, "colours"), records);
-    let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colours.stretches(record)).collect();
+    let colors = Colors::of(first(asked, "colors"), records);
+    let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colors.stretches(record)).collect();
     // One scale for the page, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
     let row = |(record, stretches): (&Record, &Vec<Stretch>)| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
-        let text = html!["<div class=\"completion\" dir=\"auto\">" (coloured(&record.completion, stretches, most)) "</div>" (tokens(record))];
+        let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
         // An episode reads as a conversation; its text, which has the colors and tokens, is below it.
         let said = match &record.episode {
             Some(episode) => {
@@ -167,7 +167,7 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
         ]
     };
     html![
-        (pages(name, asked, query, records.len(), count)) (colours.legend(most))
+        (pages(name, asked, query, records.len(), count)) (colors.legend(most))
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\" data-tokens-of=\"" (asks.join("&")) "\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
         "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">Stop reason</th></tr></thead>\n<tbody>\n"
@@ -178,9 +178,9 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
 /// Characters of a completion, and what they are worth.
 type Stretch = (Range<usize>, f64);
 
-/// What the colours of completions tell.
+/// What the colors of completions tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Colours {
+enum Colors {
     /// The parts of the reward, added up, where they stand.
     Reward,
     /// What tokens were worth learning.
@@ -189,7 +189,7 @@ enum Colours {
     None,
 }
 
-impl Colours {
+impl Colors {
     /// What was asked for; else what these completions have more to say of than their columns do.
     fn of(asked: Option<&str>, records: &[Record]) -> Self {
         match asked {
@@ -224,7 +224,7 @@ impl Colours {
         }
     }
 
-    /// What the colours mean; `most` is the largest size among them.
+    /// What the colors mean; `most` is the largest size among them.
     fn legend(self, most: f64) -> Html {
         let of = match self {
             _ if most == 0.0 => return Html::new(),
@@ -233,12 +233,12 @@ impl Colours {
             Self::None => return Html::new(),
         };
         let sample = |value: f64| worth(&format!("{value:+.3}"), value, most);
-        html!["<p class=\"soft small\">Colours: " (of) ", from " (sample(-most)) " to " (sample(most)) ".</p>\n"]
+        html!["<p class=\"soft small\">Colors: " (of) ", from " (sample(-most)) " to " (sample(most)) ".</p>\n"]
     }
 }
 
-/// A completion with its stretches in the colours of their values, of which the largest on the page has the size `most`.
-fn coloured(completion: &str, stretches: &[Stretch], most: f64) -> Html {
+/// A completion with its stretches in the colors of their values, of which the largest on the page has the size `most`.
+fn colored(completion: &str, stretches: &[Stretch], most: f64) -> Html {
     if most == 0.0 {
         return html![(completion)];
     }
@@ -255,7 +255,7 @@ fn coloured(completion: &str, stretches: &[Stretch], most: f64) -> Html {
     html![(html)(text(at..characters.len()))]
 }
 
-/// A stretch of text in the colour of its value.
+/// A stretch of text in the color of its value.
 fn worth(text: &str, value: f64, most: f64) -> Html {
     let class = class(value, most);
     if text.is_empty() || class.is_empty() {
@@ -320,12 +320,12 @@ mod tests {
         Segment { characters, value }
     }
 
-    fn shown(record: &Record, colours: Colours, most: f64) -> String {
-        coloured(&record.completion, &colours.stretches(record), most).into_string()
+    fn shown(record: &Record, colors: Colors, most: f64) -> String {
+        colored(&record.completion, &colors.stretches(record), most).into_string()
     }
 
     #[test]
-    fn a_stretch_has_the_colour_of_the_value_at_its_end() {
+    fn a_stretch_has_the_color_of_the_value_at_its_end() {
         let record = Record {
             completion: "Grün <b>. Nein! Ja".into(),
             segments: vec![
@@ -336,15 +336,15 @@ mod tests {
         };
         let expected = "<span class=\"worth better-3\" title=\"+3.0000\">Grün &lt;b&gt;.</span>\
                         <span class=\"worth worse-1\" title=\"-0.5000\"> Nein!</span> Ja";
-        assert_eq!(shown(&record, Colours::Reward, 3.0), expected);
-        assert_eq!(shown(&record, Colours::None, 0.0), "Grün &lt;b&gt;. Nein! Ja");
+        assert_eq!(shown(&record, Colors::Reward, 3.0), expected);
+        assert_eq!(shown(&record, Colors::None, 0.0), "Grün &lt;b&gt;. Nein! Ja");
         // Places beyond the text are no reason to fail.
         let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
-        assert!(shown(&beyond, Colours::Reward, 1.0).contains("Ja</span>"));
+        assert!(shown(&beyond, Colors::Reward, 1.0).contains("Ja</span>"));
     }
 
     #[test]
-    fn a_token_has_the_colour_of_its_own_advantage() {
+    fn a_token_has_the_color_of_its_own_advantage() {
         let record = Record {
             completion: "Ja <i>. So".into(),
             advantage: Some(0.5),
@@ -354,16 +354,16 @@ mod tests {
         };
         let expected = "<span class=\"worth worse-2\" title=\"-0.7500\">Ja</span> &lt;i&gt;\
                         <span class=\"worth better-1\" title=\"+0.2500\">.</span> So";
-        assert_eq!(shown(&record, Colours::Advantage, 1.5), expected);
+        assert_eq!(shown(&record, Colors::Advantage, 1.5), expected);
         let alike = Record { advantages: Vec::new(), ..record.clone() };
         let expected = "<span class=\"worth better-1\" title=\"+0.5000\">Ja &lt;i&gt;. So</span>";
-        assert_eq!(shown(&alike, Colours::Advantage, 1.5), expected);
+        assert_eq!(shown(&alike, Colors::Advantage, 1.5), expected);
         // Without a wish, what says more than a column.
         let dense = Record { segments: vec![("x".into(), vec![segment(0..1, 1.0)])], ..record.clone() };
-        let of = |records: &[&Record]| Colours::of(None, &records.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
-        assert_eq!(of(&[&alike]), Colours::None);
-        assert_eq!(of(&[&alike, &record]), Colours::Advantage);
-        assert_eq!(of(&[&record, &dense]), Colours::Reward);
-        assert_eq!(Colours::of(Some("advantage"), &[dense]), Colours::Advantage);
+        let of = |records: &[&Record]| Colors::of(None, &records.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
+        assert_eq!(of(&[&alike]), Colors::None);
+        assert_eq!(of(&[&alike, &record]), Colors::Advantage);
+        assert_eq!(of(&[&record, &dense]), Colors::Reward);
+        assert_eq!(Colors::of(Some("advantage"), &[dense]), Colors::Advantage);
     }
 }

@@ -109,7 +109,7 @@ struct Sampler {
     queue: VecDeque<(u64, Arc<SampleRequest>)>,
     /// Requests that are sampled.
     running: BTreeSet<u64>,
-    cancelled: Vec<u64>,
+    canceled: Vec<u64>,
     done: BTreeMap<u64, Arc<Outcome>>,
     used: f64,
     asked: Instant,
@@ -448,7 +448,7 @@ impl Registry {
         let Some((id, seq)) = split(request) else { return };
         let Some(sampler) = self.samplers.get_mut(id) else { return };
         if sampler.running.contains(&seq) {
-            sampler.cancelled.push(seq);
+            sampler.canceled.push(seq);
         }
         if let Some(at) = sampler.queue.iter().position(|(queued, _)| *queued == seq) {
             sampler.queue.remove(at);
@@ -607,7 +607,7 @@ impl Registry {
         let sampler = self.samplers.get_mut(id)?;
         let fresh: Vec<(u64, Arc<SampleRequest>)> = sampler.queue.drain(..).collect();
         sampler.running.extend(fresh.iter().map(|(seq, _)| *seq));
-        Some(Samples { line: sampler.line.clone(), fresh, cancelled: std::mem::take(&mut sampler.cancelled) })
+        Some(Samples { line: sampler.line.clone(), fresh, canceled: std::mem::take(&mut sampler.canceled) })
     }
 
     /// Tells what became of a request to a sampler.
@@ -675,7 +675,7 @@ pub struct Samples {
     /// Requests that are new.
     pub fresh: Vec<(u64, Arc<SampleRequest>)>,
     /// Requests that were given up.
-    pub cancelled: Vec<u64>,
+    pub canceled: Vec<u64>,
 }
 
 impl Model {
@@ -686,8 +686,8 @@ impl Model {
 
 impl Sampler {
     fn new(line: SamplerLine) -> Self {
-        let (queue, running, cancelled, done) = (VecDeque::new(), BTreeSet::new(), Vec::new(), BTreeMap::new());
-        Self { line, queue, running, cancelled, done, used: 0.0, asked: Instant::now(), clones: 0 }
+        let (queue, running, canceled, done) = (VecDeque::new(), BTreeSet::new(), Vec::new(), BTreeMap::new());
+        Self { line, queue, running, canceled, done, used: 0.0, asked: Instant::now(), clones: 0 }
     }
 
     fn is_idle(&self) -> bool {

@@ -505,7 +505,7 @@ impl Worker {
 
     /// Does a little for a sampler.
     fn sampler(&mut self, id: &str) {
-        let Some(Samples { line, fresh, cancelled }) = self.shared.registry().take_samples(id) else { return };
+        let Some(Samples { line, fresh, canceled }) = self.shared.registry().take_samples(id) else { return };
         if !self.samplers.contains_key(id) {
             let idle = self.samplers.iter().filter(|(_, (_, sampling))| !sampling.is_busy());
             let oldest = idle.min_by_key(|(_, (asked, _))| *asked).map(|(id, _)| id.clone());
@@ -542,7 +542,7 @@ impl Worker {
                 done.push((seq, Outcome::Failed(failure)));
             }
         }
-        for seq in cancelled {
+        for seq in canceled {
             sampling.cancel(seq);
             done.push((seq, Outcome::Failed(Failure::user("the request was canceled"))));
         }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use gradus::config::{FlagKind, FlagSpec, MethodConfig};
-use gradus::data::{LoadOptions, Need, recognise};
+use gradus::data::{LoadOptions, Need, recognize};
 use gradus::method::Preset;
 use gradus::runs::Settings;
 use serde_json::Value;
@@ -124,7 +124,7 @@ fn is_useful(path: &Path, method: &MethodConfig) -> bool {
     let mut line = String::new();
     let read = BufReader::new(file.take(ROW_BYTES)).read_line(&mut line);
     let Some(Value::Object(row)) = read.ok().and_then(|_| serde_json::from_str(&line).ok()) else { return false };
-    recognise(&row, &LoadOptions::needing(method.method().need())).is_ok()
+    recognize(&row, &LoadOptions::needing(method.method().need())).is_ok()
 }
 
 /// The form as another run filled it, and the keys that somebody set there and that no field takes.

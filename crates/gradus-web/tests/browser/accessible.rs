@@ -88,7 +88,7 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/runs/completions?run=game",
             "/annotate/differ/results",
             "/runs/completions?run=tea/a&step=2&before=1",
-            "/runs/completions?run=tea/a&step=2&colours=advantage",
+            "/runs/completions?run=tea/a&step=2&colors=advantage",
             "/runs/completions?run=tea/a&model=gpt2",
         ] {
             browser.go(&format!("http://{}{path}", server.host()));

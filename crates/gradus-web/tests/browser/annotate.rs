@@ -198,7 +198,7 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     browser.wait("document.querySelectorAll('.pill').length === 2");
     browser.wait("document.getElementById('status').textContent === 'Saved'");
 
-    // Cancelled, nothing is marked; removed and undone, it is there again.
+    // Canceled, nothing is marked; removed and undone, it is there again.
     select(&mut browser, 0, 1);
     browser.key("Escape", 0);
     browser.wait("!document.querySelector('.popup')");
@@ -360,7 +360,7 @@ fn pairs_are_compared_and_what_conflicts_is_said() {
     browser.go(&format!("http://{}/annotate/pairs/results", server.host()));
     assert!(browser.text("main").contains("Krippendorff"));
     let stats = project_stats(folder.path(), "pairs").expect("stats");
-    assert_eq!(stats.agreement[0].raw, Number::Undefined("no item was labelled by two"));
+    assert_eq!(stats.agreement[0].raw, Number::Undefined("no item was labeled by two"));
     let rows = export_project(folder.path(), "pairs", Form::Preference).expect("rows");
     assert_eq!(rows.len(), 4, "six pairs, two of them ties");
     assert_eq!((&rows[0]["chosen"], &rows[0]["rejected"]), (&json!(PREDICTION), &json!("Warm.")));
@@ -445,7 +445,7 @@ fn marking(folder: &Path, answer: &str) {
     let data = folder.join("marking.jsonl");
     std::fs::write(&data, format!("{row}\n")).expect("written");
     let labels = folder.join("labels.yml");
-    let set = "name: Marks\nspans:\n  - { name: odd, label: Odd, colour: \"#111111\" }\n  - { name: bad, label: Bad, colour: \"#E7040F\" }\n";
+    let set = "name: Marks\nspans:\n  - { name: odd, label: Odd, color: \"#111111\" }\n  - { name: bad, label: Bad, color: \"#E7040F\" }\n";
     std::fs::write(&labels, set).expect("written");
     let new = NewProject {
         name: "marks".into(),

@@ -144,7 +144,7 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
 }
 
 #[test]
-fn segments_are_coloured_by_what_all_parts_make_of_them_or_one() {
+fn segments_are_colored_by_what_all_parts_make_of_them_or_one() {
     let Some(mut browser) = Browser::open() else { return };
     let folder = folder(&["gpt2"]);
     classifier(folder.path(), "marks", ["O", "NF-ERR", "F-ERR"]);

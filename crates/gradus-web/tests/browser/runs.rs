@@ -154,26 +154,26 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
-    // Coloured by what tokens were worth learning, where that is known; else by the completion's own.
-    let colours = "[...document.querySelectorAll('tbody tr:nth-child(3) .worth')].map(e => [e.textContent, e.title, e.className])";
+    // Colored by what tokens were worth learning, where that is known; else by the completion's own.
+    let colors = "[...document.querySelectorAll('tbody tr:nth-child(3) .worth')].map(e => [e.textContent, e.title, e.className])";
     browser.go(&at("/runs/completions?run=tea/first&step=2"));
     let expected = json!([
         ["It", "+0.2500", "worth better-1"],
         [" is", "-1.5000", "worth worse-2"],
         [" warm", "+3.0000", "worth better-3"]
     ]);
-    assert_eq!(browser.eval(colours), expected);
+    assert_eq!(browser.eval(colors), expected);
     assert_eq!(browser.text("tbody tr:nth-child(4) .worth"), "<b>");
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
-    assert!(browser.text("main").contains("Colours: the advantage of a token, from -3.000 to +3.000."));
+    assert!(browser.text("main").contains("Colors: the advantage of a token, from -3.000 to +3.000."));
     browser.eval(
-        "document.getElementById('step').value = '1'; document.getElementById('colours').value = 'advantage'; window.isLeft = true",
+        "document.getElementById('step').value = '1'; document.getElementById('colors').value = 'advantage'; window.isLeft = true",
     );
     browser.click("form.filter button");
     browser.loaded();
-    assert_eq!(browser.eval(colours), json!([["It is warm, 1 times.", "+0.5000", "worth better-2"]]));
-    browser.go(&at("/runs/completions?run=tea/first&step=2&colours=none"));
-    assert_eq!(browser.eval(colours), json!([]));
+    assert_eq!(browser.eval(colors), json!([["It is warm, 1 times.", "+0.5000", "worth better-2"]]));
+    browser.go(&at("/runs/completions?run=tea/first&step=2&colors=none"));
+    assert_eq!(browser.eval(colors), json!([]));
     // The tokens of a completion, as models see them.
     browser.go(&at("/runs/completions?run=tea/first&step=2&model=gpt2"));
     browser.click("button[data-which]");

@@ -257,7 +257,7 @@ fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
 fn what_another_tool_has_kept_becomes_a_project() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("export.json");
-    // As Label Studio writes it: two answers side by side, and one that was cancelled.
+    // As Label Studio writes it: two answers side by side, and one that was canceled.
     let result = |selected: &str| json!([{ "id": "a1", "from_name": "pw", "to_name": "answer1", "type": "pairwise", "value": { "selected": selected } }]);
     let task = json!([{
         "id": 7, "data": { "prompt": "Which tea?", "answer1": "Green.", "answer2": "Black." }, "total_annotations": 2, "predictions": [],

@@ -1,8 +1,8 @@
 //! Advantage actor–critic: its keys, and how it learns from rollouts.
 //!
 //! Mnih et al. 2016, section 4, <https://arxiv.org/abs/1602.01783>, synchronous, as in Stable-Baselines3 and RL4LMs
-//! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimiser step an iteration, over all rollouts. With
-//! `train.optimizer: rmsprop` it has the optimiser of both.
+//! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimizer step an iteration, over all rollouts. With
+//! `train.optimizer: rmsprop` it has the optimizer of both.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -126,7 +126,7 @@ pub(crate) fn per_rollout(
     })
 }
 
-/// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbours with one
+/// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbors with one
 /// prompt share it.
 pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
     let masks: Vec<Vec<bool>> = chosen.iter().map(|&i| rollouts.rollouts[i].mask().collect()).collect();

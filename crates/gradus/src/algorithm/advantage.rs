@@ -6,7 +6,7 @@ use crate::math::stats::{Variance, explained_variance, mean, std};
 use crate::math::{Baseline, Scale, gae, group_advantages, returns};
 use crate::stats::Stats;
 
-/// Generalised advantage estimates: `values` are what a critic said of the state before each token, and every rollout
+/// Generalized advantage estimates: `values` are what a critic said of the state before each token, and every rollout
 /// ends with its last; or, where there is a reward of `padding`, with as many of those as the longest has more. What is
 /// measured is measured over the rollouts `scored`.
 pub fn of_critic(

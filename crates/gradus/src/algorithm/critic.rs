@@ -20,7 +20,7 @@ use crate::run::tensors::write_tensors;
 pub enum Critic {
     /// The actor's value head: it learns in the policy's own step.
     Shared,
-    /// A model of its own, with its own optimiser.
+    /// A model of its own, with its own optimizer.
     Separate(Box<SeparateCritic>),
 }
 

@@ -270,7 +270,7 @@ impl CriticConfig {
         let shared = self.trunk == CriticTrunk::Shared;
         for (key, given, reason) in [
             (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
-            (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
+            (learning_rate, self.learning_rate.is_some(), "one optimizer steps policy and critic"),
             (head, self.head != HeadLayers::Linear, "it is one linear layer"),
             (freeze_trunk, self.freeze_trunk, "the policy trains that"),
         ] {

@@ -16,7 +16,7 @@ pub struct Grouped {
     pub loss: PolicyLoss,
     /// Passes over the rollouts.
     pub update_epochs: usize,
-    /// Mini-batches (optimiser steps) of one pass.
+    /// Mini-batches (optimizer steps) of one pass.
     pub mini_batches: usize,
     /// Whether completions without a stop id carry no loss.
     pub masks_truncated: bool,

@@ -1,7 +1,7 @@
-//! Group relative policy optimisation: its keys, and how it learns from rollouts.
+//! Group relative policy optimization: its keys, and how it learns from rollouts.
 //!
 //! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16; differs in that denominators belong to the
-//! optimiser step (`bnpo` excepted, which is defined by the micro-batch), and that the KL's and the entropy's means are
+//! optimizer step (`bnpo` excepted, which is defined by the micro-batch), and that the KL's and the entropy's means are
 //! reduced as the policy's loss and over the step's tokens.
 
 use schemars::JsonSchema;
@@ -72,7 +72,7 @@ pub struct GrpoConfig {
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimiser steps) of one pass. Default 1.
+    /// Mini-batches (optimizer steps) of one pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL).

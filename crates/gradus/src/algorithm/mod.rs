@@ -151,7 +151,7 @@ impl Update<'_> {
         let _ = self.progress.advance("updated", done, total);
     }
 
-    /// At the optimiser step `step`, from 0, of the `steps` of its iteration.
+    /// At the optimizer step `step`, from 0, of the `steps` of its iteration.
     pub(crate) fn within(self, step: usize, steps: usize) -> Self {
         Self { multiplier: self.settings.multiplier_within(self.iteration, step, steps), ..self }
     }

@@ -1,8 +1,8 @@
-//! Natural language policy optimisation: its keys, and how it learns from rollouts.
+//! Natural language policy optimization: its keys, and how it learns from rollouts.
 //!
 //! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>: PPO of a policy that is restricted to
 //! what a lagged copy of it finds likely. Their code differs from the paper: the mask never changes, and logprobs are not
-//! renormalised. Here the paper's way is the default, and each of the code's ways a key.
+//! renormalized. Here the paper's way is the default, and each of the code's ways a key.
 
 use std::path::Path;
 
@@ -45,9 +45,9 @@ pub struct NlpoConfig {
     pub min_tokens_to_keep: usize,
     /// Whether the tokenizer's special tokens are never masked. Default true (RL4LMs' code).
     pub keep_special_tokens: bool,
-    /// Whether logprobs are trained among what the mask leaves, renormalised, or those of the whole vocabulary (RL4LMs' code). Default true.
+    /// Whether logprobs are trained among what the mask leaves, renormalized, or those of the whole vocabulary (RL4LMs' code). Default true.
     pub renormalise: bool,
-    /// Among which tokens, where they are renormalised: those of the mask alone, or those that are left when everything else has been taken out too. Default `nlpo_mask_only`.
+    /// Among which tokens, where they are renormalized: those of the mask alone, or those that are left when everything else has been taken out too. Default `nlpo_mask_only`.
     pub mask_scope: MaskScope,
     /// Whether completions of evaluations are drawn under the mask (RL4LMs' code). Default false.
     pub mask_at_eval: bool,
@@ -91,7 +91,7 @@ pub enum MaskUpdate {
     Frozen,
 }
 
-/// Among which tokens logprobs are renormalised.
+/// Among which tokens logprobs are renormalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskScope {

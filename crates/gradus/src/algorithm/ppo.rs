@@ -1,4 +1,4 @@
-//! Proximal policy optimisation with a critic: its keys, and how it learns from rollouts.
+//! Proximal policy optimization with a critic: its keys, and how it learns from rollouts.
 //!
 //! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
 //! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12; differs in counting only real tokens in every mean.
@@ -41,7 +41,7 @@ pub struct PpoConfig {
     /// Passes over one batch of rollouts. Default 4 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimiser steps) of one pass. Default 1 (TRL).
+    /// Mini-batches (optimizer steps) of one pass. Default 1 (TRL).
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1).
@@ -80,7 +80,7 @@ pub struct PpoConfig {
     pub sum_parts: bool,
     /// Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default false.
     pub length_weights: bool,
-    /// Whether the learning rate goes on with every optimiser step instead of every iteration (FineGrainedRLHF: true). Default false.
+    /// Whether the learning rate goes on with every optimizer step instead of every iteration (FineGrainedRLHF: true). Default false.
     pub lr_per_step: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,

@@ -1,7 +1,7 @@
 //! REINFORCE leave-one-out: a completion is worth its reward less the mean reward of its prompt's other completions.
 //!
 //! Ahmadian et al. 2024, <https://arxiv.org/abs/2402.14740>. Follows TRL 1.16: the KL to the reference is part of the reward,
-//! the ratio is that of whole completions, clipped as in PPO; differs in that denominators belong to the optimiser step.
+//! the ratio is that of whole completions, clipped as in PPO; differs in that denominators belong to the optimizer step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct RlooConfig {
     /// Passes over one batch of rollouts. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimiser steps) of one pass. Default 1.
+    /// Mini-batches (optimizer steps) of one pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of a completion's ratio: 1 − clip_range. Default 0.2 (TRL).
@@ -44,7 +44,7 @@ pub struct RlooConfig {
     pub clip_range_high: Option<f64>,
     /// The weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference. Default 0.05 (TRL).
     pub kl_coefficient: f64,
-    /// Whether advantages are normalised over the batch. Default false (TRL).
+    /// Whether advantages are normalized over the batch. Default false (TRL).
     pub normalize_advantages: bool,
     /// Bounds of rewards, before the KL is taken off. Default: none.
     pub reward_clip_range: Option<[f64; 2]>,
@@ -201,14 +201,14 @@ impl RlooConfig {
         let shaped_b: Vec<Option<f32>> = rewards_b.iter().zip(kl_b).map(shaped).collect();
         let mut found = group_advantages(&shaped_b, self.group_size, Baseline::LeaveOneOut, Scale::None);
         if self.normalize_advantages {
-            normalise(&mut found, &shaped_b, self.group_size);
+            normalize(&mut found, &shaped_b, self.group_size);
         }
         found
     }
 }
 
 /// Mean 0 and deviation 1 over the completions that have an advantage: of groups with two scored ones at least.
-fn normalise(found: &mut GroupAdvantages, rewards_b: &[Option<f32>], group_size: usize) {
+fn normalize(found: &mut GroupAdvantages, rewards_b: &[Option<f32>], group_size: usize) {
     let has_one = |i: usize| rewards_b[i].is_some() && found.stds_p[i / group_size].is_some();
     let own: Vec<usize> = (0..rewards_b.len()).filter(|&i| has_one(i)).collect();
     let values: Vec<f32> = own.iter().map(|&i| found.advantages_b[i]).collect();

@@ -324,7 +324,7 @@ impl Seen {
 }
 
 impl PolicyLoss {
-    /// One optimiser step of everyone who learns. On an error no gradient is left behind.
+    /// One optimizer step of everyone who learns. On an error no gradient is left behind.
     ///
     /// # Errors
     /// What was not finite.

@@ -1,4 +1,4 @@
-//! Trust region policy optimisation: its keys, and how it learns from rollouts.
+//! Trust region policy optimization: its keys, and how it learns from rollouts.
 //!
 //! Schulman et al. 2015, <https://arxiv.org/abs/1502.05477>, as in sb3-contrib and RL4LMs (Ramamurthy et al. 2023,
 //! <https://arxiv.org/abs/2210.01241>). The policy takes one step an iteration along the natural gradient, as long as its KL
@@ -55,7 +55,7 @@ pub struct TrpoConfig {
     /// Passes of the critic over the rollouts. Default 10 (RL4LMs).
     #[schemars(range(max = 10_000))]
     pub critic_updates: usize,
-    /// Mini-batches (optimiser steps of the critic) of one pass. Default 1.
+    /// Mini-batches (optimizer steps of the critic) of one pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub critic_mini_batches: usize,
     /// Discount γ. Default 0.99 (RL4LMs).

@@ -5,7 +5,7 @@
 //! - a step of training: `6 · (P · N + V · D · M)`, with P the weights of the blocks that enter matrix products, N the
 //!   tokens, V · D the LM head and M the predicted tokens. Each weight costs 2 a token forward and 4 backward (one
 //!   product for the gradient of the input, one for that of the weight). Attention's own products, norms, activations
-//!   and the optimiser are not counted, nor are logits that are computed a second time.
+//!   and the optimizer are not counted, nor are logits that are computed a second time.
 //! - a sampled token: `2 · (P + V · D)`; a prompt's token: `2 · P`.
 //!
 //! A sampling step reads every weight of the blocks and of the head once, whatever the batch, so a batch of one is
@@ -147,7 +147,7 @@ pub struct ModelReport {
     pub head_matrix: usize,
 }
 
-/// A training step: forward, backward and optimiser on packed rows, SFT's loss on every token.
+/// A training step: forward, backward and optimizer on packed rows, SFT's loss on every token.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Training {
     /// Rows.

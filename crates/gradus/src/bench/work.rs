@@ -16,7 +16,7 @@ use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::settings::Settings;
 use crate::settings::TrainConfig;
-use crate::train::offline::{Halt, optimise};
+use crate::train::offline::{Halt, optimize};
 
 /// Small enough that hundreds of steps on random rows leave the weights sane.
 const LEARNING_RATE: f64 = 1e-6;
@@ -64,7 +64,7 @@ impl Trainer {
         let objective = Sft::new(&SftConfig::default());
         let (learner, settings) = (&mut self.learner, &self.settings);
         let step_s = median(self.repetitions, &mut || {
-            optimise(&objective, learner, &rows, LEARNING_RATE, settings, &Unwatched).map(drop).map_err(|halt| {
+            optimize(&objective, learner, &rows, LEARNING_RATE, settings, &Unwatched).map(drop).map_err(|halt| {
                 match halt {
                     Halt::Diverged(what) => Error::input(format!("training on random rows failed: {what}")),
                     Halt::Interrupted => Error::Interrupted,

@@ -136,7 +136,7 @@ fn section(key: &str) -> &'static str {
         | "shard_moments" | "recompute" => "Length and batches",
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
         | "adam_epsilon" | "moments" | "offload_moments" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm"
-        | "dropout" => "Optimiser",
+        | "dropout" => "Optimizer",
         "max_length"
         | "max_prompt_length"
         | "prompt_truncation"

@@ -70,7 +70,7 @@ const FOREIGN: &[Foreign] = &[
     same(&["dataset_text_field"], &["train.text_column"]),
     nothing(
         &["dataset_num_proc", "dataloader_num_workers"],
-        "rows are tokenised on all cores; there is nothing to set",
+        "rows are tokenized on all cores; there is nothing to set",
     ),
     nothing(
         &["resume_from_checkpoint"],

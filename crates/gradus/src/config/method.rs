@@ -26,27 +26,27 @@ pub enum MethodConfig {
     Reward(RewardModelConfig),
     /// A classifier of texts or tokens.
     Classify(ClassifyConfig),
-    /// Direct preference optimisation.
+    /// Direct preference optimization.
     Dpo(DpoConfig),
-    /// Odds ratio preference optimisation.
+    /// Odds ratio preference optimization.
     Orpo(OrpoConfig),
-    /// Contrastive preference optimisation.
+    /// Contrastive preference optimization.
     Cpo(CpoConfig),
-    /// Simple preference optimisation, with a reference-free reward.
+    /// Simple preference optimization, with a reference-free reward.
     Simpo(SimpoConfig),
-    /// Kahneman–Tversky optimisation of marked completions.
+    /// Kahneman–Tversky optimization of marked completions.
     Kto(KtoConfig),
     /// Distillation of a teacher, on completions of the student.
     Distill(DistillConfig),
-    /// Proximal policy optimisation with a critic.
+    /// Proximal policy optimization with a critic.
     Ppo(PpoConfig),
-    /// Natural language policy optimisation: PPO under a mask of unlikely tokens.
+    /// Natural language policy optimization: PPO under a mask of unlikely tokens.
     Nlpo(NlpoConfig),
     /// Advantage actor–critic.
     A2c(A2cConfig),
-    /// Trust region policy optimisation.
+    /// Trust region policy optimization.
     Trpo(TrpoConfig),
-    /// Group relative policy optimisation.
+    /// Group relative policy optimization.
     Grpo(GrpoConfig),
     /// REINFORCE with the mean of the other completions as its baseline (leave one out).
     Rloo(RlooConfig),

@@ -67,7 +67,7 @@ pub struct RunConfig {
     /// model's own.
     #[serde(default)]
     pub tokenizer: Option<String>,
-    /// Training rows: a file, a directory or a hub name; the row format is recognised from the columns. Or a task, with its files.
+    /// Training rows: a file, a directory or a hub name; the row format is recognized from the columns. Or a task, with its files.
     pub data: DataConfig,
     /// More training rows, from other files or splits, beside those of `data` (which `train.max_rows` bounds).
     #[serde(default)]

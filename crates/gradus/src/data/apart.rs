@@ -1,6 +1,6 @@
 //! One row to a source and a target: what an encoder reads, and what a decoder writes.
 //!
-//! Both are tokenised alone, each with what the tokenizer puts around a text, as `transformers` users do it with
+//! Both are tokenized alone, each with what the tokenizer puts around a text, as `transformers` users do it with
 //! `tokenizer(source)` and `tokenizer(text_target=target)`. A target ends with the end-of-text token: the tokenizer's own,
 //! or its text where the tokenizer adds none.
 
@@ -17,7 +17,7 @@ const NO_SOURCE: &str = "the row has no source: a model with an encoder learns f
                          (`prompt` + `completion`, or `input_ids` + `labels`)";
 
 impl Maker<'_> {
-    /// Source and target of a row; all of the target is learnt.
+    /// Source and target of a row; all of the target is learned.
     pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
         let (source, target) = match &row.data {
             RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
@@ -196,7 +196,7 @@ impl Maker<'_> {
     fn target(&self, text: &str) -> Result<Vec<u32>, Failure> {
         let ends = self.tokenizer.appends_eos() || self.tokenizer.eos_token().is_some();
         if self.options.add_eos && !ends {
-            let message = "the tokenizer has no end-of-text token: where a target ends could not be learnt";
+            let message = "the tokenizer has no end-of-text token: where a target ends could not be learned";
             return Err(Failure::All(
                 Error::model(self.tokenizer.directory(), message)
                     .with_hint("name one in `tokenizer_config.json` (`eos_token`)"),

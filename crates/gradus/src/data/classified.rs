@@ -91,7 +91,7 @@ impl From<Joined> for Classified {
 /// What a classifier reads of `row`.
 ///
 /// # Errors
-/// When the row lacks a column, one is of another kind, or a text cannot be tokenised; with the row's place.
+/// When the row lacks a column, one is of another kind, or a text cannot be tokenized; with the row's place.
 pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<Classified> {
     let has = |name: &str| row.columns.contains_key(name);
     let at = |message: String| row.place.error(message);

@@ -208,7 +208,7 @@ impl Maker<'_> {
         };
         let message = format!("`assistant_only_loss` needs conversations, and the row {what}");
         Err(Failure::All(row.place.error(message).with_hint(
-            "give the rows as `messages`; of `prompt` and `completion` the completion alone is learnt as it is",
+            "give the rows as `messages`; of `prompt` and `completion` the completion alone is learned as it is",
         )))
     }
 

@@ -30,7 +30,7 @@ pub struct PreferenceExample {
     pub chosen_ids: Vec<u32>,
     /// Prompt and worse answer.
     pub rejected_ids: Vec<u32>,
-    /// Whether an encoder reads the prompt, which is then never learnt.
+    /// Whether an encoder reads the prompt, which is then never learned.
     pub apart: bool,
     /// By how much the better answer is better.
     pub margin: Option<f32>,
@@ -77,7 +77,7 @@ pub struct Prompt {
     pub row: usize,
     /// The rendered prompt: plain text, or the chat template's output with the generation prompt.
     pub text: String,
-    /// `text`, tokenised.
+    /// `text`, tokenized.
     pub ids: Vec<u32>,
     /// Whether an encoder reads it, so that completions are texts of their own and do not continue it.
     pub apart: bool,
@@ -99,7 +99,7 @@ pub enum TooLong {
 
 /// How rows become token ids.
 #[derive(Debug, Clone)]
-pub struct TokeniseOptions {
+pub struct TokenizeOptions {
     /// Longest sequence in tokens, prompt and completion together (each alone where they are read [`apart`](Self::apart));
     /// `None`: any length. Default 1024 (TRL).
     pub max_length: Option<usize>,
@@ -131,17 +131,17 @@ pub struct TokeniseOptions {
     /// Whether completions of the prompts are compared with the rows' [references](super::references): rows where these are no texts
     /// are bad ones. Default false.
     pub compares: bool,
-    /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
+    /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenized alone, each with what
     /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
     pub apart: bool,
     /// Longest target of sequences to learn, where it is read [`apart`](Self::apart); a longer one is cut and keeps its end-of-text
     /// token. Default: only `max_length` bounds it.
     pub target_cut: Option<usize>,
-    /// What happens to rows that cannot be tokenised. Default: they are an error.
+    /// What happens to rows that cannot be tokenized. Default: they are an error.
     pub bad_rows: BadRows,
 }
 
-impl Default for TokeniseOptions {
+impl Default for TokenizeOptions {
     fn default() -> Self {
         Self {
             max_length: Some(1024),
@@ -187,7 +187,7 @@ pub struct Counts {
     pub without_end: usize,
     /// Rows left out because cutting left no token with loss.
     pub without_loss: usize,
-    /// Rows whose prompt, tokenised alone, is not how prompt and completion together begin: the differing end of the
+    /// Rows whose prompt, tokenized alone, is not how prompt and completion together begin: the differing end of the
     /// prompt counts as completion.
     pub prompt_mismatches: usize,
     /// Blocks that the kept rows were joined and cut into; 0 where every row stays alone.
@@ -224,9 +224,9 @@ impl Counts {
         say(self.sources_cut, "have a source that was cut at the end");
         say(self.targets_cut, "have a target that was cut before its end-of-text token");
         say(self.prompts_cut, "have a prompt that was cut to the limit");
-        say(self.without_end, "have a target without the end-of-text token: where it ends is not learnt");
+        say(self.without_end, "have a target without the end-of-text token: where it ends is not learned");
         say(self.without_loss, "left out: the cut removed every token with loss");
-        say(self.prompt_mismatches, "have a prompt that tokenises differently alone than with its completion");
+        say(self.prompt_mismatches, "have a prompt that tokenizes differently alone than with its completion");
         remarks
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::feedback::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR};
 use super::row::{Row, RowData};
-use super::words::{LabelledWords, shown};
+use super::words::{LabeledWords, shown};
 
 /// How often each label stands there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,18 +21,18 @@ pub struct LabelTally {
 }
 
 /// The words of a row that has labels for them.
-fn words_of(row: &Row) -> Option<&LabelledWords> {
+fn words_of(row: &Row) -> Option<&LabeledWords> {
     if let RowData::Words(words) = &row.data { Some(words) } else { None }
 }
 
 /// What is wrong with the labels of each row, and with segments beside those of other rows: a model learns of one category of
 /// errors, and of what one splitter cut.
 pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
-    let of_segments = |row: &&Row| words_of(row).is_some_and(LabelledWords::of_segments);
+    let of_segments = |row: &&Row| words_of(row).is_some_and(LabeledWords::of_segments);
     let first = rows.iter().find(of_segments);
     let decided = rows.iter().find_map(|row| Some((row, words_of(row)?.category()?)));
     let splitter = |row: &Row| row.columns.get(SENTENCES).map_or("nothing".into(), |name| format!("`{}`", shown(name)));
-    let beside = |row: &Row, words: &LabelledWords| {
+    let beside = |row: &Row, words: &LabeledWords| {
         let first = first.filter(|_| words.of_segments())?;
         let (own, others) = (splitter(row), splitter(first));
         if own != others {
@@ -57,7 +57,7 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
 impl LabelTally {
     /// Counts `rows`; nothing where none has words with labels.
     pub fn of(rows: &[Row]) -> Option<Self> {
-        let all: Vec<&LabelledWords> = rows.iter().filter_map(words_of).collect();
+        let all: Vec<&LabeledWords> = rows.iter().filter_map(words_of).collect();
         let of_segments = all.first()?.of_segments();
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
         let counted = all.iter().flat_map(|words| words.words.iter().zip(&words.labels));

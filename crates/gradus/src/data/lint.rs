@@ -1,4 +1,4 @@
-//! The linter: rows that can be read and tokenised but teach the wrong thing.
+//! The linter: rows that can be read and tokenized but teach the wrong thing.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,9 +12,9 @@ use super::place::Place;
 use super::reader::extension;
 use super::row::{Asked, Content, Row, RowData};
 use super::stats::parts;
-use super::tokenise::row_sequences;
+use super::tokenize::row_sequences;
 use super::transcript::turns;
-use super::{Message, TokeniseOptions, labels_of_rows};
+use super::{Message, TokenizeOptions, labels_of_rows};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// What a finding is about.
@@ -35,9 +35,9 @@ pub enum FindingKind {
     TooLong,
     /// No end-of-text or end-of-turn token carries loss: the row never teaches to stop.
     NoStopToken,
-    /// The row cannot be tokenised.
-    Untokenisable,
-    /// The prompt tokenises differently alone than before its completion.
+    /// The row cannot be tokenized.
+    Untokenizable,
+    /// The prompt tokenizes differently alone than before its completion.
     PromptMismatch,
     /// An answer contains the next turn of the transcript.
     ForeignTurn,
@@ -64,8 +64,8 @@ impl FindingKind {
             Self::DuplicateRow => "duplicated rows",
             Self::TooLong => "rows over the length limit",
             Self::NoStopToken => "rows that never teach to stop",
-            Self::Untokenisable => "rows that cannot be tokenised",
-            Self::PromptMismatch => "prompts that tokenise differently alone",
+            Self::Untokenizable => "rows that cannot be tokenized",
+            Self::PromptMismatch => "prompts that tokenize differently alone",
             Self::ForeignTurn => "answers that go on with another turn",
             Self::Contradiction => "preferences that contradict each other",
             Self::Unjoined => "questions that the QA split has otherwise",
@@ -110,7 +110,7 @@ pub fn lint(
     rows: &[Row],
     tokenizer: Option<&Tokenizer>,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Vec<FindingGroup> {
     let mut findings: Vec<Vec<(FindingKind, String)>> = rows
         .par_iter()
@@ -178,7 +178,7 @@ fn group(rows: &[Row], findings: Vec<Vec<(FindingKind, String)>>) -> Vec<Finding
 
 type Found = Vec<(FindingKind, String)>;
 
-fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
+fn check_content(row: &Row, options: &TokenizeOptions, found: &mut Found) {
     match &row.data {
         RowData::Text(text) => check_blank("text", &Content::Text(text.clone()), found),
         RowData::Messages(messages) => {
@@ -240,7 +240,7 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
 const MANY_LINES: usize = 50;
 
 /// A quote that is closed far below takes the rows between into one field, and the file is still valid.
-fn check_lines(row: &Row, options: &TokeniseOptions, found: &mut Found) {
+fn check_lines(row: &Row, options: &TokenizeOptions, found: &mut Found) {
     if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_))
     {
         return;
@@ -299,7 +299,7 @@ fn check_foreign_turn(name: &str, answer: &str, found: &mut Found) {
     }
 }
 
-fn check_implicit(chosen: &Content, rejected: &Content, options: &TokeniseOptions, found: &mut Found) {
+fn check_implicit(chosen: &Content, rejected: &Content, options: &TokenizeOptions, found: &mut Found) {
     for (name, side) in [("chosen", chosen), ("rejected", rejected)] {
         match side {
             Content::Text(text) => {
@@ -365,12 +365,12 @@ fn check_tokens(
     row: &Row,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
     found: &mut Found,
 ) {
     let sequences = match row_sequences(row, tokenizer, template, options) {
         Ok(sequences) => sequences,
-        Err(message) => return found.push((FindingKind::Untokenisable, message)),
+        Err(message) => return found.push((FindingKind::Untokenizable, message)),
     };
     let stops = |id: u32| {
         Some(id) == tokenizer.eos_id()

@@ -1,4 +1,4 @@
-//! From a name to recognised rows.
+//! From a name to recognized rows.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::documents::DOCUMENT_END;
 use super::message::names;
 use super::options::LoadOptions;
 use super::reader::{Format, open};
-use super::recognise::{read_row, recognise};
+use super::recognize::{read_row, recognize};
 use super::report::RowErrors;
 use super::row::{Row, RowData, RowKind};
 use super::source::resolve;
@@ -99,7 +99,7 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
             let kind = match found {
                 Some((kind, _)) => kind,
                 None => {
-                    let kind = recognise(&raw.columns, options)
+                    let kind = recognize(&raw.columns, options)
                         .map_err(|(message, hint)| raw.place.error(message).with_hint(hint))?;
                     found = Some((kind, format));
                     kind

@@ -2,7 +2,7 @@
 
 use super::Message;
 use super::Side;
-use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
+use super::example::{PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong};
 use super::feedback::UNCONVERTED;
 use super::foreign::{asked_as_text, asked_as_turns};
 use super::implicit::split_shared_prompt;
@@ -69,11 +69,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// What rows are tokenised with.
+/// What rows are tokenized with.
 pub(super) struct Maker<'a> {
     pub tokenizer: &'a Tokenizer,
     pub template: Option<&'a ChatTemplate>,
-    pub options: &'a TokeniseOptions,
+    pub options: &'a TokenizeOptions,
 }
 
 /// Ids and which of them the assistant said, where that was asked for.
@@ -88,7 +88,7 @@ pub(super) struct Sequence {
     pub loss_mask: Vec<bool>,
     /// How many of the ids an encoder reads.
     pub source_len: usize,
-    /// Whether the prompt tokenises differently alone.
+    /// Whether the prompt tokenizes differently alone.
     pub mismatch: bool,
 }
 
@@ -100,7 +100,7 @@ impl Sequence {
 }
 
 impl Maker<'_> {
-    /// What is learnt of a row.
+    /// What is learned of a row.
     pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
         self.check_assistant_only(row)?;
         if self.options.apart {
@@ -289,7 +289,7 @@ impl Maker<'_> {
         whole[..text.unwrap_or(0)].to_vec()
     }
 
-    /// Both sides cut at [`TokeniseOptions::pair_cut`], each by itself. Cut at the right, a side keeps the end that the tokenizer
+    /// Both sides cut at [`TokenizeOptions::pair_cut`], each by itself. Cut at the right, a side keeps the end that the tokenizer
     /// writes itself; cut at the left, it keeps its end and the special tokens before a text.
     pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> Made<PreferenceExample> {
         let length = pair.chosen_ids.len().max(pair.rejected_ids.len());

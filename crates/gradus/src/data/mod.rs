@@ -1,7 +1,7 @@
 //! Data: from a file, directory or hub name to typed rows, and from rows to training examples.
 //!
-//! [`load`] reads and recognises rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`]
-//! tokenise them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
+//! [`load`] reads and recognizes rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`]
+//! tokenize them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
 
 mod answered;
 mod apart;
@@ -21,7 +21,7 @@ mod grounded;
 mod hub;
 mod implicit;
 mod json;
-mod labelled;
+mod labeled;
 mod labels_of_rows;
 mod lint;
 mod load;
@@ -35,7 +35,7 @@ mod profile;
 mod raw;
 mod reader;
 mod reading;
-mod recognise;
+mod recognize;
 mod references;
 mod report;
 mod row;
@@ -45,7 +45,7 @@ mod source;
 mod split;
 mod splits;
 mod stats;
-mod tokenise;
+mod tokenize;
 mod toxicity;
 mod transcript;
 mod unpaired;
@@ -57,11 +57,11 @@ mod write_parquet;
 pub use answered::answered;
 pub use classified::{Classified, Side, TextForm, classified, column_text};
 pub use convert::{Form, Target, convert};
-pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample};
+pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong, UnpairedExample};
 pub use filter::{Dropped, RowFilter, answers, has_equal_answers, is_tie};
 pub use grounded::{Passage, policy_prompt, reward_prompt};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};
-pub use labelled::{Gold, LabelCounts, LabelForm, LabelKind, LabelledExample, labelled_examples};
+pub use labeled::{Gold, LabelCounts, LabelForm, LabelKind, LabeledExample, labeled_examples};
 pub use labels_of_rows::LabelTally;
 pub use lint::{Finding, FindingGroup, FindingKind, lint, lint_join};
 pub use load::{Dataset, load, parse_rename};
@@ -72,7 +72,7 @@ pub use place::Place;
 pub use profile::{Lengths, Noted, Opening, PairProfile, Profile, SHORT, profile};
 pub use raw::RawRow;
 pub use reader::{Format, Rows, lines, open};
-pub use recognise::recognise;
+pub use recognize::recognize;
 pub use references::{reference_texts, references};
 pub(crate) use report::left_out;
 pub use report::{RowErrors, SkippedRow};
@@ -81,10 +81,10 @@ pub use source::{resolve, resolve_split, text_files};
 pub use split::{HeldOut, SplitBy, split};
 pub use splits::Source;
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
-pub use tokenise::{
+pub use tokenize::{
     Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples, unpaired_examples,
 };
 pub(crate) use toxicity::read as read_scored;
 pub use unpaired::unpaired;
-pub use words::LabelledWords;
+pub use words::LabeledWords;
 pub use write::{stage_rows, write_rows};

@@ -9,7 +9,7 @@ use super::filter::{answers, has_equal_answers, is_tie};
 use super::row::{Content, Row, RowData};
 use super::stats::parts;
 use super::transcript::turns;
-use super::{Quantiles, TokeniseOptions};
+use super::{Quantiles, TokenizeOptions};
 use crate::text::Tokenizer;
 
 /// An answer with fewer characters than this counts as short.
@@ -118,7 +118,7 @@ impl Noted {
 /// What the tokenizer refuses.
 pub fn profile(
     rows: &[Row],
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
     tokenizer: Option<&Tokenizer>,
     sample: usize,
 ) -> crate::Result<Profile> {

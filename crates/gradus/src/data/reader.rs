@@ -1,4 +1,4 @@
-//! One data file to untyped rows, streaming. The format is recognised from the content, gzip included.
+//! One data file to untyped rows, streaming. The format is recognized from the content, gzip included.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::example::TokeniseOptions;
+use super::example::TokenizeOptions;
 use super::implicit::split_shared_prompt;
 use super::transcript::{content_as_messages, turns};
 use super::{Content, Message, Row, RowData};
@@ -11,7 +11,7 @@ use crate::text::think::without_thoughts_after;
 use crate::text::without_thoughts;
 
 /// The row as `options` want it read; as it is where they want nothing.
-pub(super) fn read<'r>(row: &'r Row, options: &TokeniseOptions) -> Result<Cow<'r, Row>, String> {
+pub(super) fn read<'r>(row: &'r Row, options: &TokenizeOptions) -> Result<Cow<'r, Row>, String> {
     let mut read = Cow::Borrowed(row);
     if options.transcripts_as_messages
         && let Some(data) = as_conversation(&row.data, options)?
@@ -30,7 +30,7 @@ pub(super) fn read<'r>(row: &'r Row, options: &TokeniseOptions) -> Result<Cow<'r
 }
 
 /// A transcript as messages; `None` for anything that is none.
-fn as_conversation(data: &RowData, options: &TokeniseOptions) -> Result<Option<RowData>, String> {
+fn as_conversation(data: &RowData, options: &TokenizeOptions) -> Result<Option<RowData>, String> {
     let is_transcript = |content: &Content| matches!(content, Content::Text(text) if !turns(text).is_empty());
     let prompt_of = |prompt: &Content| Content::Messages(content_as_messages(prompt, "user"));
     let answer_of = |answer: &Content| Content::Messages(content_as_messages(answer, "assistant"));
@@ -162,7 +162,7 @@ mod tests {
     use super::super::Place;
     use super::*;
 
-    fn read_as(data: RowData, options: &TokeniseOptions) -> RowData {
+    fn read_as(data: RowData, options: &TokenizeOptions) -> RowData {
         let row = Row {
             place: Place::new(&std::sync::Arc::from(std::path::Path::new("rows.jsonl")), 1),
             index: 0,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn transcripts_become_conversations_where_that_is_wanted() {
-        let options = TokeniseOptions { transcripts_as_messages: true, ..TokeniseOptions::default() };
+        let options = TokenizeOptions { transcripts_as_messages: true, ..TokenizeOptions::default() };
         let pair = |prompt, chosen, rejected| RowData::Preference { prompt, chosen, rejected, margin: Some(1.0) };
         let hh = pair(
             None,
@@ -195,7 +195,7 @@ mod tests {
             messages(&[("assistant", "Hello, what?")]),
         );
         assert_eq!(read_as(hh.clone(), &options), wanted);
-        assert_eq!(read_as(hh.clone(), &TokeniseOptions::default()), hh, "nothing unless asked");
+        assert_eq!(read_as(hh.clone(), &TokenizeOptions::default()), hh, "nothing unless asked");
         let plain = RowData::PromptCompletion { prompt: text("2 + 2"), completion: text(" 4") };
         assert_eq!(read_as(plain.clone(), &options), plain, "no transcript");
         let row = RowData::Prompt(text("\n\nHuman: a?\n\nAssistant:"));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_reward_model_reads_what_was_said() {
-        let options = TokeniseOptions { for_reward: true, ..TokeniseOptions::default() };
+        let options = TokenizeOptions { for_reward: true, ..TokenizeOptions::default() };
         let pair = |prompt, chosen, rejected| RowData::Preference { prompt, chosen, rejected, margin: None };
         let text_pair = pair(Some(text("2 + 2?")), text(" <think>hm</think>4"), text(" 5"));
         assert_eq!(read_as(text_pair, &options), pair(Some(text("2 + 2?")), text(" 4"), text(" 5")));
@@ -212,6 +212,6 @@ mod tests {
         let plain = messages(&[("user", "What is <think>?"), ("assistant", "A tag.")]);
         assert_eq!(read_as(pair(None, thought.clone(), plain.clone()), &options), pair(None, plain.clone(), plain));
         let alone = pair(None, thought.clone(), thought);
-        assert_eq!(read_as(alone.clone(), &TokeniseOptions::default()), alone);
+        assert_eq!(read_as(alone.clone(), &TokenizeOptions::default()), alone);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::feedback::Feedback;
-use super::{LabelledWords, Message, Place};
+use super::{LabeledWords, Message, Place};
 
 /// One row: where it stands, what it holds, and its other columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Row {
     pub place: Place,
     /// Number in the data set, from 0.
     pub index: usize,
-    /// What the recognised columns hold.
+    /// What the recognized columns hold.
     pub data: RowData,
     /// All other columns, for rewards and chat templates.
     pub columns: Map<String, Value>,
@@ -27,7 +27,7 @@ pub enum Content {
     Messages(Vec<Message>),
 }
 
-/// What the recognised columns of a row hold.
+/// What the recognized columns of a row hold.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowData {
     /// `text`.
@@ -38,7 +38,7 @@ pub enum RowData {
     PromptCompletion {
         /// What is given.
         prompt: Content,
-        /// What is learnt.
+        /// What is learned.
         completion: Content,
     },
     /// Something that is asked for and its answer, Alpaca's or `question` and `answer`: one turn of a conversation where the
@@ -85,7 +85,7 @@ pub enum RowData {
     /// Whatever the columns hold: what classifiers read of them, their own keys say.
     Columns,
     /// Words with a label each.
-    Words(LabelledWords),
+    Words(LabeledWords),
     /// A question with annotated answers.
     Feedback(Box<Feedback>),
     /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.

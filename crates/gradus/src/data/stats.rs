@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::feedback::Tally;
 use super::implicit::split_shared_prompt;
 use super::row::{Asked, Content, Row, RowData};
-use super::tokenise::{RowSequence, row_sequences};
-use super::{Dataset, LabelTally, TokeniseOptions};
+use super::tokenize::{RowSequence, row_sequences};
+use super::{Dataset, LabelTally, TokenizeOptions};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// Sizes and lengths of a data set.
@@ -32,7 +32,7 @@ pub struct Stats {
 /// Lengths in tokens, of a sample of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenStats {
-    /// How many rows were tokenised, evenly spaced.
+    /// How many rows were tokenized, evenly spaced.
     pub sampled: usize,
     /// How many of them could not be.
     pub failed: usize,
@@ -83,7 +83,7 @@ pub struct Histogram {
 pub fn measure(
     dataset: &Dataset,
     tokenizer: Option<(&Tokenizer, Option<&ChatTemplate>)>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
     sample: usize,
 ) -> Stats {
     let rows = &dataset.rows;
@@ -95,7 +95,7 @@ pub fn measure(
 }
 
 /// The parts of a row by name, as text; the prompt that both answers share is split off.
-pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)> {
+pub fn parts(row: &Row, options: &TokenizeOptions) -> Vec<(&'static str, String)> {
     match &row.data {
         RowData::Text(text) => vec![("text", text.clone())],
         RowData::Messages(messages) => vec![("messages", Content::Messages(messages.clone()).plain())],
@@ -136,7 +136,7 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
     }
 }
 
-fn characters(rows: &[Row], options: &TokeniseOptions) -> Vec<Field> {
+fn characters(rows: &[Row], options: &TokenizeOptions) -> Vec<Field> {
     let lengths: Vec<Vec<(&'static str, usize)>> = rows
         .par_iter()
         .map(|row| parts(row, options).into_iter().map(|(name, text)| (name, text.chars().count())).collect())
@@ -158,7 +158,7 @@ fn token_stats(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
     sample: usize,
 ) -> Option<TokenStats> {
     let sampled = sample.min(rows.len());

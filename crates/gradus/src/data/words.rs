@@ -13,7 +13,7 @@ const LABELS: [&str; 4] = [TAGS, "labels", "tags", "ner_tags"];
 
 /// Words with a label each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct LabelledWords {
+pub struct LabeledWords {
     /// The column of the words.
     pub words_column: &'static str,
     /// The words.
@@ -36,7 +36,7 @@ pub(super) fn fits(columns: &Map<String, Value>) -> bool {
 }
 
 /// Reads a row; both columns are taken out.
-pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabelledWords, String> {
+pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabeledWords, String> {
     let Some((words_column, labels_column)) = columns_of(columns) else {
         let words = WORDS.into_iter().find_map(|name| Some((name, columns.get(name)?)));
         return Err(match words {
@@ -66,16 +66,16 @@ pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabelledWords, St
     if let Some(at) = labels.iter().position(|label| !is_label(label)) {
         return Err(format!("label {} of `{labels_column}` is {}, which is no label", at + 1, labels[at]));
     }
-    Ok(LabelledWords { words_column, words, labels_column, labels })
+    Ok(LabeledWords { words_column, words, labels_column, labels })
 }
 
-impl LabelledWords {
+impl LabeledWords {
     /// Whether the labels are of segments, each behind a separator.
     pub fn of_segments(&self) -> bool {
         self.labels_column == TAGS
     }
 
-    /// Whether something is learnt of a word.
+    /// Whether something is learned of a word.
     fn says_something(&self, label: &Value) -> bool {
         let ignored = self.of_segments() && label.as_str() == Some(IGNORE);
         !(label.is_null() || label.as_i64() == Some(-100) || ignored)
@@ -86,16 +86,16 @@ impl LabelledWords {
         self.words.join(" ")
     }
 
-    /// The ids, and which of them a label is learnt of.
+    /// The ids, and which of them a label is learned of.
     pub(super) fn ids(&self, tokenizer: &Tokenizer) -> crate::Result<(Vec<u32>, Vec<bool>)> {
         let (Joined { ids, .. }, firsts) = tokenizer.encode_words(&self.words, None)?;
-        let mut learnt = vec![false; ids.len()];
+        let mut learned = vec![false; ids.len()];
         for (label, first) in self.labels.iter().zip(firsts) {
             if let Some(first) = first.filter(|_| self.says_something(label)) {
-                learnt[first] = true;
+                learned[first] = true;
             }
         }
-        Ok((ids, learnt))
+        Ok((ids, learned))
     }
 
     /// Both columns, as they were read.
@@ -137,7 +137,7 @@ impl LabelledWords {
             }
         }
         let nothing = !self.labels.iter().any(|label| self.says_something(label));
-        nothing.then(|| "nothing is learnt of the row: no word has a label that counts".into())
+        nothing.then(|| "nothing is learned of the row: no word has a label that counts".into())
     }
 
     pub(super) fn at_separators(&self) -> impl Iterator<Item = &Value> {

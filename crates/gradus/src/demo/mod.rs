@@ -3,7 +3,7 @@
 //! A small model learns the little language of [`task::demo`](crate::task::demo), a reward model learns a preference
 //! from noisy pairs, and DPO, PPO and GRPO each start from the same fine-tuned model. Every stage is an ordinary run of
 //! [`train::run`], from a configuration file that is left beside its result; [`compare::run`] measures the policies.
-//! Because the true rule is known here, what they have learnt can be told exactly.
+//! Because the true rule is known here, what they have learned can be told exactly.
 
 mod recipe;
 mod report;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub enum Stage {
     /// A model from nothing learns the language.
     Sft,
-    /// A reward model learns the preference from labelled pairs.
+    /// A reward model learns the preference from labeled pairs.
     Reward,
     /// The fine-tuned model learns from the same pairs directly.
     Dpo,

@@ -273,7 +273,7 @@ impl ReportFiles {
     /// # Errors
     /// As [`OutputFile::write`].
     pub fn write(&self, page: &str, numbers: &serde_json::Value) -> Result<()> {
-        let json = serde_json::to_string_pretty(numbers).expect("JSON values serialise") + "\n";
+        let json = serde_json::to_string_pretty(numbers).expect("JSON values serialize") + "\n";
         let files = [(&self.page, page), (&self.json, &json)];
         let staged: Result<Vec<Staged>> =
             files.into_iter().map(|(file, text)| file.stage(|to| to.write_all(text.as_bytes()))).collect();

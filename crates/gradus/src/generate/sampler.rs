@@ -278,7 +278,7 @@ mod tests {
         assert!(choice.id == 0 && (f64::from(choice.logprob) - log_softmax(&logits)[0]).abs() < 1e-6, "{choice:?}");
     }
 
-    /// RL4LMs' masked distribution: renormalised among the mask, or with the logprobs of the whole vocabulary.
+    /// RL4LMs' masked distribution: renormalized among the mask, or with the logprobs of the whole vocabulary.
     #[test]
     fn logprobs_among_a_mask_and_among_everything() {
         let (logits, support) = ([2.0, 1.0, 0.0, -1.0], Support::Ids([0, 1].into()));

@@ -178,7 +178,7 @@ mod tests {
             (SamplingParams { top_p: 1e-6, ..PLAIN() }, vec![0]),
             (SamplingParams { min_p: 0.45, ..PLAIN() }, vec![0, 2, 3]),
             (SamplingParams { min_p: 1.0, ..PLAIN() }, vec![0]),
-            // 0.4/0.7 = 0.571 of what top-k leaves: the nucleus looks at the renormalised two.
+            // 0.4/0.7 = 0.571 of what top-k leaves: the nucleus looks at the renormalized two.
             (SamplingParams { top_k: Some(2), top_p: 0.56, ..PLAIN() }, vec![0]),
             // The entropy is 1.28 nats; the ids have 0.92, 2.30, 1.20 and 1.61 nats.
             (SamplingParams { typical_p: 0.2, ..PLAIN() }, vec![2]),

@@ -9,7 +9,7 @@ use super::score::check_finite;
 use super::{PASSES, open_files};
 use crate::data::left_out;
 use crate::data::{
-    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, TokeniseOptions, TooLong,
+    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, TokenizeOptions, TooLong,
 };
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
@@ -192,14 +192,14 @@ fn remarks<E>(mut remarks: Vec<String>, made: &Examples<E>) -> Vec<String> {
 }
 
 /// Longer rows are cut, also those that are longer than the model has positions.
-fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions> {
-    let tokenise = super::tokenise(files)?;
+fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions> {
+    let tokenize = super::tokenize(files)?;
     let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
     // A reward model's decoder reads all of a completion, behind the id that it begins with.
-    let first = usize::from(tokenise.apart && files.dir.is_reward_model());
+    let first = usize::from(tokenize.apart && files.dir.is_reward_model());
     let most = most.saturating_sub(first);
     let (max_length, bad_rows) = (Some(options.max_length.min(most)), options.bad_rows);
-    Ok(TokeniseOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenise })
+    Ok(TokenizeOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenize })
 }
 
 /// What a classifier makes of rows with labels.
@@ -208,7 +208,7 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let task = Task::of(&files.dir)?;
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
-    let made = options.classify.examples(&rows, files, tokenise(options, files)?)?;
+    let made = options.classify.examples(&rows, files, tokenize(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let examples: Vec<_> = made.examples.iter().collect();
     let stats = Classify::default().evaluate(&model, &examples, PASSES, interrupt)?;
@@ -219,7 +219,7 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
 
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, said) = rows(options, Need::Sft, interrupt)?;
-    let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
+    let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let mut means = Means::default();
     let lengths: Vec<usize> = made.examples.iter().map(|example| example.ids.len()).collect();
@@ -264,7 +264,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 /// What the logprobs of pairs say beside those of a reference: their implicit rewards, as DPO has them with its default `beta`.
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
-    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenise(options, files)?)?;
+    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenize(options, files)?)?;
     let apart = model.position_budget().reads_separately();
     let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(apart)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
@@ -302,8 +302,8 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     let (rows, said) = rows(options, Need::Preference, interrupt)?;
     // Long texts are cut where they were cut in training.
     let pair_cut = if files.dir.trained().keeps_end == Some(true) { Side::Left } else { Side::Right };
-    let tokenise = TokeniseOptions { pair_cut, ..tokenise(options, files)? };
-    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let tokenize = TokenizeOptions { pair_cut, ..tokenize(options, files)? };
+    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let examples: Vec<&PreferenceExample> = made.examples.iter().collect();
@@ -328,7 +328,7 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
 /// The texts of a pair as its row has them; of rows of token ids, what the tokenizer makes of the ids.
 fn texts_of(pair: &PreferenceExample, rows: &[data::Row], files: &Pretrained) -> PairTexts {
     let row = &rows[pair.row];
-    let parts = data::parts(row, &TokeniseOptions::default());
+    let parts = data::parts(row, &TokenizeOptions::default());
     let part = |name: &str| parts.iter().find(|(known, _)| *known == name).map(|(_, text)| text.clone());
     let shared = pair.chosen_ids.iter().zip(&pair.rejected_ids).take_while(|(chosen, rejected)| chosen == rejected);
     let (begin, shared) = pair.chosen_ids.split_at(shared.count());
@@ -364,14 +364,14 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let (rows, said) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
-    let tokenise = TokeniseOptions {
+    let tokenize = TokenizeOptions {
         max_length: Some(room),
         prompt_cut: options.prompt_cut,
         compares,
         bad_rows: options.bad_rows,
-        ..super::tokenise(files)?
+        ..super::tokenize(files)?
     };
-    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let reference = reference(options, files, model.position_budget().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());

@@ -1,5 +1,5 @@
 //! What a finished model is used for: sampling completions, talking, scoring given rows, measuring on a data set,
-//! quantising.
+//! quantizing.
 
 mod chat;
 mod classes;
@@ -28,7 +28,7 @@ pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 
 use crate::Result;
 use crate::batches::MicroBatch;
-use crate::data::TokeniseOptions;
+use crate::data::TokenizeOptions;
 use crate::device::DeviceChoice;
 use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
 use crate::pretrained::{Pretrained, TextFiles};
@@ -51,8 +51,8 @@ fn open_files(name: &str, adapter: Option<&str>, text: &TextFiles) -> Result<Pre
 }
 
 /// How rows become ids for the model in `files`: with an encoder, prompt and completion apart.
-fn tokenise(files: &Pretrained) -> Result<TokeniseOptions> {
-    Ok(TokeniseOptions { apart: files.dir.has_encoder()?, ..TokeniseOptions::default() })
+fn tokenize(files: &Pretrained) -> Result<TokenizeOptions> {
+    Ok(TokenizeOptions { apart: files.dir.has_encoder()?, ..TokenizeOptions::default() })
 }
 
 /// Refuses formats of products and weights that `device` does not compute in.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::score::check_finite;
 use super::{check_formats, open_files};
-use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, TokeniseOptions};
+use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, TokenizeOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
@@ -114,8 +114,8 @@ pub fn sample<E: From<Error>>(
     check_formats(&options.device, options.compute, options.weights)?;
     params.stop_ids.extend(files.stop_ids());
     let rows = options.prompts.rows(options.max_rows)?;
-    let tokenise = TokeniseOptions { max_length: None, ..super::tokenise(&files)? };
-    let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
+    let tokenize = TokenizeOptions { max_length: None, ..super::tokenize(&files)? };
+    let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
     check_room(&prompts, params.max_new_tokens, model.position_budget())?;

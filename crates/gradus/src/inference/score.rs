@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
+use crate::data::{self, LoadOptions, Need, SftExample, TokenizeOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
@@ -155,7 +155,7 @@ fn examples<T>(
 ) -> Result<(Vec<SftExample>, Pairs<T>), Error> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
     let add_eos = options.add_eos.or(files.dir.trained().add_eos.filter(|_| for_reward)).unwrap_or(false);
-    let read = TokeniseOptions { add_eos, for_reward, ..super::tokenise(files)? };
+    let read = TokenizeOptions { add_eos, for_reward, ..super::tokenize(files)? };
     let (mut rows, mut of) = (Vec::new(), Vec::new());
     for row in data::load(&options.data, &load)?.rows {
         let answers = row.answers(read.implicit_prompt).map_err(|message| row.place.error(message))?;

@@ -1,4 +1,4 @@
-//! A learner's parameters and gradient as one vector each, for steps that are no optimiser's: conjugate gradients, line
+//! A learner's parameters and gradient as one vector each, for steps that are no optimizer's: conjugate gradients, line
 //! searches.
 //!
 //! Parameters follow each other in the order of their names. What is not trained (frozen weights, the base under an
@@ -55,7 +55,7 @@ impl<M: Module> Learner<M> {
         Tensor::cat(self.layout().into_iter().map(of).collect(), 0)
     }
 
-    /// Puts `flat` in the place of all trained parameters, to the bit. What the optimiser remembers stays.
+    /// Puts `flat` in the place of all trained parameters, to the bit. What the optimizer remembers stays.
     ///
     /// # Panics
     /// When it has not one number per parameter.

@@ -9,7 +9,7 @@ use gradus_kernels::{add_gradient, flat_gradient, host_values, sum_of_squares};
 use crate::model::NamePath;
 use crate::ranks::Summand;
 
-/// Gradients summed over the micro-batches of one optimiser step, by parameter name.
+/// Gradients summed over the micro-batches of one optimizer step, by parameter name.
 #[derive(Debug, Clone)]
 pub struct GradientSum {
     /// Each flat, without autodiff.

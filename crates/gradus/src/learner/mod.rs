@@ -1,4 +1,4 @@
-//! A module with what it takes to train it: the sum of its gradients and its optimiser.
+//! A module with what it takes to train it: the sum of its gradients and its optimizer.
 
 mod across;
 pub mod flat;
@@ -50,7 +50,7 @@ struct LastPass<M> {
 /// What a checkpoint keeps of a learner, whatever it trains.
 #[derive(Debug, Clone, Copy)]
 pub struct Trained<'a> {
-    /// Its optimiser.
+    /// Its optimizer.
     pub optimizer: &'a Optimizer,
     /// Which parameters these are.
     pub version: u64,
@@ -63,7 +63,7 @@ impl<M: Module> Learner<M> {
         Self::without_moments(module, optimizer)
     }
 
-    /// The same for a module that something else than the optimiser moves: no moments are held.
+    /// The same for a module that something else than the optimizer moves: no moments are held.
     pub fn without_moments(module: M, optimizer: Optimizer) -> Self {
         Self {
             module: Some(module),
@@ -89,7 +89,7 @@ impl<M: Module> Learner<M> {
         self.module().valid()
     }
 
-    /// The optimiser, for checkpoints.
+    /// The optimizer, for checkpoints.
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
@@ -180,7 +180,7 @@ impl<M: Module> Learner<M> {
         self.gradients = sum.unwrap_or_default();
     }
 
-    /// One optimiser step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
+    /// One optimizer step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
     ///
     /// # Errors
     /// A NaN or an infinity in a gradient, with the parameter's name; the weights stay as they were.

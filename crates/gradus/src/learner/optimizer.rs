@@ -54,7 +54,7 @@ impl MomentFormat {
     }
 }
 
-/// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centred.
+/// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centered.
 ///
 /// `v ← αv + (1 − α)g²`, `θ ← θ − η·g/(√v + ε)`, where `g` has `λθ` in it: PyTorch's form and order of operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,7 +67,7 @@ pub struct RmsPropConfig {
     pub weight_decay: f64,
 }
 
-/// An optimiser and its constants.
+/// An optimizer and its constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptimizerConfig {
     /// Adam with decoupled weight decay.
@@ -204,7 +204,7 @@ impl Moments {
     }
 }
 
-/// An optimiser in PyTorch's form, with the state of every parameter it has stepped.
+/// An optimizer in PyTorch's form, with the state of every parameter it has stepped.
 #[derive(Debug, Clone)]
 pub struct Optimizer {
     config: OptimizerConfig,
@@ -305,7 +305,7 @@ impl Shares {
 }
 
 impl Optimizer {
-    /// An optimiser that has not stepped yet.
+    /// An optimizer that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
         Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, home: None }
     }
@@ -325,7 +325,7 @@ impl Optimizer {
         &self.moments
     }
 
-    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters, or [where](Self::held_on) it holds them.
+    /// An optimizer that goes on from a checkpoint; the moments lie on the device of their parameters, or [where](Self::held_on) it holds them.
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
         Self { config, steps, moments, shares: None, home: None }
     }

@@ -1,4 +1,4 @@
-//! Contrastive and simple preference optimisation, one value per pair: what they add to the losses of a difference Δ in
+//! Contrastive and simple preference optimization, one value per pair: what they add to the losses of a difference Δ in
 //! [`super::dpo`].
 //!
 //! Neither has a reference: Δ is the difference of the logprobs of the chosen and the rejected completion, summed over

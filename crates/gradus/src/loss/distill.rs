@@ -1,4 +1,4 @@
-//! Generalised knowledge distillation, one value per token: how far the student's next-token distribution is from the
+//! Generalized knowledge distillation, one value per token: how far the student's next-token distribution is from the
 //! teacher's.
 //!
 //! Agarwal et al. 2024, equation 1, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental trainers.
@@ -11,7 +11,7 @@ const NOTHING: f32 = -1e4;
 /// The most that the logarithm of the probability of known ids is, so that the rest has one, too (TRL).
 const KNOWN_MOST: f32 = -1e-7;
 
-/// The generalised Jensen–Shannon divergence of each row, `[R]`: `β·KL(T ‖ M) + (1 − β)·KL(S ‖ M)` with
+/// The generalized Jensen–Shannon divergence of each row, `[R]`: `β·KL(T ‖ M) + (1 − β)·KL(S ‖ M)` with
 /// `M = β·T + (1 − β)·S`; `KL(T ‖ S)` for β = 0 and `KL(S ‖ T)` for β = 1, its limits but for a factor.
 ///
 /// Both are logits, `[R, V]`; `student_rv` carries gradient, `teacher_rv` does not.

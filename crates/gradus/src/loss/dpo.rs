@@ -1,4 +1,4 @@
-//! Direct preference optimisation and its relatives, one value per pair.
+//! Direct preference optimization and its relatives, one value per pair.
 //!
 //! Rafailov et al. 2023, <https://arxiv.org/abs/2305.18290>. Names of the variants as in TRL 1.16.
 //!
@@ -8,7 +8,7 @@
 //!
 //! Under another divergence than the reverse KL, the losses of Δ take the scores of [`super::divergence`] for `s`.
 //!
-//! Differs from TRL: `sigmoid` honours `label_smoothing` (the conservative DPO of Mitchell 2023), where TRL ignores it.
+//! Differs from TRL: `sigmoid` honors `label_smoothing` (the conservative DPO of Mitchell 2023), where TRL ignores it.
 //! TRL's `sft`, the negative log-likelihood of the chosen completions, is [`super::sft::nll`].
 
 use burn::tensor::{Tensor, activation};
@@ -29,7 +29,7 @@ pub fn sigmoid(delta_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1>
 
 /// `max(0, 1 − βΔ)`.
 ///
-/// Zhao et al. 2023 (SLiC), <https://arxiv.org/abs/2305.10425>, normalised as in Liu et al. 2024 (RSO).
+/// Zhao et al. 2023 (SLiC), <https://arxiv.org/abs/2305.10425>, normalized as in Liu et al. 2024 (RSO).
 pub fn hinge(delta_p: Tensor<1>, beta: f64) -> Tensor<1> {
     activation::relu(1.0 - delta_p * beta)
 }
@@ -87,14 +87,14 @@ pub fn nca_pair(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
 
 /// `−log σ(β s_w) − log σ(−β s_l)`, without a running shift.
 ///
-/// Jung et al. 2024 (binary classifier optimisation), <https://arxiv.org/abs/2404.04656>.
+/// Jung et al. 2024 (binary classifier optimization), <https://arxiv.org/abs/2404.04656>.
 pub fn bco_pair(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
     -log_sigmoid(chosen_p * beta) - log_sigmoid(rejected_p * -beta)
 }
 
 /// `(s_w − 1/(2β))² + (s_l + 1/(2β))²`.
 ///
-/// Wu et al. 2024 (self-play preference optimisation), <https://arxiv.org/abs/2405.00675>, with win rates 1 and 0.
+/// Wu et al. 2024 (self-play preference optimization), <https://arxiv.org/abs/2405.00675>, with win rates 1 and 0.
 pub fn sppo_hard(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
     let target = 1.0 / (2.0 * beta);
     (chosen_p - target).square() + (rejected_p + target).square()
@@ -102,7 +102,7 @@ pub fn sppo_hard(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tenso
 
 /// `1 − σ(β s_w) + σ(β s_l)`: the chosen completion becomes likelier, the rejected one less likely.
 ///
-/// D'Oosterlinck et al. 2024 (anchored preference optimisation), <https://arxiv.org/abs/2408.06266>.
+/// D'Oosterlinck et al. 2024 (anchored preference optimization), <https://arxiv.org/abs/2408.06266>.
 pub fn apo_zero(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
     activation::sigmoid(chosen_p * -beta) + activation::sigmoid(rejected_p * beta)
 }

@@ -1,4 +1,4 @@
-//! Kahneman–Tversky optimisation, one value per completion.
+//! Kahneman–Tversky optimization, one value per completion.
 //!
 //! Ethayarajh et al. 2024, equations 7 and 8, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16.
 
@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, activation};
 ///
 /// `log_ratios_b` is `s = Σₜ logprobₜ − Σₜ reference_logprobₜ` and carries gradient; `signs_b` is 1 for what is desirable
 /// and −1 for what is not; `[B]` both. `z ≥ 0` estimates the KL of policy and reference. With `z = 0` it is the unpaired
-/// form of anchored preference optimisation (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7,
+/// form of anchored preference optimization (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7,
 /// <https://arxiv.org/abs/2408.06266>).
 pub fn kto(log_ratios_b: Tensor<1>, signs_b: Tensor<1>, z: f64, beta: f64) -> Tensor<1> {
     activation::sigmoid((log_ratios_b - z) * signs_b * -beta)

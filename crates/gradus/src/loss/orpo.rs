@@ -1,4 +1,4 @@
-//! Odds ratio preference optimisation, one value per pair.
+//! Odds ratio preference optimization, one value per pair.
 //!
 //! Hong et al. 2024, <https://arxiv.org/abs/2403.07691>. Follows TRL 1.16's experimental trainer.
 

@@ -1,6 +1,6 @@
 //! From values per token to one number, and from tokens to sequences.
 //!
-//! The denominator is in the weights: [`crate::math::token_weights`] makes them on the host for a whole optimiser step.
+//! The denominator is in the weights: [`crate::math::token_weights`] makes them on the host for a whole optimizer step.
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 

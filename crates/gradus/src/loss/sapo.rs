@@ -1,4 +1,4 @@
-//! Soft adaptive policy optimisation: a smooth gate in place of the clipped ratio.
+//! Soft adaptive policy optimization: a smooth gate in place of the clipped ratio.
 //!
 //! Gao et al. 2025, equations 5 and 6, <https://arxiv.org/abs/2511.20347>. Follows TRL 1.16.
 

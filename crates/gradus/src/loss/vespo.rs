@@ -1,4 +1,4 @@
-//! Variational sequence-level soft policy optimisation: sequences weighted by a gamma kernel of their whole ratio.
+//! Variational sequence-level soft policy optimization: sequences weighted by a gamma kernel of their whole ratio.
 //!
 //! Equation 12 of <https://arxiv.org/abs/2602.10693>. Follows TRL 1.16.
 

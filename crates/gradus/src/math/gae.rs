@@ -1,4 +1,4 @@
-//! Generalised advantage estimation.
+//! Generalized advantage estimation.
 //!
 //! Schulman et al. 2016, "High-dimensional continuous control using generalized advantage estimation", equations 11
 //! to 16, <https://arxiv.org/abs/1506.02438>.

@@ -1,6 +1,6 @@
 //! The learning rate over a run, as a multiplier of its peak: linear warm-up, then one of three shapes.
 //!
-//! `update` counts the optimiser steps already made: 0 for the first. So a linear schedule without warm-up has the
+//! `update` counts the optimizer steps already made: 0 for the first. So a linear schedule without warm-up has the
 //! multipliers N/N, (N−1)/N, …, 1/N, and the first update of a warm-up has multiplier 0. As in transformers 5.23.
 
 use std::f64::consts::PI;

@@ -85,9 +85,9 @@ pub fn proportion_interval(successes: usize, trials: usize) -> Option<(f64, f64)
         return None;
     }
     let (n, p, z2) = (trials as f64, successes as f64 / trials as f64, NORMAL_97_5 * NORMAL_97_5);
-    let centre = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
+    let center = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
     let half = NORMAL_97_5 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt() / (1.0 + z2 / n);
-    Some(((centre - half).max(0.0), (centre + half).min(1.0)))
+    Some(((center - half).max(0.0), (center + half).min(1.0)))
 }
 
 /// One bin of a calibration table.

@@ -20,7 +20,7 @@ pub enum Reduction {
 
 /// The weight of one counted token in each sequence; the loss is `Σ weight · loss` over counted tokens.
 ///
-/// `counts_b` covers the whole optimiser step. A sequence without counted tokens weighs 0 but counts in `B`, as in
+/// `counts_b` covers the whole optimizer step. A sequence without counted tokens weighs 0 but counts in `B`, as in
 /// TRL 1.16. A step without any counted token has only zeros.
 pub fn token_weights(counts_b: &[usize], reduction: Reduction) -> Vec<f32> {
     let (tokens, sequences) = (counts_b.iter().sum::<usize>() as f64, counts_b.len() as f64);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn micro_means_favour_small_micro_batches() {
+    fn micro_means_favor_small_micro_batches() {
         // Micro-batches of 1 and of 2 + 3 tokens.
         let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..3], Reduction::TokenMean);
         assert_eq!(found, [0.5, 0.1, 0.1]);

@@ -40,7 +40,7 @@ pub struct Workload {
     pub passes: MicroBatch,
     /// Whether the longest pass is tried before the first step.
     pub tries_longest: bool,
-    /// What the optimiser remembers of each trained number.
+    /// What the optimizer remembers of each trained number.
     pub moments: Moments,
     /// The ranks that share the lanes of `passes`. What is forecast is the memory of one of them.
     pub ranks: usize,
@@ -50,7 +50,7 @@ pub struct Workload {
     pub offloads_moments: bool,
     /// Whether a copy of the policy is held that follows it, and reads what is sampled.
     pub has_lagged: bool,
-    /// Where something else than the optimiser moves the policy, before the critic learns: vectors as long as what it trains
+    /// Where something else than the optimizer moves the policy, before the critic learns: vectors as long as what it trains
     /// that are held meanwhile.
     pub vectors: Option<u64>,
     /// What online methods sample: in an iteration, in an evaluation.
@@ -74,7 +74,7 @@ pub struct Row {
     pub computed: usize,
     /// How many of them an encoder reads.
     pub sources: usize,
-    /// The same where its neighbour before it is the same prompt: then the prompt is computed already.
+    /// The same where its neighbor before it is the same prompt: then the prompt is computed already.
     pub computed_after: usize,
 }
 
@@ -128,7 +128,7 @@ pub struct Phase {
     pub weights: u64,
     /// Gradients.
     pub gradients: u64,
-    /// The optimiser's moments.
+    /// The optimizer's moments.
     pub moments: u64,
     /// What the backward pass needs of the forward pass.
     pub activations: u64,
@@ -260,7 +260,7 @@ impl Workload {
         Forecast { phases, gpu: self.gpu.clone(), host_bytes, longest_pass_tokens, peak_bytes }
     }
 
-    /// What is held in the machine's own memory where a GPU computes: the program, its rows, and a tensor on its way; quantised weights
+    /// What is held in the machine's own memory where a GPU computes: the program, its rows, and a tensor on its way; quantized weights
     /// stay there beside their copies.
     fn on_host(&self) -> u64 {
         let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
@@ -304,7 +304,7 @@ impl Workload {
         self.trained().map(|model| model.trained()).sum()
     }
 
-    /// The models that the optimiser moves.
+    /// The models that the optimizer moves.
     fn stepped(&self) -> impl Iterator<Item = Model> {
         self.trained().skip(usize::from(self.vectors.is_some()))
     }
@@ -531,7 +531,7 @@ impl Workload {
         moments_of_it.into_iter().max_by_key(Phase::total).unwrap_or(held)
     }
 
-    /// The optimiser's step, in place.
+    /// The optimizer's step, in place.
     fn optimizer(&self) -> Phase {
         Phase { gradients: self.stepped_weights(), ..self.held("optimizer") }
     }

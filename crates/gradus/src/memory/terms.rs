@@ -58,7 +58,7 @@ pub enum Place {
     /// On the processor: weights that are not trained are packed for its kernels.
     #[default]
     Processor,
-    /// On a GPU: weights are held in f32, and shared by whatever reads them; quantised ones stay as they are, and one is expanded for
+    /// On a GPU: weights are held in f32, and shared by whatever reads them; quantized ones stay as they are, and one is expanded for
     /// each product. Nothing is computed again in the backward pass but the logits of a chunk and the values of activations.
     Gpu,
 }
@@ -152,9 +152,9 @@ impl Model {
         }
     }
 
-    /// All weights in f32, 4 P; quantised layers as they are.
+    /// All weights in f32, 4 P; quantized layers as they are.
     pub fn weights(&self) -> u64 {
-        match self.shape.quantised {
+        match self.shape.quantized {
             None => NUMBER * self.parameters(),
             Some(_) => NUMBER * self.parameters() - NUMBER * self.trunk() + self.packed_trunk(self.weights),
         }
@@ -165,12 +165,12 @@ impl Model {
         self.shape.trunk_matrices() as u64
     }
 
-    /// Those, packed; quantised layers stay what they are.
+    /// Those, packed; quantized layers stay what they are.
     fn packed_trunk(&self, weights: WeightFormat) -> u64 {
-        self.shape.quantised.map_or(weights, WeightFormat::from).bytes(self.trunk())
+        self.shape.quantized.map_or(weights, WeightFormat::from).bytes(self.trunk())
     }
 
-    /// What is trained: all weights, the adapter, or the head. As much again are the gradients, and twice as much the optimiser's
+    /// What is trained: all weights, the adapter, or the head. As much again are the gradients, and twice as much the optimizer's
     /// moments.
     pub fn trained(&self) -> u64 {
         match self.head {
@@ -250,7 +250,7 @@ impl Model {
 
     /// Whether the weights of its blocks are in fewer bits than 32.
     fn is_narrow(&self) -> bool {
-        self.shape.quantised.is_some() || self.weights != WeightFormat::F32
+        self.shape.quantized.is_some() || self.weights != WeightFormat::F32
     }
 
     /// The weight of a layer in few bits while it is multiplied with, D I at most; others are not expanded on a GPU, and on the processor
@@ -276,10 +276,10 @@ impl Model {
     /// the input of several.
     ///
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
-    /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); also queries and keys before
+    /// attention's normalizers (H); what the activation is of, I or gate and up (2 I); also queries and keys before
     /// norms of theirs (Q + K), and what norms after attention and the feed-forward layer read (2 D, Gemma). Where blocks are computed again, only its first residual stream (D).
     /// A decoder that reads an encoder's sources keeps also another residual stream and its norm (2 D), queries and
-    /// attention's output (2 Q) and normalisers (H), and keys and values of the sources (S 2 K); each block of the encoder is
+    /// attention's output (2 Q) and normalizers (H), and keys and values of the sources (S 2 K); each block of the encoder is
     /// as one that reads nothing (S instead of N tokens), and what it gives is kept (S D).
     /// Then the last residual stream, N D, and the hidden states that predict, M D; and with dropout the masks of GPT-2's
     /// embeddings (N D) and of what each block adds (2 D). Those of attention are drawn again.
@@ -488,10 +488,10 @@ mod tests {
         assert_eq!(model.packed(WeightFormat::F32), 4 * (2 * 768 + 800));
         assert_eq!((scalar.packed(WeightFormat::BF16), scalar.packed(WeightFormat::INT8)), (2 * 2 * 768, 2 * 768));
         assert_eq!(model.packed(WeightFormat::NF4), 2 * 768 * 33 / 64 + 2 * 800);
-        let mut quantised = model;
-        quantised.shape.quantised = Some(crate::model::Quantisation::Nf4);
-        assert_eq!(quantised.packed(WeightFormat::F32), 2 * 768 * 33 / 64 + 4 * 800);
-        assert_eq!(model.weights() - quantised.weights(), 4 * 2 * 768 - 2 * 768 * 33 / 64);
+        let mut quantized = model;
+        quantized.shape.quantized = Some(crate::model::Quantization::Nf4);
+        assert_eq!(quantized.packed(WeightFormat::F32), 2 * 768 * 33 / 64 + 4 * 800);
+        assert_eq!(model.weights() - quantized.weights(), 4 * 2 * 768 - 2 * 768 * 33 / 64);
         assert_eq!(scalar.frozen_weights(), 2 * 2 * 768 + 4 * (880 + 2 * 104 + 16));
         // No tensor has 4,096 numbers.
         assert_eq!(model.moments(Moments::Int8), model.moments(Moments::Numbers(2)));

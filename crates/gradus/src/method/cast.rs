@@ -60,9 +60,9 @@ pub enum Source {
 pub enum Trainer {
     /// Nobody: the model is frozen.
     Nobody,
-    /// The run's optimiser.
+    /// The run's optimizer.
     Run,
-    /// An optimiser of its own, with this peak learning rate (`None`: the run's), which changes these parts.
+    /// An optimizer of its own, with this peak learning rate (`None`: the run's), which changes these parts.
     Own(Option<f64>, TrainedParts),
 }
 

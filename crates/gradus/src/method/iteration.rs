@@ -19,11 +19,11 @@ pub struct Iteration<'a> {
     pub sampling: &'a SamplingConfig,
     /// Passes over the completions.
     pub update_epochs: usize,
-    /// Mini-batches (optimiser steps) of one pass.
+    /// Mini-batches (optimizer steps) of one pass.
     pub mini_batches: usize,
     /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
     pub among_supports: bool,
-    /// Where something else than the optimiser moves the policy, before the critic learns: how many vectors as long as what
+    /// Where something else than the optimizer moves the policy, before the critic learns: how many vectors as long as what
     /// it trains are held meanwhile.
     pub vectors: Option<u64>,
     /// Whether each mini-batch puts the completions of a prompt together again.

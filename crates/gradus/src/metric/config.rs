@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn options_hold_for_every_metric_that_has_them_or_for_one() {
         let found = configure(&list("sacre_bleu chrf ter"), &list("lowercase=true sacre_bleu.tokenize=char beta=1.5"));
-        let bleu = SacreBleuOptions { lowercase: true, tokenize: super::super::Tokeniser::Char, ..Default::default() };
+        let bleu = SacreBleuOptions { lowercase: true, tokenize: super::super::Tokenizer::Char, ..Default::default() };
         let chrf = ChrfOptions { lowercase: true, beta: 1.5, ..Default::default() };
         let expected =
             [MetricConfig::SacreBleu(bleu), MetricConfig::Chrf(chrf), MetricConfig::Ter(TerOptions::default())];

@@ -27,13 +27,13 @@ pub use command::{CommandMetric, CommandOptions};
 pub use config::{MetricConfig, MetricOption, configure};
 pub(crate) use config::{read_list, schema_of_list};
 pub use gradus_metrics::{
-    Aggregate, Bleu, BleuOptions, BleuTokeniser, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions,
-    CiderTokeniser, CiderVariant, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
+    Aggregate, Bleu, BleuOptions, BleuTokenizer, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions,
+    CiderTokenizer, CiderVariant, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
     IncreasingNumbersOptions, Interval, KeyedBy, LengthUnit, Measure, Meteor, MeteorOptions, Metric, Parent,
     ParentOptions, References, Resampling, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, RougeType, Row, RowError,
-    SacreBleu, SacreBleuOptions, Smoothing, Spice, Ter, TerOptions, TokenF1, Tokeniser, intervals,
+    SacreBleu, SacreBleuOptions, Smoothing, Spice, Ter, TerOptions, TokenF1, Tokenizer, intervals,
 };
-pub(crate) use gradus_metrics::{Punkt, WordTokeniser, treebank::Rules as WordRules};
+pub(crate) use gradus_metrics::{Punkt, WordTokenizer, treebank::Rules as WordRules};
 pub use models::{
     ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, MetricModel, ModelUse, Models, NoModels, TextError,
     TextToTextModel,

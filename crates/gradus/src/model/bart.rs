@@ -1,5 +1,5 @@
 //! BART and Blenderbot: an encoder and a decoder with layer norms, biases and learned positions. BART (Lewis et al. 2019,
-//! <https://arxiv.org/abs/1910.13461>) normalises after each layer, Blenderbot (Roller et al. 2020,
+//! <https://arxiv.org/abs/1910.13461>) normalizes after each layer, Blenderbot (Roller et al. 2020,
 //! <https://arxiv.org/abs/2004.13637>) before it, the small Blenderbot after it.
 //!
 //! Field names are those of `transformers`' `BartModel`, `BlenderbotModel` and `BlenderbotSmallModel`, config keys those of
@@ -119,9 +119,9 @@ impl BartKind {
         if self == Self::Bart { 2 } else { 0 }
     }
 
-    /// Whether layers normalise what they read, and the stack what it gives; else layers normalise what they give, and the
+    /// Whether layers normalize what they read, and the stack what it gives; else layers normalize what they give, and the
     /// stack its embeddings.
-    pub(crate) fn normalises_before(self) -> bool {
+    pub(crate) fn normalizes_before(self) -> bool {
         self == Self::Blenderbot
     }
 }
@@ -346,7 +346,7 @@ impl BartModel {
             activate: self.activate,
             dropping,
             probabilities,
-            normalises_before: self.kind.normalises_before(),
+            normalizes_before: self.kind.normalizes_before(),
         }
     }
 }
@@ -414,7 +414,7 @@ fn norm(b: &mut Builder<'_>, width: usize, name: &str) -> LayerNorm {
 fn ends(b: &mut Builder<'_>, config: &BartConfig, kind: BartKind) -> (Embedding, Option<LayerNorm>, Option<LayerNorm>) {
     let (d, rows) = (config.d_model, config.max_position_embeddings + kind.offset());
     let positions = Embedding::build(b.enter("embed_positions"), rows, d, config.init_std as f32);
-    let before = kind.normalises_before();
+    let before = kind.normalizes_before();
     let first = (!before).then(|| LayerNorm::build(b.enter("layernorm_embedding"), d, EPSILON));
     let last = before.then(|| LayerNorm::build(b.enter("layer_norm"), d, EPSILON));
     (positions, first, last)
@@ -435,7 +435,7 @@ struct Pass {
     activate: FeedForward,
     dropping: Dropping,
     probabilities: Probabilities,
-    normalises_before: bool,
+    normalizes_before: bool,
 }
 
 /// With which probability numbers are dropped.
@@ -453,7 +453,7 @@ impl Pass {
         AttentionExtras { bias: None, dropout }
     }
 
-    /// `x_nd` with what `layer` makes of it added, normalised before or after.
+    /// `x_nd` with what `layer` makes of it added, normalized before or after.
     fn around(
         self,
         norm: &LayerNorm,
@@ -461,9 +461,9 @@ impl Pass {
         place: fn(usize) -> Place,
         layer: impl FnOnce(Tensor<2>) -> Tensor<2>,
     ) -> Tensor<2> {
-        let read = if self.normalises_before { norm.forward(x_nd.clone()) } else { x_nd.clone() };
+        let read = if self.normalizes_before { norm.forward(x_nd.clone()) } else { x_nd.clone() };
         let x = x_nd + self.dropping.apply(layer(read), self.probabilities.added, place(self.block));
-        if self.normalises_before { x } else { norm.forward(x) }
+        if self.normalizes_before { x } else { norm.forward(x) }
     }
 
     /// With attention; `attend` turns queries, keys and values into what each token attends to.

@@ -2,7 +2,7 @@
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Quantised, WeightFormat, packs_weights};
+use gradus_kernels::{FrozenWeight, Quantized, WeightFormat, packs_weights};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -30,8 +30,8 @@ pub(crate) trait Source {
     /// Says that `other`, where it is held, is the tensor `name` once more.
     fn same(&mut self, _name: &str, _other: &str) {}
 
-    /// The weight `name` of a linear layer, `[out, in]`, where the source holds it quantised.
-    fn quantised(&mut self, _name: &str, _shape: [usize; 2]) -> Option<Quantised> {
+    /// The weight `name` of a linear layer, `[out, in]`, where the source holds it quantized.
+    fn quantized(&mut self, _name: &str, _shape: [usize; 2]) -> Option<Quantized> {
         None
     }
 }
@@ -125,10 +125,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The weight `name` of a linear layer at this level, where the source holds it quantised.
-    pub(crate) fn quantised(&mut self, name: &str, input: usize, output: usize) -> Option<FrozenWeight> {
-        let weight = self.source.quantised(&format!("{}{name}", self.prefix), [output, input])?;
-        Some(FrozenWeight::from_quantised(weight))
+    /// The weight `name` of a linear layer at this level, where the source holds it quantized.
+    pub(crate) fn quantized(&mut self, name: &str, input: usize, output: usize) -> Option<FrozenWeight> {
+        let weight = self.source.quantized(&format!("{}{name}", self.prefix), [output, input])?;
+        Some(FrozenWeight::from_quantized(weight))
     }
 
     /// Says that `other`, where the source holds it, is the tensor `name` once more; both at this level.

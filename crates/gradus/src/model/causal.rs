@@ -21,7 +21,7 @@ use super::trunk::Trunk;
 use super::weights::open_weights;
 use crate::error::{Error, Result};
 use crate::rng::Stream;
-use gradus_kernels::{Precision, Quantisation, WeightFormat};
+use gradus_kernels::{Precision, Quantization, WeightFormat};
 
 /// A language model: the policy, the reference. What comes next is predicted from what came before; of a model with an
 /// encoder also from its source.
@@ -159,7 +159,7 @@ impl CausalLm {
 
     /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
     #[must_use]
-    pub fn quantised(self, format: Quantisation) -> Self {
+    pub fn quantized(self, format: Quantization) -> Self {
         let mut model = self.valid();
         model.trunk.freeze_weights(format.into());
         model
@@ -409,8 +409,8 @@ fn adapted(head: LmHead, parts: Option<([Tensor<2>; 2], f32)>, compute: Precisio
 /// in 16.
 pub fn head_format(layers: WeightFormat) -> WeightFormat {
     match layers {
-        WeightFormat::Quantised(Quantisation::Nf4) => WeightFormat::BF16,
-        WeightFormat::Float(_) | WeightFormat::Quantised(Quantisation::Int8) => layers,
+        WeightFormat::Quantized(Quantization::Nf4) => WeightFormat::BF16,
+        WeightFormat::Float(_) | WeightFormat::Quantized(Quantization::Int8) => layers,
     }
 }
 

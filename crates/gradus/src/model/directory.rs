@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use gradus_kernels::Quantisation;
+use gradus_kernels::Quantization;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -76,7 +76,7 @@ pub(super) fn write_head(head: Map<String, Value>, to: &Path) -> Result<()> {
     let path = to.join(TRAINED_FILE);
     let mut left = read_object(&path)?.unwrap_or_default();
     left.insert(HEAD.into(), head.into());
-    let text = serde_json::to_string_pretty(&left).expect("JSON values serialise") + "\n";
+    let text = serde_json::to_string_pretty(&left).expect("JSON values serialize") + "\n";
     atomic::write_bytes(&path, text.as_bytes())
 }
 
@@ -120,7 +120,7 @@ impl Trained {
                 (path, left)
             }
         };
-        let text = serde_json::to_string_pretty(&object).expect("JSON values serialise") + "\n";
+        let text = serde_json::to_string_pretty(&object).expect("JSON values serialize") + "\n";
         // A new file: the old one may be that of a checkpoint as well.
         atomic::write_bytes(&path, text.as_bytes())
     }
@@ -287,28 +287,28 @@ impl ModelDir {
         }
     }
 
-    /// How its linear layers are quantised, as its configuration says.
-    pub fn quantisation(&self) -> Option<Quantisation> {
+    /// How its linear layers are quantized, as its configuration says.
+    pub fn quantization(&self) -> Option<Quantization> {
         let config = self.config.get("quantization_config")?;
         let says = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
         match (says("load_in_8bit"), says("load_in_4bit")) {
-            (true, _) => Some(Quantisation::Int8),
-            (_, true) => Some(Quantisation::Nf4),
+            (true, _) => Some(Quantization::Int8),
+            (_, true) => Some(Quantization::Nf4),
             _ => None,
         }
     }
 
-    /// Refuses weights that are quantised by other means than bitsandbytes'.
+    /// Refuses weights that are quantized by other means than bitsandbytes'.
     ///
     /// # Errors
     /// When they are.
-    pub(super) fn check_quantisation(&self) -> Result<()> {
+    pub(super) fn check_quantization(&self) -> Result<()> {
         let method = self.config.get("quantization_config").and_then(|config| config.get("quant_method"));
         match method.and_then(Value::as_str) {
             None | Some("bitsandbytes") => Ok(()),
             Some(method) => {
-                Err(Error::model(self.path.join("config.json"), format!("weights quantised by `{method}`")).with_hint(
-                    "bitsandbytes' INT8 and NF4 can be read; or quantise the original with `gradus quantize`",
+                Err(Error::model(self.path.join("config.json"), format!("weights quantized by `{method}`")).with_hint(
+                    "bitsandbytes' INT8 and NF4 can be read; or quantize the original with `gradus quantize`",
                 ))
             }
         }

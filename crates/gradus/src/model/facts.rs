@@ -64,10 +64,10 @@ const COMMON: &[Key] = &[
     ("architectures", Nullable, Texts),
     ("eos_token_id", Nullable, Ids),
     ("pad_token_id", Nullable, Id),
-    ("quantization_config", Nullable, Object(QUANTISATION)),
+    ("quantization_config", Nullable, Object(QUANTIZATION)),
 ];
 
-const QUANTISATION: &[Key] =
+const QUANTIZATION: &[Key] =
     &[("quant_method", Nullable, Text), ("load_in_8bit", Nullable, Flag), ("load_in_4bit", Nullable, Flag)];
 
 const GPT2: &[Key] = &[

@@ -32,7 +32,7 @@ pub struct Linear {
 impl Linear {
     /// A layer stored `[out, in]`.
     pub(crate) fn build(mut b: Builder<'_>, input: usize, output: usize, bias: bool, deviation: f32) -> Self {
-        let frozen = b.quantised("weight", input, output);
+        let frozen = b.quantized("weight", input, output);
         let layer = Self {
             weight: weight(&mut b, frozen.is_some(), [output, input], deviation),
             bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
@@ -46,7 +46,7 @@ impl Linear {
 
     /// A layer stored `[in, out]` with a bias: GPT-2's Conv1D.
     pub(crate) fn build_conv1d(mut b: Builder<'_>, input: usize, output: usize, deviation: f32) -> Self {
-        let frozen = b.quantised("weight", input, output);
+        let frozen = b.quantized("weight", input, output);
         let layer = Self {
             weight: weight(&mut b, frozen.is_some(), [input, output], deviation),
             bias: Some(b.param("bias", [output], Init::Constant(0.0))),
@@ -158,7 +158,7 @@ impl Linear {
         }
     }
 
-    /// Folds the adapter into the weight, where there is one. The weight is dense afterwards, were it packed or quantised
+    /// Folds the adapter into the weight, where there is one. The weight is dense afterwards, were it packed or quantized
     /// before.
     pub(crate) fn merge(&mut self) {
         let lora = self.lora.take().map(|mut lora| {
@@ -241,7 +241,7 @@ impl LayerNorm {
         }
     }
 
-    /// Each row of `x_nd`, normalised.
+    /// Each row of `x_nd`, normalized.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
@@ -266,14 +266,14 @@ impl RmsNorm {
         Self { weight: b.param("weight", [width], Init::Constant(1.0 - offset)), epsilon, offset }
     }
 
-    /// Each row of `x_nd`, normalised.
+    /// Each row of `x_nd`, normalized.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
         gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
     }
 
-    /// Each part of each row of `x_nd` that is as wide as γ, normalised by itself: heads, or the whole row.
+    /// Each part of each row of `x_nd` that is as wide as γ, normalized by itself: heads, or the whole row.
     pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
         if width == d {
@@ -324,10 +324,10 @@ pub trait Layers {
     /// Whether numbers are dropped as the configuration says, in passes that have masks.
     fn set_dropout(&mut self, dropout: bool);
 
-    /// Refuses to train all weights of a quantised model; `dir` is where it was read from.
+    /// Refuses to train all weights of a quantized model; `dir` is where it was read from.
     ///
     /// # Errors
-    /// When a linear layer is quantised.
+    /// When a linear layer is quantized.
     fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
 }
 

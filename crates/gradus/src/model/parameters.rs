@@ -1,4 +1,4 @@
-//! Walking a model's parameters by name: for saving, counting and optimising.
+//! Walking a model's parameters by name: for saving, counting and optimizing.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Precision, Quantisation, WeightFormat};
+use gradus_kernels::{Precision, Quantization, WeightFormat};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::batch::{Batch, Rows};
@@ -180,7 +180,7 @@ impl RewardModel {
 
     /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
     #[must_use]
-    pub fn quantised(self, format: Quantisation) -> Self {
+    pub fn quantized(self, format: Quantization) -> Self {
         let mut model = self.valid();
         model.trunk.freeze_weights(format.into());
         model

@@ -13,7 +13,7 @@ use super::causal::CausalLm;
 use super::classifier::{Classifier, Head};
 use super::directory::{ModelDir, SavedWeights, write_head};
 use super::parameters::{SharedTensor, shared_tensors, write_safetensors};
-use super::quantised;
+use super::quantized;
 use super::reward_model::RewardModel;
 use super::trunk::Trunk;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
             config.insert("scale_decoder_outputs".into(), json!(model.trunk.head_scale() != 1.0));
         }
     }
-    describe_quantisation(&mut config, &model.trunk, "lm_head");
+    describe_quantization(&mut config, &model.trunk, "lm_head");
     for key in ["num_labels", "id2label", "label2id"] {
         if source.is_reward_model() {
             config.remove(key);
@@ -73,7 +73,7 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     config.insert("id2label".into(), json!({ "0": "LABEL_0" }));
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
     config.insert("pad_token_id".into(), json!(pad_id));
-    describe_quantisation(&mut config, &model.trunk, "score");
+    describe_quantization(&mut config, &model.trunk, "score");
     write_json(&to.join("config.json"), finish_config(config, source.saved_weights))?;
     save_weights(tensors_on_disk(model, &model.trunk, source)?, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
@@ -107,7 +107,7 @@ pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Resu
     source.copy_tokenizer(to)
 }
 
-/// The parameters under their names on disk: the trunk's get the family's prefix, its quantised layers are several tensors.
+/// The parameters under their names on disk: the trunk's get the family's prefix, its quantized layers are several tensors.
 fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Result<Vec<SharedTensor>> {
     let prefix = source.family()?.base_prefix();
     let mut packed: BTreeMap<String, FrozenWeight> = trunk.packed_weights().into_iter().collect();
@@ -124,20 +124,20 @@ fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Re
                 tensors.push(tensor);
             }
             Some(weight) => {
-                let weight = weight.quantised().ok_or_else(|| {
+                let weight = weight.quantized().ok_or_else(|| {
                     Error::model(&source.path, format!("`{name}` is packed for sampling, and cannot be written"))
                 })?;
-                tensors.extend(quantised::tensors(name.trim_end_matches(".weight"), weight));
+                tensors.extend(quantized::tensors(name.trim_end_matches(".weight"), weight));
             }
         }
     }
     Ok(tensors)
 }
 
-/// Says in `config` how the trunk is quantised, if it is; `head` is what stands on it.
-fn describe_quantisation(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
-    match trunk.quantisation() {
-        Some(format) => config.insert("quantization_config".into(), quantised::quantization_config(format, head)),
+/// Says in `config` how the trunk is quantized, if it is; `head` is what stands on it.
+fn describe_quantization(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
+    match trunk.quantization() {
+        Some(format) => config.insert("quantization_config".into(), quantized::quantization_config(format, head)),
         None => config.remove("quantization_config"),
     };
 }
@@ -243,7 +243,7 @@ fn derived_generation_config(config: &Map<String, Value>) -> Map<String, Value> 
 }
 
 fn write_json(path: &Path, object: Map<String, Value>) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(&Value::Object(object)).expect("JSON values serialise");
+    let mut text = serde_json::to_string_pretty(&Value::Object(object)).expect("JSON values serialize");
     text.push('\n');
     std::fs::write(path, text).map_err(|error| Error::io(path, error))
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use gradus_kernels::Int8Moments;
 
-use super::Quantisation;
+use super::Quantization;
 use super::adapter::{HEAD, PeftConfig, TaskType};
 use super::bart::BartConfig;
 use super::build::{Builder, Shapes};
@@ -48,12 +48,12 @@ pub struct ModelShape {
     pub angles_vary: bool,
     /// How a block is made.
     pub block: Block,
-    /// Whether queries and keys are normalised.
+    /// Whether queries and keys are normalized.
     pub qk_norm: bool,
     /// Whether the LM head is the embedding table.
     pub tied: bool,
-    /// How the linear layers of the blocks are quantised on disk, and stay in memory.
-    pub quantised: Option<Quantisation>,
+    /// How the linear layers of the blocks are quantized on disk, and stay in memory.
+    pub quantized: Option<Quantization>,
     /// Width of the encoder's feed-forward layer.
     pub encoder_inner: usize,
     /// Numbers of all tensors below the head, and of those that are weights of linear layers.
@@ -158,7 +158,7 @@ impl ModelShape {
             | Family::Phi3
             | Family::Olmo2) => Self::decoder(dir, family)?,
         };
-        Ok(Self { quantised: dir.quantisation(), counts: counted(dir)?, ..shape })
+        Ok(Self { quantized: dir.quantization(), counts: counted(dir)?, ..shape })
     }
 
     fn gpt2(config: &Gpt2Config) -> Self {
@@ -179,7 +179,7 @@ impl ModelShape {
             block: Block::Gpt2,
             qk_norm: false,
             tied: config.tie_word_embeddings,
-            quantised: None,
+            quantized: None,
             counts: Counts::default(),
         }
     }
@@ -207,7 +207,7 @@ impl ModelShape {
             },
             qk_norm: anatomy.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
-            quantised: None,
+            quantized: None,
             counts: Counts::default(),
         })
     }
@@ -230,7 +230,7 @@ impl ModelShape {
             block: Block::Encoder { gated },
             qk_norm: false,
             tied: true,
-            quantised: None,
+            quantized: None,
             counts: Counts::default(),
         }
     }
@@ -255,7 +255,7 @@ impl ModelShape {
             qk_norm: false,
             // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
             tied: config.tie_word_embeddings && scales,
-            quantised: None,
+            quantized: None,
             counts: Counts::default(),
         })
     }
@@ -278,7 +278,7 @@ impl ModelShape {
             block: Block::Bart,
             qk_norm: false,
             tied: config.tie_word_embeddings,
-            quantised: None,
+            quantized: None,
             counts: Counts::default(),
         }
     }

@@ -497,7 +497,7 @@ impl T5Encoder {
     /// A layer that the encoder does not have, another kind of model, or weights that are missing, misshapen or damaged.
     pub fn load_packed(dir: &ModelDir, layers: usize, weights: WeightFormat, device: &Device) -> Result<Self> {
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
-        dir.check_quantisation()?;
+        dir.check_quantization()?;
         let config: T5Config = dir.read_config()?;
         config.check().map_err(refuse)?;
         let activation = config.activation().map_err(refuse)?;

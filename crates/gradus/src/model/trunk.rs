@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{FrozenWeight, Quantisation, WeightFormat};
+use gradus_kernels::{FrozenWeight, Quantization, WeightFormat};
 
 use super::bart::{BartConfig, BartKind, BartModel};
 use super::batch::{Batch, Beginnings, Input, Rows};
@@ -39,7 +39,7 @@ impl Trunk {
     pub(crate) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = dir.family()?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
-        dir.check_quantisation()?;
+        dir.check_quantization()?;
         let b = b.enter(family.base_prefix().trim_end_matches('.'));
         Ok(match family {
             Family::Gpt2 => {
@@ -212,28 +212,28 @@ impl Trunk {
         self.embedding().device()
     }
 
-    /// The format of the linear layers, where they are quantised.
-    pub fn quantisation(&self) -> Option<Quantisation> {
+    /// The format of the linear layers, where they are quantized.
+    pub fn quantization(&self) -> Option<Quantization> {
         let mut trunk = self.clone();
         let linears = trunk.linears_mut();
         linears.iter().find_map(|(_, linear)| match linear.packed_weight()?.format() {
-            WeightFormat::Quantised(quantisation) => Some(quantisation),
+            WeightFormat::Quantized(quantization) => Some(quantization),
             WeightFormat::Float(_) => None,
         })
     }
 
-    /// Whether any linear layer is quantised: such a layer takes no gradient.
-    pub fn is_quantised(&self) -> bool {
-        self.quantisation().is_some()
+    /// Whether any linear layer is quantized: such a layer takes no gradient.
+    pub fn is_quantized(&self) -> bool {
+        self.quantization().is_some()
     }
 
-    /// Refuses to train all weights of a quantised model; `dir` is where it was read from.
+    /// Refuses to train all weights of a quantized model; `dir` is where it was read from.
     ///
     /// # Errors
-    /// When a linear layer is quantised.
+    /// When a linear layer is quantized.
     pub fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
-        let Some(format) = self.quantisation() else { return Ok(()) };
-        let message = format!("its linear layers are quantised ({}), and such weights take no gradient", format.name());
+        let Some(format) = self.quantization() else { return Ok(()) };
+        let message = format!("its linear layers are quantized ({}), and such weights take no gradient", format.name());
         Err(Error::model(&dir.path, message)
             .with_hint("train an adapter on it (`lora: {}`), or start from the model that it was made of"))
     }

@@ -9,7 +9,7 @@ use super::{Objective, OfflineMethod, Pass, evaluate_loss};
 use crate::batches::MicroBatch;
 use crate::data::feedback::SENTENCES;
 use crate::data::{
-    self, Examples, Gold, LabelForm, LabelKind, LabelledExample, Need, Row, Side, TextForm, TokeniseOptions, TooLong,
+    self, Examples, Gold, LabelForm, LabelKind, LabeledExample, Need, Row, Side, TextForm, TokenizeOptions, TooLong,
 };
 use crate::error::{Error, Result};
 use crate::host::read;
@@ -60,7 +60,7 @@ pub struct ClassWeight {
     pub weight: f64,
 }
 
-/// What is learnt of a row.
+/// What is learned of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassifyTask {
@@ -102,7 +102,7 @@ impl ClassifyConfig {
         TextForm::parse(self.text.as_deref(), self.pair.as_deref(), cut)
     }
 
-    /// What is learnt with a start model whose own head has this task.
+    /// What is learned with a start model whose own head has this task.
     fn task(&self, own: Option<&Task>) -> ClassifyTask {
         self.task.or(own.map(ClassifyTask::of)).unwrap_or(ClassifyTask::SingleLabel)
     }
@@ -214,7 +214,7 @@ impl Method for ClassifyConfig {
 }
 
 impl OfflineMethod for ClassifyConfig {
-    type Example = LabelledExample;
+    type Example = LabeledExample;
     type Objective = Classify;
 
     fn labels(&self, train: &[Row], from: &Pretrained) -> Result<Option<LabelPlan>> {
@@ -236,16 +236,16 @@ impl OfflineMethod for ClassifyConfig {
         Ok(Some(LabelPlan { task: task.with(labels), weights_k, sentences }))
     }
 
-    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<LabelledExample>> {
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<LabeledExample>> {
         let plan = from.labels.get().expect("labels are asked for before examples are made");
         let positions = ModelShape::of(&from.dir)?.max_positions;
         let limit = options.max_length.into_iter().chain(positions).min();
         let form = self.form(ClassifyTask::of(&plan.task), limit)?;
-        let options = TokeniseOptions { max_length: limit, ..options };
-        data::labelled_examples(rows, &from.tokenizer, &form, &plan.task.labels, &plan.weights_k, &options)
+        let options = TokenizeOptions { max_length: limit, ..options };
+        data::labeled_examples(rows, &from.tokenizer, &form, &plan.task.labels, &plan.weights_k, &options)
     }
 
-    fn rows(example: &LabelledExample) -> Rows<'_> {
+    fn rows(example: &LabeledExample) -> Rows<'_> {
         Rows::Alone(vec![Sequence::scored(&example.ids)])
     }
 
@@ -261,8 +261,8 @@ pub struct Classify {
     pub negative_label: Option<String>,
 }
 
-/// The logits of what is learnt of some texts, `[M, K]`: of each text, or of its tokens that have a label.
-fn logits(model: &Classifier, examples: &[&LabelledExample], dropout: Option<DropoutStream>) -> Tensor<2> {
+/// The logits of what is learned of some texts, `[M, K]`: of each text, or of its tokens that have a label.
+fn logits(model: &Classifier, examples: &[&LabeledExample], dropout: Option<DropoutStream>) -> Tensor<2> {
     let texts: Vec<Text<'_>> =
         examples.iter().map(|example| Text { ids: &example.ids, types: &example.types, global: None }).collect();
     let batch = model.batch(&texts).dropping(dropout);
@@ -277,8 +277,8 @@ fn logits(model: &Classifier, examples: &[&LabelledExample], dropout: Option<Dro
     model.token_logits(&batch, &indices)
 }
 
-/// The labels of what is learnt, where it is one of several.
-fn labels(example: &LabelledExample) -> Vec<usize> {
+/// The labels of what is learned, where it is one of several.
+fn labels(example: &LabeledExample) -> Vec<usize> {
     match &example.gold {
         Gold::Label(label) => vec![*label],
         Gold::Tokens(tokens) => tokens.iter().map(|&(_, label)| label).collect(),
@@ -287,8 +287,8 @@ fn labels(example: &LabelledExample) -> Vec<usize> {
 }
 
 /// One row of numbers a text: 1 for labels that hold, or the values themselves.
-fn targets(examples: &[&LabelledExample], labels: usize) -> Vec<f32> {
-    let of_text = |example: &&LabelledExample| match &example.gold {
+fn targets(examples: &[&LabeledExample], labels: usize) -> Vec<f32> {
+    let of_text = |example: &&LabeledExample| match &example.gold {
         Gold::Values(values) => values.clone(),
         Gold::Labels(held) => (0..labels).map(|k| f32::from(u8::from(held.contains(&k)))).collect(),
         Gold::Label(_) | Gold::Tokens(_) => Vec::new(),
@@ -298,24 +298,24 @@ fn targets(examples: &[&LabelledExample], labels: usize) -> Vec<f32> {
 
 impl Objective for Classify {
     type Model = Classifier;
-    type Example = LabelledExample;
+    type Example = LabeledExample;
 
-    fn tokens(&self, example: &LabelledExample) -> usize {
+    fn tokens(&self, example: &LabeledExample) -> usize {
         example.ids.len()
     }
 
-    fn targets(&self, example: &LabelledExample) -> usize {
+    fn targets(&self, example: &LabeledExample) -> usize {
         example.weights.len()
     }
 
-    fn weight(&self, example: &LabelledExample) -> f64 {
+    fn weight(&self, example: &LabeledExample) -> f64 {
         example.weights.iter().map(|&weight| f64::from(weight)).sum()
     }
 
     fn loss(
         &self,
         model: &Classifier,
-        examples: &[&LabelledExample],
+        examples: &[&LabeledExample],
         pass: Pass,
         stats: &mut Stats,
     ) -> Option<Tensor<1>> {
@@ -344,7 +344,7 @@ impl Objective for Classify {
     fn evaluate(
         &self,
         model: &Classifier,
-        examples: &[&LabelledExample],
+        examples: &[&LabeledExample],
         passes: MicroBatch,
         progress: &dyn Progress,
     ) -> Result<Stats> {
@@ -380,7 +380,7 @@ impl Objective for Classify {
         Ok(stats)
     }
 
-    fn report(&self, model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Option<Value> {
+    fn report(&self, model: &Classifier, examples: &[&LabeledExample], passes: MicroBatch) -> Option<Value> {
         let task = model.task();
         if examples.is_empty() || task.reading == Reading::Values {
             return None;
@@ -406,7 +406,7 @@ impl Objective for Classify {
         Some(report)
     }
 
-    fn describe(&self, example: &LabelledExample) -> Value {
+    fn describe(&self, example: &LabeledExample) -> Value {
         let gold = match &example.gold {
             Gold::Label(label) => json!(label),
             Gold::Labels(labels) => json!(labels),
@@ -426,26 +426,26 @@ fn decided(task: &Task, logits: &[f32]) -> Vec<usize> {
 struct Found(Vec<f32>);
 
 impl Found {
-    fn of(model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Self {
+    fn of(model: &Classifier, examples: &[&LabeledExample], passes: MicroBatch) -> Self {
         let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
         Self(passes.deal("logits", &lengths, |_, pass| read(&logits(model, &examples[pass], None).flatten(0, 1))))
     }
 
-    fn errors(&self, examples: &[&LabelledExample]) -> Vec<f32> {
+    fn errors(&self, examples: &[&LabeledExample]) -> Vec<f32> {
         let wanted = examples
             .iter()
             .flat_map(|example| if let Gold::Values(values) = &example.gold { &values[..] } else { &[] });
         self.0.iter().zip(wanted).map(|(found, wanted)| found - wanted).collect()
     }
 
-    fn confusion(&self, task: &Task, examples: &[&LabelledExample]) -> Confusion {
+    fn confusion(&self, task: &Task, examples: &[&LabeledExample]) -> Confusion {
         let mut counts = Confusion::new(task.labels.len());
         let wanted = examples.iter().flat_map(|example| labels(example));
         wanted.zip(decided(task, &self.0)).for_each(|(wanted, found)| counts.add(wanted, found));
         counts
     }
 
-    fn classes(&self, task: &Task, examples: &[&LabelledExample]) -> Vec<ClassScore> {
+    fn classes(&self, task: &Task, examples: &[&LabeledExample]) -> Vec<ClassScore> {
         if task.reading == Reading::OneOf {
             return self.confusion(task, examples).classes();
         }

@@ -1,4 +1,4 @@
-//! Contrastive preference optimisation: a loss of pairs without a reference, beside the likelihood of the chosen
+//! Contrastive preference optimization: a loss of pairs without a reference, beside the likelihood of the chosen
 //! completions. [`super::simpo`] is the same objective under the settings of its paper.
 //!
 //! Xu et al. 2024, <https://arxiv.org/abs/2401.08417>. Follows TRL 1.16's experimental trainer; differs in that the
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::dpo::{batch, observe, sequences, tokens};
 use super::{Objective, OfflineMethod, Pass, Totals};
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::loss::{cpo, dpo, reduce, sft};
@@ -176,7 +176,7 @@ impl OfflineMethod for CpoConfig {
         &self,
         rows: &[Row],
         from: &Pretrained,
-        options: TokeniseOptions,
+        options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
         data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }

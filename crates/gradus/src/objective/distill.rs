@@ -1,7 +1,7 @@
 //! On-policy distillation: the student comes close to a teacher's next-token distributions, on its own completions, the
 //! teacher's, or those of the rows.
 //!
-//! Generalised knowledge distillation, Agarwal et al. 2024, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental
+//! Generalized knowledge distillation, Agarwal et al. 2024, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental
 //! trainer; differs in that one draw a step decides whether the student samples, whatever its micro-batches, and that no more
 //! logits are held than a block of tokens has.
 //!
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, StepId};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::host::read;
@@ -252,9 +252,9 @@ impl OfflineMethod for DistillConfig {
     type Example = DistillExample;
     type Objective = Distill;
 
-    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<DistillExample>> {
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<DistillExample>> {
         let rows = data::answered(rows)?;
-        let options = TokeniseOptions { completion_only_loss: None, assistant_only_loss: false, ..options };
+        let options = TokenizeOptions { completion_only_loss: None, assistant_only_loss: false, ..options };
         let made = data::sft_examples(&rows, &from.tokenizer, from.template.as_ref(), &options)?;
         let mut counts = made.counts;
         let room = ModelShape::of(&from.dir)?.position_budget().within(options.max_length.unwrap_or(usize::MAX));

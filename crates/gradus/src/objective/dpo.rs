@@ -1,4 +1,4 @@
-//! Direct preference optimisation: its objective, and where the reference's logprobs come from.
+//! Direct preference optimization: its objective, and where the reference's logprobs come from.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Objective, OfflineMethod, Pass};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
 use crate::math::weights::on_policy;
@@ -80,7 +80,7 @@ impl OfflineMethod for DpoConfig {
         &self,
         rows: &[Row],
         from: &Pretrained,
-        options: TokeniseOptions,
+        options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
         data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }

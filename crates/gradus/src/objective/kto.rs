@@ -1,7 +1,7 @@
-//! Kahneman–Tversky optimisation: learning from single completions that are marked as desirable or not.
+//! Kahneman–Tversky optimization: learning from single completions that are marked as desirable or not.
 //!
 //! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16; differs in that the point of reference
-//! belongs to the optimiser step and not to a micro-batch, so that a step does not depend on how it is split.
+//! belongs to the optimizer step and not to a micro-batch, so that a step does not depend on how it is split.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, Totals};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, Row, TokeniseOptions, TooLong, UnpairedExample};
+use crate::data::{self, Examples, Need, Row, TokenizeOptions, TooLong, UnpairedExample};
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::loss::{kto, reduce};
@@ -142,7 +142,7 @@ impl OfflineMethod for KtoConfig {
     type Example = UnpairedExample;
     type Objective = Kto;
 
-    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<UnpairedExample>> {
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<UnpairedExample>> {
         data::unpaired_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }
 

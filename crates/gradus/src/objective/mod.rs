@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::batches::MicroBatch;
-use crate::data::{Examples, Row, TokeniseOptions};
+use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::method::Method;
@@ -33,7 +33,7 @@ use crate::stats::Stats;
 pub trait OfflineMethod: Method {
     /// What its rows become, which is what its objective learns from or becomes it.
     type Example: Into<TrainingExample<Self>>;
-    /// What it minimises.
+    /// What it minimizes.
     type Objective: Objective<Model: Trainable>;
 
     /// What the training rows say of a classifier's labels: asked before any rows become examples.
@@ -48,7 +48,7 @@ pub trait OfflineMethod: Method {
     ///
     /// # Errors
     /// When no row is left, or one cannot be read.
-    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<Self::Example>>;
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<Self::Example>>;
 
     /// One example as it is handed over to the model.
     fn rows(example: &Self::Example) -> Rows<'_>;
@@ -84,7 +84,7 @@ pub trait OfflineMethod: Method {
 /// What the objective of a method learns from.
 pub type TrainingExample<M> = <<M as OfflineMethod>::Objective as Objective>::Example;
 
-/// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
+/// How much one optimizer step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Totals {
@@ -101,7 +101,7 @@ pub struct Totals {
 pub struct StepId {
     /// The seed of the run.
     pub seed: Seed,
-    /// Optimiser steps before this one.
+    /// Optimizer steps before this one.
     pub step: u64,
     /// The ranks that share the work.
     pub ranks: Ranks,

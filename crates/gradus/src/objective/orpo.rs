@@ -1,4 +1,4 @@
-//! Odds ratio preference optimisation: supervised fine-tuning on the chosen text that also moves odds from the rejected
+//! Odds ratio preference optimization: supervised fine-tuning on the chosen text that also moves odds from the rejected
 //! completion to the chosen one. It needs no reference.
 //!
 //! Hong et al. 2024, <https://arxiv.org/abs/2403.07691>. Follows TRL 1.16's experimental trainer; differs in that the
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::dpo::{observe, tokens};
 use super::{Objective, OfflineMethod, Pass};
-use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::loss::{orpo, reduce, sft};
@@ -69,7 +69,7 @@ impl OfflineMethod for OrpoConfig {
         &self,
         rows: &[Row],
         from: &Pretrained,
-        options: TokeniseOptions,
+        options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
         data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }

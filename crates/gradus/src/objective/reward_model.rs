@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, evaluate_loss};
 use crate::batches::MicroBatch;
-use crate::data::{self, Examples, Need, PreferenceExample, Row, Side, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, PreferenceExample, Row, Side, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
@@ -26,7 +26,7 @@ pub struct RewardModelConfig {
     /// Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL).
     pub center_rewards_coefficient: f64,
     /// Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
-    /// `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are more.
+    /// `reward.fine_grained`, which normalizes by them; 0: not at all. Default 20000, evenly spaced where there are more.
     pub score_pairs: usize,
     /// The side at which a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the conversation, which holds
     /// the answer (`truncation_side` of transformers). Models with an encoder and a decoder leave such pairs out. Default `right`.
@@ -84,15 +84,15 @@ impl OfflineMethod for RewardModelConfig {
         &self,
         rows: &[Row],
         from: &Pretrained,
-        options: TokeniseOptions,
+        options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
-        let options = TokeniseOptions { pair_cut: self.truncation.unwrap_or(Side::Right), ..options };
+        let options = TokenizeOptions { pair_cut: self.truncation.unwrap_or(Side::Right), ..options };
         if !from.dir.is_encoder() {
             return data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options);
         }
         let positions = ModelShape::of(&from.dir)?.max_positions;
         let limit = options.max_length.into_iter().chain(positions).min();
-        let options = TokeniseOptions { max_length: limit, ..options };
+        let options = TokenizeOptions { max_length: limit, ..options };
         data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }
 
@@ -246,7 +246,7 @@ impl Objective for BradleyTerry {
         Trained {
             score_mean: measure::mean(&scores),
             score_std: measure::std(&scores, measure::Variance::Biased),
-            add_eos: Some(TokeniseOptions::default().add_eos),
+            add_eos: Some(TokenizeOptions::default().add_eos),
             keeps_end: self.truncation.map(|side| side == Side::Left),
             ..Trained::default()
         }

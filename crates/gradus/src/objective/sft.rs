@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass};
-use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
+use crate::data::{self, Examples, Need, Row, SftExample, TokenizeOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::loss::sft;
@@ -108,8 +108,8 @@ impl OfflineMethod for SftConfig {
     type Example = SftExample;
     type Objective = Sft;
 
-    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<SftExample>> {
-        let options = TokeniseOptions {
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<SftExample>> {
+        let options = TokenizeOptions {
             completion_only_loss: self.completion_only_loss,
             assistant_only_loss: self.assistant_only_loss,
             add_eos: self.add_eos,
@@ -132,7 +132,7 @@ impl OfflineMethod for SftConfig {
             )
             .with_hint("leave it out: nothing is padded either way"));
         }
-        let uncut = TokeniseOptions { max_length: None, ..options };
+        let uncut = TokenizeOptions { max_length: None, ..options };
         let made = data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &uncut)?;
         let made = data::wrapped(made, length);
         if made.examples.is_empty() {

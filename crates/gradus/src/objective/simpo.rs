@@ -1,4 +1,4 @@
-//! Simple preference optimisation: the mean logprob of a completion is its reward, and the chosen one is to be better by
+//! Simple preference optimization: the mean logprob of a completion is its reward, and the chosen one is to be better by
 //! a margin. The objective is [`super::cpo`]'s; this is its name and its paper's settings.
 //!
 //! Meng et al. 2024, <https://arxiv.org/abs/2405.14734>.
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::OfflineMethod;
 use super::cpo::{Cpo, CpoConfig, CpoLossType, DEFAULTS};
-use crate::data::{Examples, Need, PreferenceExample, Row, TokeniseOptions};
+use crate::data::{Examples, Need, PreferenceExample, Row, TokenizeOptions};
 use crate::error::Result;
 use crate::method::{Cast, Defaults, Method, Problems, Shared};
 use crate::model::{CausalLm, Rows};
@@ -79,7 +79,7 @@ impl OfflineMethod for SimpoConfig {
         &self,
         rows: &[Row],
         from: &Pretrained,
-        options: TokeniseOptions,
+        options: TokenizeOptions,
     ) -> Result<Examples<PreferenceExample>> {
         self.cpo().examples(rows, from, options)
     }

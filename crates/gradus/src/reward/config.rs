@@ -381,7 +381,7 @@ mod tests {
                 running_mean_over: None,
             },
         ]);
-        let yaml = serde_saphyr::to_string(&config).expect("serialisable");
+        let yaml = serde_saphyr::to_string(&config).expect("serializable");
         assert_eq!(parse(&yaml).expect("readable"), config);
     }
 }

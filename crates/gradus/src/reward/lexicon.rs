@@ -1,6 +1,6 @@
 //! Sentiment by a lexicon: the mean valence of the completion's words.
 //!
-//! The file format, the tokenisation and the negation rule are VADER's (Hutto and Gilbert 2014,
+//! The file format, the tokenization and the negation rule are VADER's (Hutto and Gilbert 2014,
 //! <https://ojs.aaai.org/index.php/ICWSM/article/view/14550>; constants as in vaderSentiment 3.3.2).
 //! Left out: VADER's degree adverbs, capitals, exclamation marks, "but", idioms and its squashing of the sum to
 //! [−1, 1]. What is left is a plain mean in the lexicon's own units, so a reader can redo it by hand and longer text

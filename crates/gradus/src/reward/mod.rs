@@ -265,7 +265,7 @@ pub(crate) fn apply_on(ranks: Ranks, reward: &mut dyn Reward, rollouts: &Rollout
     })
 }
 
-/// Refuses scores that judge no completion at all: nothing can be learnt from them.
+/// Refuses scores that judge no completion at all: nothing can be learned from them.
 ///
 /// # Errors
 /// [`Error::Input`] with the reward's name.

@@ -31,7 +31,7 @@ use crate::files::atomic;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunState {
-    /// Updates done by the optimiser, for its bias correction and the schedule.
+    /// Updates done by the optimizer, for its bias correction and the schedule.
     pub optimizer_steps: usize,
     /// Steps (online methods: iterations) done; the number in the directory's name.
     pub step: usize,
@@ -141,11 +141,11 @@ pub struct CheckpointParts<'a> {
     pub trainer_state: &'a TrainerState,
     /// The seed of the run.
     pub seed: u64,
-    /// The optimiser's tensors; see [`moments`].
+    /// The optimizer's tensors; see [`moments`].
     pub optimizer: &'a [StateTensor<'a>],
 }
 
-/// What an optimiser remembers of one parameter, under PyTorch's names: AdamW's two moments, or RMSprop's one.
+/// What an optimizer remembers of one parameter, under PyTorch's names: AdamW's two moments, or RMSprop's one.
 pub fn moments<'a>(
     parameter: &str,
     shape: &[usize],
@@ -330,7 +330,7 @@ impl Checkpoint {
         Err(if all.is_empty() { error } else { error.with_hint(format!("there are checkpoints of steps {hint}")) })
     }
 
-    /// The optimiser's tensors in the order of their names.
+    /// The optimizer's tensors in the order of their names.
     ///
     /// # Errors
     /// As [`read_state`].

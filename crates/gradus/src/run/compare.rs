@@ -30,7 +30,7 @@ pub use beside::WinRates;
 pub struct Entry {
     /// Its name in tables: the method, or `start`.
     pub name: String,
-    /// How it was trained, where its results say so; decides its colour.
+    /// How it was trained, where its results say so; decides its color.
     pub method: Option<String>,
     /// What it was rewarded with, as its configuration says; none where that is not known or does not matter, because one
     /// reward measured all. Rewards that differ in this are not compared.
@@ -43,7 +43,7 @@ pub struct Entry {
     pub samples: Vec<Sample>,
     /// What it began with on these prompts, by its own reward; empty where the comparison's start was measured by it.
     pub before: Vec<Sample>,
-    /// Optimiser steps or iterations.
+    /// Optimizer steps or iterations.
     pub steps: usize,
     /// Tokens that went through the model in training.
     pub tokens: u64,
@@ -108,7 +108,7 @@ const COLUMNS: [(&str, &str, &str); 9] = [
     ("kl", "KL", "to the start, nats per completion"),
     ("length", "length", "tokens per completion"),
     ("clipped_ratio", "cut off", "share of completions that reached the limit"),
-    ("steps", "steps", "optimiser steps or iterations"),
+    ("steps", "steps", "optimizer steps or iterations"),
     ("tokens", "tokens", "through the policy in training"),
     ("elapsed_s", "time", "of training"),
     ("peak_memory_bytes", "memory", "the most that the process held in training"),
@@ -406,7 +406,7 @@ impl Comparison {
         runs.map(|(entry, color, run)| Ok(Shown { name: entry.name.clone(), color, rows: rows_of(run)? })).collect()
     }
 
-    /// The colour of each entry; starts have none.
+    /// The color of each entry; starts have none.
     fn colors(&self) -> Vec<Option<usize>> {
         let runs = || self.entries.iter().filter(|entry| entry.run.is_some());
         let methods: Vec<_> = runs().map(|entry| entry.method.as_deref()).collect();

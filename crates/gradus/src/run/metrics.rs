@@ -151,7 +151,7 @@ pub fn is_better(name: &str, value: f64, other: f64) -> bool {
 /// One logged step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricsRow {
-    /// The optimiser step (online methods: iteration), counted from 1.
+    /// The optimizer step (online methods: iteration), counted from 1.
     pub step: usize,
     /// Everything else; `null` reads as NaN.
     pub values: Metrics,

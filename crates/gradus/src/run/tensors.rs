@@ -1,4 +1,4 @@
-//! Named tensors in safetensors files: optimiser moments and other state that is not a model.
+//! Named tensors in safetensors files: optimizer moments and other state that is not a model.
 
 use std::fs::{self, File};
 use std::io::Read;

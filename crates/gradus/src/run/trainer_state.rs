@@ -22,7 +22,7 @@ pub struct TrainerState {
     pub epoch: f64,
     /// Evaluate every so many steps.
     pub eval_steps: usize,
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub global_step: usize,
     /// Always false here.
     pub is_hyper_param_search: bool,
@@ -34,7 +34,7 @@ pub struct TrainerState {
     pub log_history: Vec<Map<String, Value>>,
     /// Append to the history every so many steps.
     pub logging_steps: usize,
-    /// Optimiser steps of the whole run.
+    /// Optimizer steps of the whole run.
     pub max_steps: usize,
     /// Tokens that went through the model.
     pub num_input_tokens_seen: u64,

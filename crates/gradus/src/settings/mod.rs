@@ -25,7 +25,7 @@ pub use rollouts::{ImportanceSamplingMode, RolloutsConfig, server_key};
 pub struct TrainConfig {
     /// Passes over the data. Default 1. `max_steps` wins where both are given.
     pub epochs: f64,
-    /// Optimiser steps (online methods: iterations). Default: from `epochs`.
+    /// Optimizer steps (online methods: iterations). Default: from `epochs`.
     pub max_steps: Option<usize>,
     /// Rows (offline: rows or pairs; online: prompts) a step. Default 8 (TRL).
     #[schemars(range(max = 1_000_000))]
@@ -58,7 +58,7 @@ pub struct TrainConfig {
     pub warmup_steps: f64,
     /// Weight decay, never on biases and norms: AdamW's is decoupled, RMSprop's part of the gradient. Default 0 (TRL).
     pub weight_decay: f64,
-    /// The optimiser. Default `adamw` (TRL).
+    /// The optimizer. Default `adamw` (TRL).
     pub optimizer: OptimizerName,
     /// AdamW's decay rates of the two moments. Default [0.9, 0.999] (TRL).
     pub adam_betas: [f64; 2],
@@ -144,7 +144,7 @@ pub struct TrainConfig {
     /// doctor` lists them). Default `cpu`.
     pub device: String,
     /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
-    /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.
+    /// multiplies it; weights, sums and the optimizer stay in f32, frozen models are kept in bf16). Default `f32`.
     #[serde(with = "model::word")]
     #[schemars(schema_with = "model::word::schema::<Precision>")]
     pub compute: Precision,
@@ -167,7 +167,7 @@ pub struct TrainConfig {
     /// Threads. Default: one per core.
     #[schemars(range(max = 1_024))]
     pub threads: Option<usize>,
-    /// The column that holds plain text for language modelling. Default `text`.
+    /// The column that holds plain text for language modeling. Default `text`.
     pub text_column: String,
     /// Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the prompt.
     pub column: Vec<String>,
@@ -255,7 +255,7 @@ impl Default for TrainConfig {
 pub enum OptimizerName {
     /// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
     AdamW,
-    /// RMSprop without momentum, not centred (Tieleman and Hinton 2012).
+    /// RMSprop without momentum, not centered (Tieleman and Hinton 2012).
     RmsProp,
 }
 
@@ -275,7 +275,7 @@ impl TrainConfig {
         self.column.iter().map(parse).collect()
     }
 
-    /// The optimiser with its constants.
+    /// The optimizer with its constants.
     pub fn optimizer(&self) -> OptimizerConfig {
         let weight_decay = self.weight_decay;
         match self.optimizer {

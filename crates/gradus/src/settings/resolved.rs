@@ -21,7 +21,7 @@ pub struct Settings {
     pub lr_schedule: LrSchedule,
     /// Steps of warm-up.
     pub warmup: usize,
-    /// The optimiser's constants.
+    /// The optimizer's constants.
     pub optimizer: OptimizerConfig,
     /// Gradients are scaled down to this norm; 0 turns it off.
     pub max_grad_norm: f64,
@@ -136,7 +136,7 @@ mod tests {
     fn the_learning_rate_of_fine_grained_rlhf_goes_on_within_a_step() {
         let config = TrainConfig { warmup_steps: 100.0, ..TrainConfig::default() };
         let settings = Settings::new(&config, 1250, 1e-5, "eval_reward");
-        // Its schedule counts two units an optimiser step, of which an iteration has four: 800 of warm-up, 10,000 in all.
+        // Its schedule counts two units an optimizer step, of which an iteration has four: 800 of warm-up, 10,000 in all.
         for (unit, expected) in [(0, 0.0), (2, 2.5e-8), (798, 9.975e-6), (800, 1e-5), (5000, 5.4348e-6), (10_000, 0.0)]
         {
             let step: usize = unit / 2;

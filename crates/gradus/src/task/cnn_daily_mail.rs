@@ -8,7 +8,7 @@ use super::files::text;
 use super::{Files, Home, Sample, Split, Task, metrics};
 use crate::data::Place;
 use crate::error::Result;
-use crate::metric::{MetricConfig, WordRules, WordTokeniser};
+use crate::metric::{MetricConfig, WordRules, WordTokenizer};
 
 /// Keys of `cnn_daily_mail`: the prompt is the article between `prompt_prefix` and `prompt_suffix`, the reference its highlights,
 /// one a line.
@@ -29,7 +29,7 @@ impl Task for CnnDailyMail {
     }
 
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
-        let words = WordTokeniser::new(None)?;
+        let words = WordTokenizer::new(None)?;
         files.rows(self.home(files.split()), files.split(), files.most(), |mut columns| {
             let mut article = text(&mut columns, &["article"])?;
             if let Some(most) = self.truncate_article {

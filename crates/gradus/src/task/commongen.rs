@@ -110,7 +110,7 @@ impl Commongen {
     }
 }
 
-/// Neighbours with the same prompt as one sample.
+/// Neighbors with the same prompt as one sample.
 fn gathered(samples: Vec<(Place, Sample)>) -> Vec<(Place, Sample)> {
     let mut found: Vec<(Place, Sample)> = Vec::new();
     for (place, sample) in samples {

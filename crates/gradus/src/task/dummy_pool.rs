@@ -1,4 +1,4 @@
-//! Tasks without files: one prompt, over and over. What they reward can be learnt in minutes.
+//! Tasks without files: one prompt, over and over. What they reward can be learned in minutes.
 
 use std::path::Path;
 

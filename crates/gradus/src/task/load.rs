@@ -62,7 +62,7 @@ pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<V
                 references.into_iter().take(wanted).map(pair).collect()
             }
             Need::Preference | Need::Unpaired | Need::Columns => {
-                return Err("a task has prompts and references, but pairs or labelled rows are needed".into());
+                return Err("a task has prompts and references, but pairs or labeled rows are needed".into());
             }
         };
         let row = |data| Row { place: place.clone(), index: 0, data, columns: metadata.clone() };

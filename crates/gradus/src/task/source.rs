@@ -15,7 +15,7 @@ use crate::error::Result;
 /// In a configuration a text is `from` alone.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DataConfig {
-    /// A file, a directory or a hub name; the row format is recognised from the columns. With a `task` its files; by default those
+    /// A file, a directory or a hub name; the row format is recognized from the columns. With a `task` its files; by default those
     /// that are published on the hub.
     pub from: Option<String>,
     /// The task that makes rows of the files.

@@ -32,7 +32,7 @@ pub struct ChatTemplate {
     path: PathBuf,
 }
 
-/// A conversation to render: its messages, each of which serialises to an object with `role` and `content`, and what else
+/// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and what else
 /// it is rendered with.
 pub type Request<'a, M> = (&'a [M], RenderOptions<'a>);
 
@@ -52,7 +52,7 @@ pub struct RenderOptions<'a> {
 /// A rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text, to be tokenised without adding special tokens.
+    /// The text, to be tokenized without adding special tokens.
     pub text: String,
     /// The bytes of `text` that stand in generation blocks, in order.
     pub assistant: Vec<Range<usize>>,
@@ -134,7 +134,7 @@ impl ChatTemplate {
         &self.path
     }
 
-    /// Renders a conversation; each message serialises to an object with `role` and `content`.
+    /// Renders a conversation; each message serializes to an object with `role` and `content`.
     ///
     /// # Errors
     /// When the template refuses the conversation (`raise_exception`), fails, or is stopped because it takes too much.

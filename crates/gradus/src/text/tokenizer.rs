@@ -48,7 +48,7 @@ struct Special {
     named: Vec<(String, String)>,
 }
 
-/// A text tokenised with the place of every token in it.
+/// A text tokenized with the place of every token in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
     /// The ids.

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::fit;
 use super::player::Player;
-use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
+use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenize_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow, TokeniseOptions};
+use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::generate::SamplingParams;
@@ -87,7 +87,7 @@ pub fn fixed<M: OfflineMethod>(
         // Rows are read once a run; a second reading gives the same.
         let _ = start.model.labels.set(labels);
     }
-    let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
+    let options = tokenize_options(plan, &start.model, Some(plan.train().max_length))?;
     let parts = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let apart = cast.policy.shape.has_encoder();
     let rows = || parts.train.iter().chain(&parts.held_out).chain(&parts.test).map(M::rows);
@@ -132,7 +132,7 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
         }
     }
     let room = room(plan, start, max_new_tokens(plan))?;
-    let options = tokenise_options(plan, &start.model, Some(room))?;
+    let options = tokenize_options(plan, &start.model, Some(room))?;
     let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
     report("completed in evaluations", &made.counts, observer);
     let mut examples = made.examples;
@@ -178,7 +178,7 @@ pub fn prompts(
     // What leaves no room for a whole completion is left out, in training or in evaluations.
     let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
     let room = room(plan, start, max_new_tokens)?;
-    let options = TokeniseOptions { tools: tools.to_vec(), ..tokenise_options(plan, &start.model, Some(room))? };
+    let options = TokenizeOptions { tools: tools.to_vec(), ..tokenize_options(plan, &start.model, Some(room))? };
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
     let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;

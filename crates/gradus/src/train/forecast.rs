@@ -23,7 +23,7 @@ use crate::ranks::{Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
-/// What the run of `plan` will hold. Its rows are read and tokenised; no weights are.
+/// What the run of `plan` will hold. Its rows are read and tokenized; no weights are.
 ///
 /// # Errors
 /// What is wrong with the models' configurations or the rows.

@@ -33,7 +33,7 @@ pub fn write(run: &RunDir, scores: &[PairScore]) -> Result<()> {
 /// When the file cannot be written.
 pub fn report(run: &RunDir, report: Option<Value>) -> Result<()> {
     let Some(report) = report else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&report).expect("JSON values serialise") + "\n";
+    let text = serde_json::to_string_pretty(&report).expect("JSON values serialize") + "\n";
     atomic::write_dir(&run.evaluation(), |directory| {
         atomic::write_bytes(&directory.join("report.json"), text.as_bytes())
     })

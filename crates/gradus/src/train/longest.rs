@@ -79,11 +79,11 @@ pub(super) fn online(
 /// nothing else, as those that are sampled.
 fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize), vocabulary: usize) -> Rollouts {
     let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group, tokenizer: None };
-    for neighbours in chosen.chunk_by(|a, b| a / group == b / group) {
+    for neighbors in chosen.chunk_by(|a, b| a / group == b / group) {
         let ids = |i: usize| vec![(i % vocabulary) as u32; new];
         let rollout = |&i: &usize| Rollout::one_turn(made.prompts.len(), "", ids(i), StopReason::Length);
-        made.rollouts.extend(neighbours.iter().map(rollout));
-        made.prompts.push(candidates[neighbours[0]].clone());
+        made.rollouts.extend(neighbors.iter().map(rollout));
+        made.prompts.push(candidates[neighbors[0]].clone());
     }
     made
 }

@@ -177,7 +177,7 @@ impl Models<'_> {
         }
     }
 
-    /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.
+    /// A fresh optimizer of `module`, or as the checkpoint left the one of this prefix.
     pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
         let home = self.plan.train().offload_moments.then(|| DeviceChoice::cpu().device());
         let optimizer = match self.checkpoint {

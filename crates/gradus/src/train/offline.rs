@@ -99,7 +99,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         let rows = order.batch(step);
         let batch: Vec<&O::Example> = rows.iter().map(|&row| &examples[row]).collect();
         let learning_rate = settings.learning_rate * settings.multiplier(step);
-        let report = optimise(*objective, self.learner, &batch, learning_rate, settings, &recorder.within(step + 1));
+        let report = optimize(*objective, self.learner, &batch, learning_rate, settings, &recorder.within(step + 1));
         report.map_err(|halt| {
             self.learner.discard();
             match halt {
@@ -194,7 +194,7 @@ impl From<Error> for Halt {
 ///
 /// # Errors
 /// What was not finite, what a server failed with, or that `progress` ended the step; the weights stay as they were.
-pub fn optimise<O: Objective>(
+pub fn optimize<O: Objective>(
     objective: &O,
     learner: &mut Learner<O::Model>,
     batch: &[&O::Example],

@@ -6,7 +6,7 @@ use rand::seq::SliceRandom;
 
 use super::fingerprint;
 use crate::config::{MixedData, Plan};
-use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokeniseOptions};
+use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
 use crate::observer::{Event, Observer};
@@ -269,8 +269,8 @@ fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&
 ///
 /// # Errors
 /// When the model's family is unknown.
-pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usize>) -> Result<TokeniseOptions> {
-    Ok(TokeniseOptions {
+pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usize>) -> Result<TokenizeOptions> {
+    Ok(TokenizeOptions {
         max_length,
         apart: model.dir.has_encoder()?,
         too_long: plan.too_long(),
@@ -281,7 +281,7 @@ pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         compares: !plan.train().evaluation.metrics.is_empty()
             || plan.config().reward.as_ref().is_some_and(RewardConfig::compares),
         bad_rows: bad_rows(plan),
-        ..TokeniseOptions::default()
+        ..TokenizeOptions::default()
     })
 }
 

@@ -591,10 +591,10 @@ impl Progress for Within<'_, '_> {
     }
 }
 
-/// An optimiser as `checkpoint` left the one with this prefix, for parameters on `device`.
+/// An optimizer as `checkpoint` left the one with this prefix, for parameters on `device`.
 ///
 /// # Errors
-/// When the optimiser's file cannot be read, or is that of another model than `module`.
+/// When the optimizer's file cannot be read, or is that of another model than `module`.
 pub fn restore_optimizer<M: Module>(
     checkpoint: &Checkpoint,
     prefix: &str,

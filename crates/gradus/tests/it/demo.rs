@@ -6,7 +6,7 @@ use gradus::run::Existing;
 use gradus::train::observer::Silent;
 
 /// The least share of held-out prompts at which the rule prefers a trained policy to its start. On this budget the
-/// weakest of 3 methods × 3 seeds reached 0.69; a policy that has learnt nothing has 0.5 ± 0.035 (200 prompts).
+/// weakest of 3 methods × 3 seeds reached 0.69; a policy that has learned nothing has 0.5 ± 0.035 (200 prompts).
 const PREFERENCE_MIN: f64 = 0.6;
 
 /// How much smaller than the start's the share of sentences in the language may be.

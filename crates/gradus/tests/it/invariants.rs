@@ -357,7 +357,7 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
     assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "grpo: kl {}", metric(&grpo, 0, "kl"));
     assert!(metric(&grpo, 1, "kl") > 0.0, "grpo: the second iteration has moved");
 
-    // Coarser weights sample from a neighbour of the policy; its own logprobs still start the update.
+    // Coarser weights sample from a neighbor of the policy; its own logprobs still start the update.
     let train = format!("{SHORT}  sampling_weights: int8\n");
     let ppo = Run::new(&once("ppo: {max_new_tokens: 6, update_epochs: 1}"), true, &train).train();
     let error = metric(&ppo, 0, "sampling/logprob_error");
@@ -450,7 +450,7 @@ fn an_adapter_that_goes_on_after_an_interruption_gives_the_same_bits() {
 }
 
 #[test]
-fn an_adapter_learns_on_a_quantised_base() {
+fn an_adapter_learns_on_a_quantized_base() {
     for (method, is_online) in all() {
         let run = |weights: &str| {
             let lines = format!("  max_steps: 3\n  shuffle: false\n  frozen_weights: {weights}\n");

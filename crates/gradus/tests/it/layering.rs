@@ -466,7 +466,7 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
             wrong.push(format!("{crate_name}/{}: `MethodConfig::{name}`", source.path));
         }
         // The demonstration tells a story of its own; a comparison is judged as one of the methods samples; what another system calls
-        // its algorithms is said where its files are read; each has a colour of its own in pictures; Tinker's clients name losses.
+        // its algorithms is said where its files are read; each has a color of its own in pictures; Tinker's clients name losses.
         let tells =
             ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
                 .contains(&source.path.as_str())

@@ -240,7 +240,7 @@ fn bf16_learns_what_f32_learns() {
     agree("grpo", single, half);
     let losses = |compute: &str| {
         let loss = |seed: u64| {
-            let place = Place::new(colours());
+            let place = Place::new(colors());
             let rest = format!(
                 "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2, compute: {compute}}}\n"
             );
@@ -416,19 +416,19 @@ fn number(outcome: &Outcome, part: &str, key: &str) -> f64 {
     outcome.results[part][key].as_f64().unwrap_or_else(|| panic!("`{part}.{key}` in {}", outcome.results))
 }
 
-const COLOURS: [&str; 6] = ["red", "green", "blue", "grey", "white", "black"];
+const COLORS: [&str; 6] = ["red", "green", "blue", "grey", "white", "black"];
 
-fn colours() -> impl Iterator<Item = serde_json::Value> {
-    (0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLOURS[i % 6]) }))
+fn colors() -> impl Iterator<Item = serde_json::Value> {
+    (0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLORS[i % 6]) }))
 }
 
 pub(crate) fn pairs() -> impl Iterator<Item = serde_json::Value> {
     (0..60).map(|i| {
-        let (colour, other) = (COLOURS[i % 6], COLOURS[(i + 2) % 6]);
+        let (color, other) = (COLORS[i % 6], COLORS[(i + 2) % 6]);
         serde_json::json!({
             "prompt": format!("{i}: the {other} bird is"),
-            "chosen": format!(" happy and {colour}"),
-            "rejected": format!(" sad and {colour}"),
+            "chosen": format!(" happy and {color}"),
+            "rejected": format!(" sad and {color}"),
         })
     })
 }
@@ -436,7 +436,7 @@ pub(crate) fn pairs() -> impl Iterator<Item = serde_json::Value> {
 #[test]
 fn sft_learns() {
     for seed in SEEDS {
-        let place = Place::new(colours());
+        let place = Place::new(colors());
         let plan = place.plan(
             "run",
             "qwen3",
@@ -551,7 +551,7 @@ fn distill_learns() {
 
 /// A student with an adapter learns it alone, from a teacher in four bits.
 #[test]
-fn an_adapter_learns_from_a_quantised_teacher() {
+fn an_adapter_learns_from_a_quantized_teacher() {
     let place = Place::new(questions_with_answers());
     let rest = format!(
         "method: {{distill: {{teacher_model: {}, lmbda: 0.5, max_new_tokens: 6}}}}\nlora: {{rank: 4}}\n\
@@ -586,7 +586,7 @@ fn a_teacher_with_another_vocabulary_is_refused() {
     assert!(error.to_string().contains("has another tokenizer than the policy"), "{error}");
     assert!(error.hint().unwrap().starts_with("name a `teacher_model`"), "{error:?}");
 
-    let place = Place::new(colours());
+    let place = Place::new(colors());
     let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", model("gpt2").path.display());
     let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("a text without a prompt"), "{error}");
@@ -703,12 +703,12 @@ fn resumes_with(method: &str, train: &str, rows: impl IntoIterator<Item = serde_
 }
 
 pub(crate) fn questions() -> impl Iterator<Item = serde_json::Value> {
-    (0..30).map(|i| serde_json::json!({ "prompt": format!("{i}: what is {}?", COLOURS[i % 6]) }))
+    (0..30).map(|i| serde_json::json!({ "prompt": format!("{i}: what is {}?", COLORS[i % 6]) }))
 }
 
 #[test]
 fn sft_resumes_with_the_same_bits() {
-    resumes("sft: {}", (0..30).map(|i| serde_json::json!({ "text": format!("{i} is {}", COLOURS[i % 6]) })));
+    resumes("sft: {}", (0..30).map(|i| serde_json::json!({ "text": format!("{i} is {}", COLORS[i % 6]) })));
 }
 
 #[test]
@@ -720,7 +720,7 @@ fn moments_in_int8_resume_with_the_same_bits() {
 
 #[test]
 fn moments_in_int8_learn_what_those_in_f32_learn() {
-    let place = Place::new(colours());
+    let place = Place::new(colors());
     let losses = |moments: &str| -> Vec<f64> {
         let rest = format!(
             "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, eval_fraction: 0.2, moments: {moments}}}\n"

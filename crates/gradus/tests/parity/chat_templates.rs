@@ -1,6 +1,6 @@
 //! Chat templates, against transformers: text, refusals, ids and assistant masks.
 
-use gradus::data::{LoadOptions, Need, TokeniseOptions, load, sft_examples};
+use gradus::data::{LoadOptions, Need, TokenizeOptions, load, sft_examples};
 use gradus::text::{ChatTemplate, NAMED_TEMPLATES, NamedTemplate, RenderOptions, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -76,7 +76,7 @@ fn assistant_masks_are_those_of_transformers() {
         let rows = load(&file.path().to_string_lossy(), &LoadOptions::needing(Need::Sft)).expect("a row").rows;
         let path = folder().join("chat_templates").join(format!("{}.jinja", text(&case["template"])));
         let template = ChatTemplate::from_file(&path, &tokenizer).expect("a template");
-        let options = TokeniseOptions { assistant_only_loss: true, max_length: None, ..TokeniseOptions::default() };
+        let options = TokenizeOptions { assistant_only_loss: true, max_length: None, ..TokenizeOptions::default() };
         let name = format!("{} / {}", text(&case["template"]), text(&case["conversation"]));
         let made = sft_examples(&rows, &tokenizer, Some(&template), &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(made.examples[0].loss_mask, mask, "{name}");

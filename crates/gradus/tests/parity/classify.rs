@@ -217,7 +217,7 @@ fn a_fresh_head_learns_what_the_labels_are_and_says_so() {
 }
 
 #[test]
-fn any_label_and_numbers_are_learnt() {
+fn any_label_and_numbers_are_learned() {
     let any: Vec<Value> = tea_or_water(48, ["", ""])
         .into_iter()
         .map(|row| {

@@ -257,7 +257,7 @@ fn what_is_saved_is_what_was_read() {
 }
 
 #[test]
-fn texts_are_tokenised_and_scored_as_there() {
+fn texts_are_tokenized_and_scored_as_there() {
     let mut found = 0;
     for case in Case::all().iter().filter(|case| case.path.join("tokenizer.json").exists()) {
         let (name, model) = (&case.name, case.load());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use gradus::data::{
-    Content, ImplicitPrompt, LoadOptions, Message, Need, Row, TokeniseOptions, TooLong, load, preference_examples,
+    Content, ImplicitPrompt, LoadOptions, Message, Need, Row, TokenizeOptions, TooLong, load, preference_examples,
     prompts, reward_examples, sft_examples, split_shared_prompt,
 };
 use gradus::text::{ChatTemplate, Tokenizer};
@@ -25,7 +25,7 @@ struct Case {
     rows: Vec<Row>,
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    options: TokeniseOptions,
+    options: TokenizeOptions,
     expected: Value,
 }
 
@@ -54,12 +54,12 @@ fn prepare(case: &Value, need: Need) -> Case {
     let name = case["name"].as_str().expect("a name").to_owned();
     let dataset =
         load(&file.path().to_string_lossy(), &LoadOptions::needing(need)).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let options = TokeniseOptions {
+    let options = TokenizeOptions {
         max_length: settings.get("max_length").and_then(Value::as_u64).map(|n| n as usize),
         completion_only_loss: settings.get("completion_only_loss").and_then(Value::as_bool),
         assistant_only_loss: settings.get("assistant_only_loss").and_then(Value::as_bool) == Some(true),
         implicit_prompt: ImplicitPrompt::Trl,
-        ..TokeniseOptions::default()
+        ..TokenizeOptions::default()
     };
     Case { name, rows: dataset.rows, tokenizer, template, options, expected: case.clone() }
 }
@@ -122,7 +122,7 @@ fn reward_rows_give_trl_tokens() {
     for case in cases("reward.json", Need::Preference) {
         let name = &case.name;
         // TRL leaves pairs out that are too long.
-        let options = TokeniseOptions { too_long: TooLong::Skip, ..case.options.clone() };
+        let options = TokenizeOptions { too_long: TooLong::Skip, ..case.options.clone() };
         let made = reward_examples(&case.rows, &case.tokenizer, Some(&case.template), &options)
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let rows: Vec<usize> = made.examples.iter().map(|e| e.row).collect();

@@ -1,4 +1,4 @@
-//! Ten steps of training beside TRL's (and verl's, where completions of PPO differ in length): same weights, rows, order and optimiser, the same curves.
+//! Ten steps of training beside TRL's (and verl's, where completions of PPO differ in length): same weights, rows, order and optimizer, the same curves.
 //!
 //! Losses stay within 1e-3 relative over ten steps. Offline methods run as a user runs them, from a
 //! plan to `metrics.jsonl`; GRPO and PPO update from recorded rollouts.
@@ -172,18 +172,18 @@ const DPO: [&str; 10] = [
 ];
 
 #[test]
-fn direct_preference_optimisation() {
+fn direct_preference_optimization() {
     offline("dpo", "dpo: {}", "", &DPO);
     offline("dpo", "dpo: {reference: live}", "  micro_batch_size: 3\n", &DPO);
 }
 
 #[test]
-fn direct_preference_optimisation_on_conversations_with_ipo() {
+fn direct_preference_optimization_on_conversations_with_ipo() {
     offline("dpo_chat_gpt2_ipo", "dpo: {loss_type: ipo, beta: 0.2}", "", &DPO);
 }
 
 #[test]
-fn direct_preference_optimisation_with_several_losses() {
+fn direct_preference_optimization_with_several_losses() {
     let method = "dpo: {loss_type: [sigmoid, sft], loss_weights: [1, 0.5]}";
     offline("dpo_and_sft", method, "", &DPO);
     offline("dpo_and_sft", method, "  micro_batch_size: 3\n", &DPO);
@@ -193,7 +193,7 @@ fn direct_preference_optimisation_with_several_losses() {
 }
 
 #[test]
-fn direct_preference_optimisation_that_sorts_the_step() {
+fn direct_preference_optimization_that_sorts_the_step() {
     let method = "dpo: {loss_type: aot_unpaired, label_smoothing: 0.1, ld_alpha: 0.5}";
     offline("dpo_aot_unpaired_ld", method, "", &DPO);
     offline("dpo_aot_unpaired_ld", method, "  micro_batch_size: 1\n", &DPO);
@@ -204,19 +204,19 @@ const PAIRS: [&str; 6] =
     ["logps/chosen", "logps/rejected", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"];
 
 #[test]
-fn odds_ratio_preference_optimisation() {
+fn odds_ratio_preference_optimization() {
     offline("orpo", "orpo: {}", "", &[&PAIRS[..], &["nll_loss", "log_odds_ratio", "log_odds_chosen"]].concat());
 }
 
 #[test]
-fn contrastive_preference_optimisation() {
+fn contrastive_preference_optimization() {
     let method = "cpo: {beta: 0.2, label_smoothing: 0.05, cpo_alpha: 0.5}";
     offline("cpo", method, "", &[&PAIRS[..], &["nll_loss"]].concat());
     offline("cpo", method, "  micro_batch_size: 3\n", &[&PAIRS[..], &["nll_loss"]].concat());
 }
 
 #[test]
-fn simple_preference_optimisation() {
+fn simple_preference_optimization() {
     offline("simpo", "simpo: {}", "", &PAIRS);
     offline("simpo", "cpo: {loss_type: simpo, beta: 2, simpo_gamma: 1, cpo_alpha: 0}", "", &PAIRS);
 }
@@ -234,7 +234,7 @@ const UNPAIRED: [&str; 9] = [
 ];
 
 #[test]
-fn kahneman_tversky_optimisation() {
+fn kahneman_tversky_optimization() {
     let method = "kto: {beta: 0.3, desirable_weight: 1.2}";
     offline("kto", method, "", &UNPAIRED);
     offline("kto", method, "  micro_batch_size: 3\n", &UNPAIRED);
@@ -242,7 +242,7 @@ fn kahneman_tversky_optimisation() {
 
 /// Pairs come apart: a step holds chosen ones, or rejected ones, or both.
 #[test]
-fn kahneman_tversky_optimisation_on_pairs_without_a_point_of_reference() {
+fn kahneman_tversky_optimization_on_pairs_without_a_point_of_reference() {
     offline(
         "kto_pairs_apo",
         "kto: {loss_type: apo_zero_unpaired, undesirable_weight: 0.75}",
@@ -411,17 +411,17 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
 }
 
 #[test]
-fn group_relative_policy_optimisation() {
+fn group_relative_policy_optimization() {
     grpo("grpo_dapo");
 }
 
 #[test]
-fn group_relative_policy_optimisation_twice_over_each_batch_with_kl() {
+fn group_relative_policy_optimization_twice_over_each_batch_with_kl() {
     grpo("grpo_two_iterations_kl");
 }
 
 #[test]
-fn group_sequence_policy_optimisation() {
+fn group_sequence_policy_optimization() {
     grpo("grpo_gspo");
 }
 
@@ -434,7 +434,7 @@ fn weights_and_gates_in_place_of_the_clip() {
 
 /// Episodes of several turns: what tools and environments answered carries no loss.
 #[test]
-fn group_relative_policy_optimisation_over_several_turns() {
+fn group_relative_policy_optimization_over_several_turns() {
     grpo("grpo_tools");
     grpo("grpo_environment");
 }
@@ -545,13 +545,13 @@ fn ppo(run: &str) {
 }
 
 #[test]
-fn proximal_policy_optimisation() {
+fn proximal_policy_optimization() {
     ppo("ppo");
 }
 
 /// Beside verl, whose arithmetic the script calls: see `tools/parity/ppo_ragged.py`.
 #[test]
-fn proximal_policy_optimisation_on_completions_of_different_lengths() {
+fn proximal_policy_optimization_on_completions_of_different_lengths() {
     ppo("ppo_ragged");
 }
 
@@ -679,12 +679,12 @@ fn recorded_with(run: &str, keys: &Value) {
 }
 
 #[test]
-fn proximal_policy_optimisation_of_rl4lms() {
+fn proximal_policy_optimization_of_rl4lms() {
     recorded("ppo_rl4lms");
 }
 
 #[test]
-fn proximal_policy_optimisation_of_rl4lms_that_stops_before_it_moves_too_far() {
+fn proximal_policy_optimization_of_rl4lms_that_stops_before_it_moves_too_far() {
     let fixture = read("ppo_rl4lms_stopping");
     let stopped = |iteration: &Value| iteration["steps"].as_array().unwrap().iter().any(|step| step["stopped"] == true);
     assert!(fixture["iterations"].as_array().unwrap().iter().any(stopped));
@@ -692,7 +692,7 @@ fn proximal_policy_optimisation_of_rl4lms_that_stops_before_it_moves_too_far() {
 }
 
 #[test]
-fn proximal_policy_optimisation_of_fine_grained_rlhf() {
+fn proximal_policy_optimization_of_fine_grained_rlhf() {
     recorded("ppo_fine_grained");
 }
 
@@ -704,7 +704,7 @@ fn fine_grained_rlhf_trains_at_temperature_one() {
 
 /// A T5, and a smaller one with the two layers of FineGrainedRLHF as its critic.
 #[test]
-fn proximal_policy_optimisation_of_an_encoder_and_a_decoder() {
+fn proximal_policy_optimization_of_an_encoder_and_a_decoder() {
     recorded("ppo_fine_grained_t5");
 }
 
@@ -714,7 +714,7 @@ fn advantage_actor_critic() {
 }
 
 #[test]
-fn natural_language_policy_optimisation() {
+fn natural_language_policy_optimization() {
     recorded("nlpo");
 }
 

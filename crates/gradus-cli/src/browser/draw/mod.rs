@@ -21,25 +21,25 @@ use crate::numbers::short_model;
 use crate::table::{age, bytes};
 use crate::watch::short;
 
-/// Colours, or none: text is complete without them.
+/// Colors, or none: text is complete without them.
 #[derive(Debug, Clone, Copy)]
 pub struct Theme {
-    colour: bool,
+    color: bool,
 }
 
 impl Theme {
-    /// With colours where `colour`.
-    pub fn new(colour: bool) -> Self {
-        Self { colour }
+    /// With colors where `color`.
+    pub fn new(color: bool) -> Self {
+        Self { color }
     }
 
     fn of(self, color: Color) -> Style {
-        if self.colour { Style::new().fg(color) } else { Style::new() }
+        if self.color { Style::new().fg(color) } else { Style::new() }
     }
 
     fn faint(self) -> Style {
-        // The bright black of 16 colours is the one grey that every terminal shows.
-        if self.colour { Style::new().fg(Color::DarkGray) } else { Style::new().add_modifier(Modifier::DIM) }
+        // The bright black of 16 colors is the one grey that every terminal shows.
+        if self.color { Style::new().fg(Color::DarkGray) } else { Style::new().add_modifier(Modifier::DIM) }
     }
 
     fn bold(self) -> Style {
@@ -63,7 +63,7 @@ impl Theme {
         })
     }
 
-    /// The colour of the curve at this place.
+    /// The color of the curve at this place.
     fn curve(self, place: usize) -> Style {
         const CURVES: [Color; 6] = [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Red, Color::Blue];
         self.of(CURVES[place % CURVES.len()])

@@ -1,7 +1,7 @@
 //! `gradus data`: look at a data set, lint it, change its format.
 
 use gradus::data::{
-    BadRows, Dataset, Dropped, ImplicitPrompt, LoadOptions, Need, Row, RowFilter, TokeniseOptions, TooLong,
+    BadRows, Dataset, Dropped, ImplicitPrompt, LoadOptions, Need, Row, RowFilter, TokenizeOptions, TooLong,
     parse_rename,
 };
 use gradus::model::ModelDir;
@@ -144,7 +144,7 @@ impl FilterArgs {
 
 struct Text {
     tokenizer: Tokenizer,
-    /// Whether an encoder reads prompts: then prompts and completions are tokenised apart.
+    /// Whether an encoder reads prompts: then prompts and completions are tokenized apart.
     apart: bool,
     template: Option<ChatTemplate>,
 }
@@ -204,15 +204,15 @@ impl TokenArgs {
         Ok(Some(Text { tokenizer, apart, template }))
     }
 
-    fn options(&self, rule: ImplicitPrompt, text: Option<&Text>) -> TokeniseOptions {
-        TokeniseOptions {
+    fn options(&self, rule: ImplicitPrompt, text: Option<&Text>) -> TokenizeOptions {
+        TokenizeOptions {
             max_length: Some(self.max_length),
             too_long: TooLong::Truncate,
             system_prompt: self.system_prompt.clone(),
             transcripts_as_messages: self.transcripts_as_messages,
             implicit_prompt: rule,
             apart: text.is_some_and(|text| text.apart),
-            ..TokeniseOptions::default()
+            ..TokenizeOptions::default()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gradus::data::feedback::Tally;
 use gradus::data::{
-    BadRows, Content, Dataset, LabelTally, Message, Quantiles, Row, RowData, Stats, TokeniseOptions, Trained,
+    BadRows, Content, Dataset, LabelTally, Message, Quantiles, Row, RowData, Stats, TokenizeOptions, Trained,
     as_trained, measure, parts, profile,
 };
 use gradus::files::output::Outputs;
@@ -32,7 +32,7 @@ pub struct ShowArgs {
     /// With `--as-trained`: loss on what the assistant says alone, as `sft --assistant-only-loss`
     #[arg(long, requires = "as_trained")]
     assistant_only_loss: bool,
-    /// Tokenise at most so many rows, evenly spaced
+    /// Tokenize at most so many rows, evenly spaced
     #[arg(long, value_name = "N", default_value_t = 4000)]
     sample: usize,
     /// Write a page FILE.html with plots (lengths, how often the longer answer is chosen, turns, first words, ties, equal and
@@ -52,7 +52,7 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     let outputs = || Outputs::new(args.overwrite).reading_all(&dataset.source.files);
     let files = args.report.as_deref().map(|path| outputs().report(path)).transpose()?;
     let text = args.tokens.text()?;
-    let options = TokeniseOptions {
+    let options = TokenizeOptions {
         assistant_only_loss: args.assistant_only_loss,
         ..args.tokens.options(args.rows.rule(), text.as_ref())
     };
@@ -162,7 +162,7 @@ fn turn(message: &Message) -> (String, String) {
 }
 
 /// What a model is trained on, with marks around what carries loss.
-fn trained(row: &Row, text: &Text, options: &TokeniseOptions) -> Vec<(String, String)> {
+fn trained(row: &Row, text: &Text, options: &TokenizeOptions) -> Vec<(String, String)> {
     let found = match as_trained(row, &text.tokenizer, text.template.as_ref(), options) {
         Ok(found) => found,
         Err(message) => return vec![("cannot be trained on".into(), message)],
@@ -177,7 +177,7 @@ fn trained(row: &Row, text: &Text, options: &TokeniseOptions) -> Vec<(String, St
     found.into_iter().map(shown).collect()
 }
 
-fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
+fn report(dataset: &Dataset, stats: &Stats, tokenized: bool) -> String {
     let mut text = String::new();
     let files = dataset.source.files.len();
     let _ = writeln!(text, "{}", dataset.name);
@@ -222,12 +222,12 @@ fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
                 let _ = writeln!(text, "  of {}, evenly spaced; `--sample` takes more", rows(tokens.sampled));
             }
             if let Some(failure) = &tokens.failure {
-                let _ = writeln!(text, "  {} could not be tokenised: {failure}", rows(tokens.failed));
+                let _ = writeln!(text, "  {} could not be tokenized: {failure}", rows(tokens.failed));
             }
             text.push('\n');
             bars(&mut text, tokens.histogram.width, &tokens.histogram.counts);
         }
-        None if !tokenised => text.push_str("\n`--model DIR` counts tokens\n"),
+        None if !tokenized => text.push_str("\n`--model DIR` counts tokens\n"),
         None => {}
     }
     text

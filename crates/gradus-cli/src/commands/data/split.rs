@@ -61,9 +61,9 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     let filter = args.filter.filter();
     let mut dropped = Dropped::default();
     if filter.is_on() {
-        // Rows are written as their columns are; what their answers are, only recognised rows say.
-        let recognised = args.rows.load(BadRows::Fail, out)?.rows;
-        let (kept, found) = args.filter.apply(recognised, args.rows.rule(), out)?;
+        // Rows are written as their columns are; what their answers are, only recognized rows say.
+        let recognized = args.rows.load(BadRows::Fail, out)?.rows;
+        let (kept, found) = args.filter.apply(recognized, args.rows.rule(), out)?;
         let kept: HashSet<usize> = kept.iter().map(|row| row.index).collect();
         dataset.rows.retain(|row| kept.contains(&row.index));
         dropped = found;

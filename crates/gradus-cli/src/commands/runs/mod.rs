@@ -100,13 +100,13 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
 
 /// The browser; a run that is to go on does so when it is left.
 fn browse(library: &Library, out: &Output) -> anyhow::Result<()> {
-    match browser::run(library, out.data_paint().is_coloured())? {
+    match browser::run(library, out.data_paint().is_colored())? {
         browser::Left::Quit => Ok(()),
         browser::Left::Resume { name, max_steps } => resume::named(&name, max_steps, library, out),
     }
 }
 
-/// A state in its colour.
+/// A state in its color.
 fn painted(state: Status, text: &str, paint: Paint) -> String {
     match state {
         Status::Running => paint.hint(text),

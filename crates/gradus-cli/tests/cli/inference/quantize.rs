@@ -13,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Quantises the fixture `model` to `DIR/OUT` and returns the report.
+/// Quantizes the fixture `model` to `DIR/OUT` and returns the report.
 fn quantize(test: &CliTest, model: &str, format: &str, data: &str) -> Value {
     let model = fixture_model(model);
     let arguments = ["--json", "quantize", "--model", &model, "--format", format, "--output", format, "--data", data];
@@ -55,7 +55,7 @@ fn a_language_model_and_what_it_is_good_for_afterwards() {
 }
 
 #[test]
-fn adapters_train_on_a_quantised_model_and_nothing_else_does() {
+fn adapters_train_on_a_quantized_model_and_nothing_else_does() {
     let test = CliTest::with("prompts.jsonl", PROMPTS);
     test.write("rows.jsonl", &ROW.repeat(4));
     quantize(&test, "gpt2", "nf4", "prompts.jsonl");
@@ -66,7 +66,7 @@ fn adapters_train_on_a_quantised_model_and_nothing_else_does() {
     let run = train(&["--output-dir", "full"]);
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(
-        run.stderr.contains("its linear layers are quantised (nf4), and such weights take no gradient"),
+        run.stderr.contains("its linear layers are quantized (nf4), and such weights take no gradient"),
         "{}",
         run.stderr
     );

@@ -50,22 +50,22 @@ pub fn coverage_preferences(feedback: &Feedback, splitter: &dyn SentenceSplitter
     Some(PAIRS.map(|(first, second)| Preference::of(covered[first].cmp(&covered[second]))))
 }
 
-/// All passage sentences, their white space normalised.
+/// All passage sentences, their white space normalized.
 fn sentences(feedback: &Feedback) -> Vec<(SentenceId, String)> {
     let of_passage = |(p, passage): (usize, &super::Sentences)| {
-        let normal = |(s, sentence): (usize, &String)| ((p + 1, s + 1), normalised(sentence));
+        let normal = |(s, sentence): (usize, &String)| ((p + 1, s + 1), normalized(sentence));
         passage.sentences.iter().enumerate().map(normal).collect::<Vec<_>>()
     };
     feedback.passages.iter().enumerate().flat_map(of_passage).collect()
 }
 
-fn normalised(text: &str) -> String {
+fn normalized(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The parts of a text's sentences that a passage says, each with the sentence that says it best: the first of those.
 fn said(text: &str, known: &[(SentenceId, String)], splitter: &dyn SentenceSplitter) -> Vec<(String, SentenceId)> {
-    let text = normalised(text);
+    let text = normalized(text);
     let best = |part: &str| {
         let mut best: Option<(SentenceId, f64)> = None;
         for (id, sentence) in known {
@@ -79,6 +79,6 @@ fn said(text: &str, known: &[(SentenceId, String)], splitter: &dyn SentenceSplit
         }
         best.filter(|(_, score)| *score >= SAID).map(|(id, _)| id)
     };
-    let parts = segments(splitter, &text, Level::SubSentence).into_iter().map(|range| normalised(&text[range]));
+    let parts = segments(splitter, &text, Level::SubSentence).into_iter().map(|range| normalized(&text[range]));
     parts.filter_map(|part| best(&part).map(|id| (part, id))).collect()
 }

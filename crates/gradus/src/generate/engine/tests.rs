@@ -179,7 +179,7 @@ fn a_conversation_does_not_compute_its_beginning_again() {
 }
 
 #[test]
-fn a_cancelled_row_leaves_its_place() {
+fn a_canceled_row_leaves_its_place() {
     let model = model("gpt2");
     let mut engine = Engine::new(&model, 1, 60);
     let rows = engine.submit(request(&[3, 1], params(40), 0..3)).expect("fine");

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_cancelled_says_nothing_more() {
+    fn a_row_that_is_canceled_says_nothing_more() {
         let mut session = session("gpt2", 2);
         let ask = ask(&session, "The tea is", 30, 0..3);
         assert_eq!(session.submit(ask).expect("asked"), 0..3);

@@ -298,7 +298,7 @@ fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| values[row * columns + column])).collect()
 }
 
-/// Rows, `width` wide, of each head from two halves to pairs: llama.cpp turns neighbours there.
+/// Rows, `width` wide, of each head from two halves to pairs: llama.cpp turns neighbors there.
 fn interleaved(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
     let mut found = Vec::with_capacity(values.len());
     for head in values.chunks_exact(values.len() / heads) {

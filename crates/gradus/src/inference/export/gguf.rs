@@ -65,7 +65,7 @@ fn list<T>(values: &[T], to: &mut Vec<u8>, mut write: impl FnMut(&T, &mut Vec<u8
 /// A tensor of the file, whose numbers are asked for when they are written.
 pub(super) struct Tensor {
     pub name: String,
-    /// Row-major: the last is that of neighbours.
+    /// Row-major: the last is that of neighbors.
     pub dims: Vec<usize>,
     pub values: Box<dyn Fn() -> Vec<f32>>,
 }

@@ -185,12 +185,12 @@ fn cut(step: &Json) -> Option<&'static str> {
 
 /// Whether a space is put before every text.
 fn prefixes_space(json: &Json) -> bool {
-    let normalises =
+    let normalizes =
         parts(&json["normalizer"]).iter().any(|step| step["type"] == "Prepend" && step["prepend"] == SPACE);
     let cuts = |step: &&Json| {
         step["type"] == "Metaspace" && step["prepend_scheme"] != "never" && step["add_prefix_space"] != false
     };
-    normalises || parts(&json["pre_tokenizer"]).iter().any(cuts)
+    normalizes || parts(&json["pre_tokenizer"]).iter().any(cuts)
 }
 
 #[cfg(test)]

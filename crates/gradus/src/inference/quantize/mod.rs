@@ -17,23 +17,23 @@ use crate::error::{Error, Result};
 use crate::files::output::Outputs;
 use crate::generate::SamplingParams;
 use crate::model::{
-    CausalLm, ModelDir, Quantisation, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
+    CausalLm, ModelDir, Quantization, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
 };
 use crate::pretrained::{Pretrained, TextFiles};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
 
-/// The report, in the directory of the quantised model.
+/// The report, in the directory of the quantized model.
 pub const REPORT_FILE: &str = "quantization.json";
 
-/// What to quantise, and on what to compare.
+/// What to quantize, and on what to compare.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantizeOptions {
     /// The model: a directory or a hub name.
     pub model: String,
     /// The format of its linear layers.
-    pub format: Quantisation,
-    /// Where the quantised model goes. Default: a folder of the model's own directory, named after the format.
+    pub format: Quantization,
+    /// Where the quantized model goes. Default: a folder of the model's own directory, named after the format.
     pub output: Option<PathBuf>,
     /// Whether it may replace a model that is there.
     pub overwrite: bool,
@@ -60,11 +60,11 @@ pub struct QuantizeReport {
     pub model: String,
     /// `int8` or `nf4`.
     pub format: &'static str,
-    /// Where the quantised model is.
+    /// Where the quantized model is.
     pub output: PathBuf,
     /// The model as it was, all weights in f32.
     pub before: Side,
-    /// The quantised model, read from its files.
+    /// The quantized model, read from its files.
     pub after: Side,
     /// How a language model's answers moved.
     pub policy: Option<PolicyQuality>,
@@ -81,7 +81,7 @@ pub struct Side {
     pub disk_bytes: u64,
     /// Bytes of all weights in memory.
     pub weight_bytes: u64,
-    /// Of them, those of the linear layers of the trunk: what is quantised.
+    /// Of them, those of the linear layers of the trunk: what is quantized.
     pub linear_bytes: u64,
     /// Sampled tokens a second, the prompts' time included; of language models.
     pub decode_tokens_per_s: Option<f64>,
@@ -89,16 +89,16 @@ pub struct Side {
     pub score_tokens_per_s: Option<f64>,
 }
 
-/// Quantises, measures and writes; `progress` is told what is being done.
+/// Quantizes, measures and writes; `progress` is told what is being done.
 ///
 /// # Errors
-/// When the model is quantised already or has an adapter, [`Outputs::model_dir`] refuses the output, or what is wrong with the
+/// When the model is quantized already or has an adapter, [`Outputs::model_dir`] refuses the output, or what is wrong with the
 /// model or the rows.
 pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
     let files = open_files(&options.model, None, &options.text)?;
     if files.dir.adapter.is_some() {
         return Err(Error::model(&options.model, "this is an adapter, not a whole model")
-            .with_hint("fold it into its base with `gradus merge`, and quantise the result"));
+            .with_hint("fold it into its base with `gradus merge`, and quantize the result"));
     }
     let name = output(options)?;
     let output = Outputs::new(options.overwrite).reading(&files.dir.path).model_dir(&name)?;
@@ -108,7 +108,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     let mut report = None;
     let mut finish = |path: &Path, mut found: QuantizeReport| {
         found.output = output.path().to_owned();
-        let text = serde_json::to_string_pretty(&found).expect("a report serialises") + "\n";
+        let text = serde_json::to_string_pretty(&found).expect("a report serializes") + "\n";
         std::fs::write(path.join(REPORT_FILE), text).map_err(|error| Error::io(path, error))?;
         report = Some(found);
         Ok(())
@@ -117,10 +117,10 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     if files.dir.is_reward_model() {
         let model = RewardModel::load(&files.dir, &device)?;
         check(&model.trunk, &files.dir)?;
-        progress(&format!("quantising to {name}"));
+        progress(&format!("quantizing to {name}"));
         output.write(|path| {
             let pad_id = pad_id(&files.dir, &files.tokenizer);
-            save_reward_model(&model.clone().quantised(options.format), &files.dir, path, pad_id)?;
+            save_reward_model(&model.clone().quantized(options.format), &files.dir, path, pad_id)?;
             name_padding(path, &files.tokenizer, pad_id)?;
             let after = RewardModel::load(&saved(path)?, &device)?;
             finish(path, reward::compare(options, &files, model, after, path, progress)?)
@@ -128,9 +128,9 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     } else {
         let model = CausalLm::load(&files.dir, &device)?;
         check(&model.trunk, &files.dir)?;
-        progress(&format!("quantising to {name}"));
+        progress(&format!("quantizing to {name}"));
         output.write(|path| {
-            save_causal(&model.clone().quantised(options.format), &files.dir, path)?;
+            save_causal(&model.clone().quantized(options.format), &files.dir, path)?;
             let after = CausalLm::load(&saved(path)?, &device)?;
             finish(path, policy::compare(options, &files, model, after, path, progress)?)
         })?;
@@ -138,31 +138,31 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     Ok(report.expect("written last"))
 }
 
-/// Where the quantised model goes.
+/// Where the quantized model goes.
 fn output(options: &QuantizeOptions) -> Result<PathBuf> {
     Ok(match &options.output {
         Some(output) => output.clone(),
         None if Path::new(&options.model).is_dir() => Path::new(&options.model).join(options.format.name()),
         None => {
             let message = format!("`{}` comes from the hub, and nothing is written into its cache", options.model);
-            return Err(Error::input(message).with_hint("say where the quantised model goes with `--output DIR`"));
+            return Err(Error::input(message).with_hint("say where the quantized model goes with `--output DIR`"));
         }
     })
 }
 
-/// Refuses a model that is quantised already.
+/// Refuses a model that is quantized already.
 fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
-    match trunk.quantisation() {
+    match trunk.quantization() {
         None => Ok(()),
         Some(format) => Err(Error::model(&dir.path, format!("its linear layers are in {} already", format.name()))
-            .with_hint("quantise the model that it was made of")),
+            .with_hint("quantize the model that it was made of")),
     }
 }
 
 /// Size of a model, before its speed is known.
 fn side<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<Side> {
     let packed = trunk.linear_bytes() as u64;
-    let dense = if trunk.is_quantised() { packed } else { 0 };
+    let dense = if trunk.is_quantized() { packed } else { 0 };
     Ok(Side {
         disk_bytes: weight_files(path)?,
         weight_bytes: 4 * model.num_params() as u64 + dense,
@@ -204,5 +204,5 @@ fn sizes<M: Module>(
     })
 }
 
-/// How both models are held while they are compared: what is not quantised stays as it is.
+/// How both models are held while they are compared: what is not quantized stays as it is.
 const HELD: WeightFormat = WeightFormat::F32;

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::{HELD, QuantizeOptions, QuantizeReport, sizes};
-use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::data::{self, LoadOptions, Need, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::host::read;
@@ -66,7 +66,7 @@ pub(super) fn compare(
     progress("sampling from the model as it is");
     let (samples, rate) = sample(&before, &prompts, group, &params, &stream)?;
     report.before.decode_tokens_per_s = rate;
-    progress("sampling from the quantised model");
+    progress("sampling from the quantized model");
     report.after.decode_tokens_per_s = sample(&after, &prompts, group, &params, &stream)?.1;
     progress("comparing");
     report.before.score_tokens_per_s = score(&before, &samples);
@@ -89,8 +89,8 @@ fn prompts(
     let max_rows = Some(options.max_rows.unwrap_or(PROMPTS));
     let rows = data::load(data, &LoadOptions { max_rows, ..LoadOptions::needing(Need::Prompt) })?.rows;
     let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
-    let tokenise = TokeniseOptions { max_length: Some(room), ..super::super::tokenise(files)? };
-    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let tokenize = TokenizeOptions { max_length: Some(room), ..super::super::tokenize(files)? };
+    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     let prompts: Vec<Vec<u32>> = made.examples.into_iter().map(|prompt| prompt.ids).collect();
     if prompts.is_empty() {
         return Err(Error::input(format!("`{data}` has no prompt that leaves room for its completion"))
@@ -186,13 +186,13 @@ fn quality(before: &CausalLm, after: &CausalLm, samples: &[Sample]) -> PolicyQua
 
 /// `KL = Σ p ln(p / q)` with p and q the softmax of `first` and `second`, and what both say of `id`.
 fn difference(first: &[f32], second: &[f32], id: u32) -> Difference {
-    let normaliser = |logits: &[f32]| {
+    let normalizer = |logits: &[f32]| {
         let largest = logits.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
         f64::from(largest) + logits.iter().map(|&x| f64::from(x - largest).exp()).sum::<f64>().ln()
     };
     let likeliest = |logits: &[f32]| (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
-    let (p_normaliser, q_normaliser) = (normaliser(first), normaliser(second));
-    let logprobs = |i: usize| (f64::from(first[i]) - p_normaliser, f64::from(second[i]) - q_normaliser);
+    let (p_normalizer, q_normalizer) = (normalizer(first), normalizer(second));
+    let logprobs = |i: usize| (f64::from(first[i]) - p_normalizer, f64::from(second[i]) - q_normalizer);
     let kl = (0..first.len()).map(logprobs).map(|(p, q)| p.exp() * (p - q)).sum();
     let (p, q) = logprobs(id as usize);
     Difference { kl, logprob_error: (p - q).abs(), is_same_choice: likeliest(first) == likeliest(second) }
@@ -203,18 +203,18 @@ mod tests {
     use super::*;
     use crate::device::DeviceChoice;
     use crate::inference::quantize;
-    use crate::model::Quantisation;
+    use crate::model::Quantization;
     use crate::pretrained::TextFiles;
     use crate::rng::Seed;
 
-    /// What quantising the small real model costs; `data` may name prompts.
-    fn stories(format: Quantisation, data: Option<String>) -> Option<PolicyQuality> {
+    /// What quantizing the small real model costs; `data` may name prompts.
+    fn stories(format: Quantization, data: Option<String>) -> Option<PolicyQuality> {
         let model = crate::test_support::material("weights/stories260K")?;
         let to = tempfile::tempdir().expect("temporary directory");
         let options = QuantizeOptions {
             model: model.display().to_string(),
             format,
-            output: Some(to.path().join("quantised")),
+            output: Some(to.path().join("quantized")),
             overwrite: false,
             data,
             max_rows: Some(8),
@@ -224,7 +224,7 @@ mod tests {
             text: TextFiles::default(),
             device: DeviceChoice::cpu(),
         };
-        quantize(&options, &mut |_| {}).expect("quantised").policy
+        quantize(&options, &mut |_| {}).expect("quantized").policy
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         // Of 260 thousand weights in layers of width 64, 4 bits leave less than of large ones: bitsandbytes' NF4 moves
         // these logprobs by 0.31.
         for (format, largest_error, least_agreement) in
-            [(Quantisation::Int8, 0.02, 0.97), (Quantisation::Nf4, 0.35, 0.75)]
+            [(Quantization::Int8, 0.02, 0.97), (Quantization::Nf4, 0.35, 0.75)]
         {
             let Some(found) = stories(format, None) else { return };
             assert!(found.completions == 8 && found.tokens > 100, "{found:?}");

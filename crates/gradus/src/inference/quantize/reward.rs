@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{HELD, QuantizeOptions, QuantizeReport, sizes};
-use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::data::{self, LoadOptions, Need, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::inference::PASSES;
@@ -51,8 +51,8 @@ pub(super) fn compare(
     let rows = data::load(data, &load)?.rows;
     let room = before.trunk.position_budget().read_whole();
     let limit = room.after(0).unwrap_or(usize::MAX).min(options.max_length);
-    let tokenise = TokeniseOptions { max_length: Some(limit), ..super::super::tokenise(files)? };
-    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let tokenize = TokenizeOptions { max_length: Some(limit), ..super::super::tokenize(files)? };
+    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     report.remarks = made.counts.remarks();
     if made.examples.is_empty() {
         return Err(Error::input(format!("`{data}` has no pair of at most {limit} tokens")));

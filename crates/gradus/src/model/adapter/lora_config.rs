@@ -18,7 +18,7 @@ pub struct LoraConfig {
     pub targets: Vec<String>,
     /// The same by a regular expression over whole names, such as `.*\.mlp\..*`.
     pub target_pattern: Option<String>,
-    /// Rank-stabilised: α/√r instead of α/r (Kalajdzievski 2023). Default false.
+    /// Rank-stabilized: α/√r instead of α/r (Kalajdzievski 2023). Default false.
     pub rank_stabilised: bool,
     /// DoRA: train the lengths of the weights' rows too (Liu et al. 2024). Default false.
     pub dora: bool,

@@ -1,14 +1,14 @@
 //! Reading weights: safetensors or PyTorch's files, one file or shards with an index, one tensor at a time, every problem
 //! reported at once.
 
-mod quantised;
+mod quantized;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gradus_kernels::Quantised;
+use gradus_kernels::Quantized;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
@@ -297,15 +297,15 @@ impl Source for Checkpoint {
         }
     }
 
-    fn quantised(&mut self, name: &str, shape: [usize; 2]) -> Option<Quantised> {
-        self.read_quantised(name, shape).unwrap_or_else(|problem| {
+    fn quantized(&mut self, name: &str, shape: [usize; 2]) -> Option<Quantized> {
+        self.read_quantized(name, shape).unwrap_or_else(|problem| {
             self.problems.push(problem);
             // One problem a layer is enough: its other tensors are not unexpected.
             let layer = name.strip_suffix("weight").unwrap_or(name);
             let stripped = layer.strip_prefix(self.base_prefix).unwrap_or(layer);
             let own = self.tensors.keys().filter(|name| name.starts_with(layer) || name.starts_with(stripped));
             self.asked.extend(own.cloned().collect::<Vec<_>>());
-            Some(quantised::zeros(shape))
+            Some(quantized::zeros(shape))
         })
     }
 }

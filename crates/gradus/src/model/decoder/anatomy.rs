@@ -16,7 +16,7 @@ pub(crate) struct Anatomy {
     pub norms: Norms,
     /// What is added to the weights of norms: Gemma's multiply with 1 + w.
     pub norm_offset: f32,
-    /// How queries and keys are normalised before they are turned.
+    /// How queries and keys are normalized before they are turned.
     pub qk_norm: Option<QkNorm>,
     /// Whether queries, keys and values have biases, and whether attention's output has one.
     pub attention_biases: [bool; 2],
@@ -58,7 +58,7 @@ pub(crate) enum Norms {
     Around,
 }
 
-/// How queries and keys are normalised.
+/// How queries and keys are normalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     /// Head by head.

@@ -329,7 +329,7 @@ impl Layer {
 }
 
 impl Attention {
-    /// Queries, keys and values of `x_nd`, normalised and turned.
+    /// Queries, keys and values of `x_nd`, normalized and turned.
     fn read(&self, x_nd: Tensor<2>, pass: &Pass) -> [Tensor<2>; 3] {
         let (head_dim, masks) = (pass.shape.head_dim, pass.dropping.stream);
         let turn = |x: Tensor<2>| match &pass.angles {

@@ -116,13 +116,13 @@ impl Pass {
         [own, attention_across_with(q, k, v, extras, &seen.first.cross, shape)]
     }
 
-    /// What was attended to through `output`, added to `x_nd` and normalised.
+    /// What was attended to through `output`, added to `x_nd` and normalized.
     pub fn attended(self, output: &Linear, norm: &LayerNorm, x_nd: Tensor<2>, attended_nd: Tensor<2>) -> Tensor<2> {
         let added = output.forward(attended_nd, self.dropping.stream);
         norm.forward(x_nd + self.dropping.apply(added, self.probabilities.attended, Place::Attended(self.block)))
     }
 
-    /// What the feed-forward layer makes of `x_nd`, added to it and normalised.
+    /// What the feed-forward layer makes of `x_nd`, added to it and normalized.
     pub fn fed(self, [inner, outer]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
         let masks = self.dropping.stream;
         let read = inner.forward(x_nd.clone(), masks);
@@ -179,7 +179,7 @@ pub(super) fn check_probabilities(of_keys: &[(&str, f32)]) -> Result<(), String>
     of_keys.iter().try_for_each(|&(key, value)| check_probability(key, value))
 }
 
-/// The sum of the embeddings of BERT and its kin, normalised.
+/// The sum of the embeddings of BERT and its kin, normalized.
 #[derive(Module, Debug)]
 pub(super) struct Embeddings {
     word_embeddings: Embedding,
@@ -200,7 +200,7 @@ pub(super) struct EmbeddingSizes {
     pub types: usize,
     /// Width of the tables.
     pub width: usize,
-    /// Width of what is normalised.
+    /// Width of what is normalized.
     pub output: usize,
     pub epsilon: f64,
     pub deviation: f32,

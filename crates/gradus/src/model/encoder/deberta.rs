@@ -235,7 +235,7 @@ struct Separate {
     pos_query_proj: Option<Linear>,
 }
 
-/// What the first block gives also sees its neighbours' embeddings.
+/// What the first block gives also sees its neighbors' embeddings.
 #[derive(Module, Debug)]
 struct Convolution {
     conv: Kernel,
@@ -347,7 +347,7 @@ impl DebertaModel {
         Ok(Self { embeddings, encoder, config, scored, activation, after, shape, buckets, facts, running })
     }
 
-    /// The table of distances, `[2 · span, D]`, normalised where it is.
+    /// The table of distances, `[2 · span, D]`, normalized where it is.
     fn distances(&self) -> Option<Tensor<2>> {
         let table = self.encoder.rel_embeddings.as_ref()?.weight.val();
         Some(match &self.encoder.LayerNorm {
@@ -498,10 +498,10 @@ impl Kernel {
                 text.clone().map(at).collect::<Vec<u32>>()
             };
             let segments = texts.packed().segments();
-            let neighbours: Vec<u32> = segments.iter().flat_map(|segment| of_text(segment.tokens)).collect();
+            let neighbors: Vec<u32> = segments.iter().flat_map(|segment| of_text(segment.tokens)).collect();
             let weight = self.weight.val().narrow(2, j, 1).reshape([out, input]);
             let bias = (j == 0).then(|| self.bias.val());
-            gradus_kernels::linear(embedding(rows.clone(), &neighbours), weight, bias, Layout::OutIn, Precision::F32)
+            gradus_kernels::linear(embedding(rows.clone(), &neighbors), weight, bias, Layout::OutIn, Precision::F32)
         });
         parts.reduce(|sum, part| sum + part).expect("a kernel has a size")
     }

@@ -97,7 +97,7 @@ impl Encoder {
     /// The encoder that `dir` describes, with tensors from the builder.
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = dir.encoder_family()?;
-        dir.check_quantisation()?;
+        dir.check_quantization()?;
         let b = b.enter(family.base_prefix().trim_end_matches('.'));
         let built = match family {
             EncoderFamily::Bert
@@ -212,13 +212,13 @@ impl Encoder {
     /// Refuses to train weights that are packed.
     ///
     /// # Errors
-    /// When a linear layer is quantised.
+    /// When a linear layer is quantized.
     pub(crate) fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
-        match dir.quantisation() {
+        match dir.quantization() {
             None => Ok(()),
             Some(format) => {
                 let message =
-                    format!("its linear layers are quantised ({}): such weights take no gradient", format.name());
+                    format!("its linear layers are quantized ({}): such weights take no gradient", format.name());
                 Err(Error::model(&dir.path, message).with_hint("start from the model that it was made of"))
             }
         }

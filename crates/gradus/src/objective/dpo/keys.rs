@@ -83,7 +83,7 @@ pub enum DpoLossType {
     Sigmoid,
     /// max(0, 1 − βΔ), Zhao et al. 2023 (SLiC).
     Hinge,
-    /// (Δ̄ − 1/(2β))² on length-normalised log-ratios, Azar et al. 2023.
+    /// (Δ̄ − 1/(2β))² on length-normalized log-ratios, Azar et al. 2023.
     Ipo,
     /// The reverse KL to labels of which a share is wrong, Ji et al. 2024 (EXO).
     ExoPair,
@@ -91,9 +91,9 @@ pub enum DpoLossType {
     NcaPair,
     /// Unbiased where a share of the labels is flipped, Chowdhury et al. 2024.
     Robust,
-    /// Binary classifier optimisation, Jung et al. 2024.
+    /// Binary classifier optimization, Jung et al. 2024.
     BcoPair,
-    /// Self-play preference optimisation with win rates 1 and 0, Wu et al. 2024.
+    /// Self-play preference optimization with win rates 1 and 0, Wu et al. 2024.
     SppoHard,
     /// Optimal transport: sorted differences under policy and reference, Melnyk et al. 2024.
     Aot,
@@ -107,7 +107,7 @@ pub enum DpoLossType {
     Discopop,
     /// The negative log-likelihood of the chosen completions, mean over the tokens of a step.
     Sft,
-    /// −log σ(βΔ̄) on length-normalised log-ratios.
+    /// −log σ(βΔ̄) on length-normalized log-ratios.
     SigmoidNorm,
 }
 

@@ -87,7 +87,7 @@ pub enum SegmentEnd {
     /// The one that writes its last character that is no white space.
     #[default]
     Text,
-    /// The one whose number is that of the tokens of the text up to its end, tokenised anew (FineGrainedRLHF). A blank at the end of a
+    /// The one whose number is that of the tokens of the text up to its end, tokenized anew (FineGrainedRLHF). A blank at the end of a
     /// part of a sentence may be a token of its own, and the worth then stands on the first token of the next part.
     Retokenised,
 }

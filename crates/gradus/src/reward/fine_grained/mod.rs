@@ -252,7 +252,7 @@ impl SegmentReward {
             }
             SegmentEnd::Retokenised => {
                 let tokenizer = rollouts.tokenizer.as_ref().ok_or_else(|| {
-                    Error::input("these rollouts have no tokenizer that could tokenise their text anew")
+                    Error::input("these rollouts have no tokenizer that could tokenize their text anew")
                 })?;
                 let place = |segment: &Range<usize>| {
                     let count = tokenizer.encode(&completion[..segment.end], false)?.len();

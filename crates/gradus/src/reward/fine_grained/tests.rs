@@ -88,7 +88,7 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
     let mut by_number = load(model.path(), &format!("{prompt}label: 1\nvalue: logit")).expect("loads");
     let numbered = apply(&mut by_number, &made).expect("scored");
     let mut by_label = load(model.path(), &format!("{prompt}values: {{ '0': 0.5, LABEL_2: -0.25 }}")).expect("loads");
-    let labelled = apply(&mut by_label, &made).expect("scored");
+    let labeled = apply(&mut by_label, &made).expect("scored");
     for (i, row) in rows.iter().enumerate() {
         let logits: Vec<Vec<f32>> = row["logits"].as_array().expect("segments").iter().map(numbers).collect();
         let places: Vec<usize> = numbers(&row["last_tokens"]).into_iter().map(|at| at as usize).collect();
@@ -101,11 +101,11 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         let worth = |logits: &Vec<f32>| if logits[0] >= logits[2] { 0.5 } else { -0.25 };
         let mut expected = vec![0.0; found.len()];
         places.iter().zip(&logits).for_each(|(&at, logits)| expected[at] = worth(logits));
-        assert_eq!(labelled[i].rewards_t(), Some(expected), "row {i}");
+        assert_eq!(labeled[i].rewards_t(), Some(expected), "row {i}");
         let right = logits.iter().filter(|logits| worth(logits) > 0.0).count() as f64;
-        assert_eq!(count(&labelled[i], "right"), (right, logits.len() as f64));
-        let paid = f64::from(labelled[i].total().expect("scored"));
-        assert_eq!(count(&labelled[i], "per_segment"), (paid, places.len() as f64));
+        assert_eq!(count(&labeled[i], "right"), (right, logits.len() as f64));
+        let paid = f64::from(labeled[i].total().expect("scored"));
+        assert_eq!(count(&labeled[i], "per_segment"), (paid, places.len() as f64));
         // The same without tokens: the text alone, by the labels that fit best.
         let judged = by_label.judge(&made.prompts[i], &made.rollouts[i]).expect("judged");
         let named = |logits: &Vec<f32>| {
@@ -120,10 +120,10 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         let texts: Vec<&str> = judged.segments.iter().map(|segment| completion[segment.bytes.clone()].trim()).collect();
         assert!(completion.starts_with(&texts.join(" ")), "{texts:?} of {completion:?}");
         let lost = (places.len() - logits.len()) as f64;
-        assert_eq!(count(&labelled[i], "unread"), (lost, places.len() as f64));
+        assert_eq!(count(&labeled[i], "unread"), (lost, places.len() as f64));
     }
     // The last row has no room for two of its three sentences.
-    assert_eq!((count(&labelled[3], "unread"), count(&labelled[3], "segments")), ((2.0, 3.0), (3.0, 1.0)));
+    assert_eq!((count(&labeled[3], "unread"), count(&labeled[3], "segments")), ((2.0, 3.0), (3.0, 1.0)));
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub struct Bar {
     pub value: f64,
     /// Half the width of what it may be off by.
     pub error: Option<f64>,
-    /// Which colour of the palette; none for what the others are compared with.
+    /// Which color of the palette; none for what the others are compared with.
     pub color: Option<usize>,
 }
 

@@ -20,10 +20,10 @@ impl Display for DrawError {
     }
 }
 
-/// A colour: red, green, blue.
+/// A color: red, green, blue.
 pub type Rgb = (u8, u8, u8);
 
-/// Colours that stay apart for most colour-blind readers, for curves and bars in order.
+/// Colors that stay apart for most color-blind readers, for curves and bars in order.
 pub const PALETTE: [Rgb; 8] = [
     (37, 99, 235),
     (234, 88, 12),
@@ -47,10 +47,10 @@ pub const AXIS: Rgb = (176, 183, 191);
 /// The lines across.
 pub const GRID: Rgb = (232, 235, 239);
 
-/// How much of its colour a faint line has.
+/// How much of its color a faint line has.
 pub const FAINT: f64 = 0.28;
 
-/// `color` mixed with white: 1 is the colour, 0 is white.
+/// `color` mixed with white: 1 is the color, 0 is white.
 fn faint(color: Rgb, share: f64) -> Rgb {
     let mix = |channel: u8| (255.0 - share * (255.0 - f64::from(channel))).round() as u8;
     (mix(color.0), mix(color.1), mix(color.2))
@@ -79,7 +79,7 @@ pub trait Draw {
     fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError>;
     /// A filled circle.
     fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError>;
-    /// A text, vertically centred on `at`.
+    /// A text, vertically centered on `at`.
     fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError>;
     /// How wide a text will be.
     fn width(&self, text: &str, size: f64) -> f64 {

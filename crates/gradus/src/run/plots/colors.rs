@@ -1,6 +1,6 @@
-//! Which run has which colour.
+//! Which run has which color.
 
-/// Methods by the place of their colour in the palette; those that are usually compared differ.
+/// Methods by the place of their color in the palette; those that are usually compared differ.
 const METHODS: [[&str; 2]; 8] = [
     ["ppo", "classify"],
     ["grpo", "reward"],
@@ -12,13 +12,13 @@ const METHODS: [[&str; 2]; 8] = [
     ["orpo", ""],
 ];
 
-/// A place in the palette for each run: that of its method, so that a method has one colour in every picture; where an
-/// earlier run has it, the next that is free. More runs than colours share them in order.
+/// A place in the palette for each run: that of its method, so that a method has one color in every picture; where an
+/// earlier run has it, the next that is free. More runs than colors share them in order.
 pub fn colors(methods: &[Option<&str>]) -> Vec<usize> {
     let mut taken = [false; METHODS.len()];
     let own = |method: &str| METHODS.iter().position(|names| names.contains(&method));
     let mut colors: Vec<Option<usize>> = Vec::with_capacity(methods.len());
-    // Methods first: a run of an unknown one takes no colour from a known.
+    // Methods first: a run of an unknown one takes no color from a known.
     for method in methods {
         let color = method.and_then(own).filter(|&color| !taken[color]);
         if let Some(color) = color {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_has_one_colour_and_runs_of_one_method_differ() {
+    fn a_method_has_one_color_and_runs_of_one_method_differ() {
         assert_eq!(METHODS.len(), PALETTE.len());
         assert_eq!(colors(&[Some("dpo"), Some("ppo")]), [2, 0]);
         assert_eq!(colors(&[Some("ppo"), Some("grpo"), Some("dpo")]), [0, 1, 2]);

@@ -178,7 +178,7 @@ struct Found {
     intervals: Vec<(f64, f64, f64)>,
 }
 
-/// A run: its name, its colour among others, its rows.
+/// A run: its name, its color among others, its rows.
 type Run<'a> = (&'a str, usize, &'a [MetricsRow]);
 
 fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
@@ -233,7 +233,7 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
         return None;
     }
     if several || show == Show::First {
-        // Runs share one metric of a group: a picture has a colour for each run.
+        // Runs share one metric of a group: a picture has a color for each run.
         let first = found.iter().map(|found| found.place.1).min()?;
         let bases: Vec<String> =
             found.iter().filter(|found| found.place.1 == first).map(|found| found.base.clone()).collect();
@@ -251,7 +251,7 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
     names.dedup();
     let curves = found.into_iter().enumerate().map(|(index, found)| {
         let whose = if several { runs[found.run].0 } else { &found.base };
-        // Among several, a held-out curve has the colour of what it belongs to.
+        // Among several, a held-out curve has the color of what it belongs to.
         let color = match names.as_slice() {
             _ if several => runs[found.run].1,
             [_] => index,

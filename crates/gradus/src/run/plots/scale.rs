@@ -164,7 +164,7 @@ pub fn smoothed_curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.iter().map(|point| point.0).zip(smoothed(&values)).collect()
 }
 
-/// A straight line fitted to the neighbours of each value, weighted by a triangle of half-width `n / 16`.
+/// A straight line fitted to the neighbors of each value, weighted by a triangle of half-width `n / 16`.
 ///
 /// Fewer than [`FEWEST_SMOOTHED`] values stay as they are; what is not finite is left out. No line goes past the lowest and the
 /// highest value that it was fitted to: a share stays one.

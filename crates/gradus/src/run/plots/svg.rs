@@ -28,7 +28,7 @@ impl Svg {
     }
 }
 
-/// The colour of a page that has its own for what is no curve, so that charts follow its dark mode; else ours.
+/// The color of a page that has its own for what is no curve, so that charts follow its dark mode; else ours.
 fn paint(color: Rgb) -> String {
     let (red, green, blue) = color;
     let own = format!("#{red:02x}{green:02x}{blue:02x}");

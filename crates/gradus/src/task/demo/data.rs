@@ -1,4 +1,4 @@
-//! The rows of the demonstration: texts to fine-tune on, labelled pairs, prompts. All of them functions of the seed.
+//! The rows of the demonstration: texts to fine-tune on, labeled pairs, prompts. All of them functions of the seed.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::rule::judge;
 use crate::error::{Error, Result};
 use crate::rng::{Purpose, Seed, Stream};
 
-/// The temperature of the labels: a pair whose true scores differ by d is labelled rightly with probability σ(d / this).
+/// The temperature of the labels: a pair whose true scores differ by d is labeled rightly with probability σ(d / this).
 pub const LABEL_TEMPERATURE: f32 = 0.5;
 
 /// Prompts kept apart for evaluation; no training row uses one.
@@ -32,9 +32,9 @@ enum Split {
 pub struct Sizes {
     /// Prompts with a neutral review, for fine-tuning.
     pub sft: usize,
-    /// Labelled pairs, for the reward model and DPO.
+    /// Labeled pairs, for the reward model and DPO.
     pub pairs: usize,
-    /// Labelled pairs on held-out prompts.
+    /// Labeled pairs on held-out prompts.
     pub held_out_pairs: usize,
     /// Prompts for online training.
     pub prompts: usize,
@@ -84,7 +84,7 @@ pub fn split_prompts(seed: Seed) -> (Vec<Prompt>, Vec<Prompt>) {
     (training, held_out)
 }
 
-/// Pair number `index` of a split: two neutral reviews of one prompt, labelled by the rule with noise.
+/// Pair number `index` of a split: two neutral reviews of one prompt, labeled by the rule with noise.
 ///
 /// P(first preferred) = σ((s₁ − s₂) / [`LABEL_TEMPERATURE`]), Bradley and Terry's model.
 fn pair(from: &[Prompt], seed: Seed, split: Split, index: usize) -> Pair {
@@ -103,13 +103,13 @@ fn pair(from: &[Prompt], seed: Seed, split: Split, index: usize) -> Pair {
     Pair { prompt, chosen, rejected }
 }
 
-/// `count` labelled pairs on training prompts.
+/// `count` labeled pairs on training prompts.
 pub fn pairs(seed: Seed, count: usize) -> Vec<Pair> {
     let (training, _) = split_prompts(seed);
     (0..count).map(|index| pair(&training, seed, Split::Pairs, index)).collect()
 }
 
-/// `count` labelled pairs on held-out prompts.
+/// `count` labeled pairs on held-out prompts.
 pub fn held_out_pairs(seed: Seed, count: usize) -> Vec<Pair> {
     let (_, held_out) = split_prompts(seed);
     (0..count).map(|index| pair(&held_out, seed, Split::HeldOutPairs, index)).collect()
@@ -187,7 +187,7 @@ mod tests {
         let probability = |difference: &f32| 1.0 / (1.0 + (-difference.abs() / LABEL_TEMPERATURE).exp());
         let expected = differences.iter().map(probability).sum::<f32>() / count;
         // Four standard errors of 4,000 labels: 4 · √(0.9 · 0.1 / 4000) = 0.019.
-        assert!((right - expected).abs() < 0.02, "{right} labelled rightly, {expected} expected");
+        assert!((right - expected).abs() < 0.02, "{right} labeled rightly, {expected} expected");
         assert!((0.85..0.95).contains(&expected), "{expected}");
     }
 

@@ -1,4 +1,4 @@
-//! What a policy has learnt, by the rule it was never shown: exact numbers, no judge to trust.
+//! What a policy has learned, by the rule it was never shown: exact numbers, no judge to trust.
 
 use super::grammar::Prompt;
 use super::parse::{Sentence, sentences};

@@ -11,7 +11,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::words::{
-    COLOURS, CONNECTIVES, DEGREES, FACTS, KINDS, PROMPTS, QUALITIES, TOPICS, Topic, VERBS, VERDICTS, topic,
+    COLORS, CONNECTIVES, DEGREES, FACTS, KINDS, PROMPTS, QUALITIES, TOPICS, Topic, VERBS, VERDICTS, topic,
 };
 use crate::rng::Stream;
 
@@ -31,7 +31,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Recognises a prompt by the product it names.
+    /// Recognizes a prompt by the product it names.
     pub fn from_text(text: &str) -> Option<Self> {
         let topic = text.split_whitespace().find_map(topic)?;
         Some(Self { text: text.into(), topic })
@@ -45,8 +45,8 @@ pub fn prompts() -> Vec<Prompt> {
         for topic in TOPICS {
             let kinds = std::iter::once("").chain(KINDS.iter().copied());
             for kind in kinds {
-                for colour in std::iter::once("").chain(COLOURS.iter().copied()) {
-                    let words = [*start, kind, colour, topic.name, *end];
+                for color in std::iter::once("").chain(COLORS.iter().copied()) {
+                    let words = [*start, kind, color, topic.name, *end];
                     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
                     all.push(Prompt { text: words.join(" "), topic });
                 }
@@ -155,7 +155,7 @@ mod tests {
     fn there_are_many_prompts_and_each_names_its_topic() {
         let all = prompts();
         let texts: std::collections::HashSet<&str> = all.iter().map(|prompt| prompt.text.as_str()).collect();
-        assert_eq!(all.len(), PROMPTS.len() * TOPICS.len() * (KINDS.len() + 1) * (COLOURS.len() + 1));
+        assert_eq!(all.len(), PROMPTS.len() * TOPICS.len() * (KINDS.len() + 1) * (COLORS.len() + 1));
         assert_eq!(texts.len(), all.len());
         for prompt in &all {
             assert_eq!(Prompt::from_text(&prompt.text).as_ref(), Some(prompt));

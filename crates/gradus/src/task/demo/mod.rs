@@ -7,7 +7,7 @@
 //!
 //! [`words`] has the vocabulary with the meaning of each word, [`grammar`] the sentences, [`parse`] the way back,
 //! [`rule`] what a good review is, [`data`] the rows for training, [`tokenizer`] the files of a model of this language,
-//! [`evaluate`] what a policy has learnt.
+//! [`evaluate`] what a policy has learned.
 //! Because the rule is known, the share of completions that it truly prefers can be computed: a reward model only
 //! learns the rule from noisy comparisons, and a policy only from the reward model.
 //! Everything is a function of the seed.

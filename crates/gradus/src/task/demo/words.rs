@@ -76,13 +76,13 @@ pub const CONNECTIVES: &[&str] = &["and", "but", "while"];
 pub const FACTS: &[(&str, &[&str])] = &[
     ("it arrived on", &["monday", "tuesday", "friday", "sunday"]),
     ("i ordered it in", &["march", "may", "june", "july"]),
-    ("the box was", COLOURS),
+    ("the box was", COLORS),
     ("it came with a", &["manual", "cable", "card", "sticker"]),
     ("i bought it for my", &["sister", "brother", "friend", "mother"]),
 ];
 
-/// Colours, in prompts and facts.
-pub const COLOURS: &[&str] = &["red", "blue", "green", "black", "white", "yellow", "brown", "grey"];
+/// Colors, in prompts and facts.
+pub const COLORS: &[&str] = &["red", "blue", "green", "black", "white", "yellow", "brown", "grey"];
 
 /// Kinds, in prompts.
 pub const KINDS: &[&str] = &["small", "big", "new", "old"];
@@ -121,7 +121,7 @@ pub fn all() -> Vec<&'static str> {
         .copied()
         .chain(PROMPTS.iter().map(|(start, _)| *start))
         .chain(KINDS.iter().copied())
-        .chain(COLOURS.iter().copied())
+        .chain(COLORS.iter().copied())
         .chain(TOPICS.iter().flat_map(|topic| std::iter::once(topic.name).chain(topic.aspects)))
         .chain(VERBS.iter().copied())
         .chain(CONNECTIVES.iter().copied())
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn no_word_is_both_a_noun_and_something_else() {
-        let others = VERBS.iter().chain(CONNECTIVES).chain(COLOURS).chain(KINDS).chain(GRAMMAR_WORDS);
+        let others = VERBS.iter().chain(CONNECTIVES).chain(COLORS).chain(KINDS).chain(GRAMMAR_WORDS);
         for word in others.chain(QUALITIES.iter().map(|(word, _)| word)).chain(DEGREES.iter().map(|(word, _)| word)) {
             assert!(!is_noun(word), "{word}");
         }

@@ -67,7 +67,7 @@ impl Renderer {
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let output = BufReader::with_capacity(1 << 16, output);
         let mut renderer = Self { child, input, output, is_used: false, owner: std::process::id() };
-        let source = serde_json::to_string(source).expect("texts serialise");
+        let source = serde_json::to_string(source).expect("texts serialize");
         let compiled = wire::send(&mut renderer.input, &[&source]).and_then(|()| renderer.next());
         match compiled {
             Ok(Ok(_)) => Ok(Ok(renderer)),

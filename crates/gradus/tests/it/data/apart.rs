@@ -1,9 +1,9 @@
-//! Rows for a model with an encoder: a source and a target, tokenised apart.
+//! Rows for a model with an encoder: a source and a target, tokenized apart.
 
 use std::path::Path;
 
 use gradus::data::{
-    Counts, LoadOptions, SftExample, TokeniseOptions, TooLong, load, preference_examples, prompts, reward_examples,
+    Counts, LoadOptions, SftExample, TokenizeOptions, TooLong, load, preference_examples, prompts, reward_examples,
     sft_examples,
 };
 use gradus::text::Tokenizer;
@@ -16,11 +16,11 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_dir(&folder).expect("a fixture")
 }
 
-fn options(most: usize, too_long: TooLong) -> TokeniseOptions {
-    TokeniseOptions { max_length: Some(most), too_long, apart: true, ..TokeniseOptions::default() }
+fn options(most: usize, too_long: TooLong) -> TokenizeOptions {
+    TokenizeOptions { max_length: Some(most), too_long, apart: true, ..TokenizeOptions::default() }
 }
 
-fn made(rows: &str, options: &TokeniseOptions) -> Result<(Vec<SftExample>, Counts), String> {
+fn made(rows: &str, options: &TokenizeOptions) -> Result<(Vec<SftExample>, Counts), String> {
     let folder = Folder::new();
     let rows = folder.load("rows.jsonl", rows).rows;
     let made = sft_examples(&rows, &tokenizer(), None, options).map_err(|error| error.to_string())?;
@@ -43,8 +43,8 @@ fn source_and_target_end_each() {
         .map(|row| {
             let (examples, counts) = made(row, &options(9, TooLong::Truncate)).expect("made");
             assert_eq!(counts.without_end, usize::from(row.contains("[3, 5], \"labels\": [3")), "{row}");
-            let (source, target, is_learnt) = parts(&examples[0]);
-            assert!(is_learnt, "{row}");
+            let (source, target, is_learned) = parts(&examples[0]);
+            assert!(is_learned, "{row}");
             (source.to_vec(), target.to_vec())
         })
         .collect();
@@ -74,7 +74,7 @@ fn each_is_cut_alone_and_a_source_keeps_its_end() {
 fn a_target_may_be_cut_before_its_end() {
     let rows = "{\"prompt\": \"the sun the sun\", \"completion\": \"a moon the sun\"}\n\
                 {\"prompt\": \"the\", \"completion\": \"a moon\"}\n";
-    let options = TokeniseOptions { target_cut: Some(3), ..options(9, TooLong::Skip) };
+    let options = TokenizeOptions { target_cut: Some(3), ..options(9, TooLong::Skip) };
     let (examples, counts) = made(rows, &options).expect("made");
     assert_eq!(parts(&examples[0]), (&[3, 5, 3, 5, 1][..], &[4, 6, 1][..], true));
     assert_eq!(parts(&examples[1]), (&[3, 1][..], &[4, 6, 1][..], true));
@@ -98,12 +98,12 @@ fn pairs_and_prompts_have_sources_too() {
         assert_eq!((&pair.chosen_ids[..], &pair.rejected_ids[..]), (&[3, 5, 1, 4, 6, 1][..], &[3, 5, 1, 3, 1][..]));
         assert!(pair.prompt_len == 3 && pair.apart && pair.longest_part() == 3);
     }
-    let short = TokeniseOptions { max_length: Some(2), ..options.clone() };
+    let short = TokenizeOptions { max_length: Some(2), ..options.clone() };
     let cut = preference_examples(&rows, &tokenizer, None, &short).expect("made").examples.remove(0);
     assert_eq!((&cut.chosen_ids[..], &cut.rejected_ids[..], cut.prompt_len), (&[3, 1, 4, 6][..], &[3, 1, 3, 1][..], 2));
     let prompt = prompts(&rows, &tokenizer, None, &options).expect("made").examples.remove(0);
     assert_eq!((&prompt.ids[..], prompt.continued()), (&[3, 5, 1][..], &[][..]));
-    let whole = prompts(&rows, &tokenizer, None, &TokeniseOptions::default()).expect("made").examples.remove(0);
+    let whole = prompts(&rows, &tokenizer, None, &TokenizeOptions::default()).expect("made").examples.remove(0);
     assert_eq!(whole.continued(), [3, 5]);
 }
 
@@ -122,6 +122,6 @@ fn what_has_no_source_or_no_target_is_refused() {
     let folder = Folder::new();
     let path = folder.write("rows.jsonl", "{\"input_ids\": [3, 5], \"labels\": [6, 1]}\n");
     let rows = load(&path, &LoadOptions::default()).expect("rows").rows;
-    let error = sft_examples(&rows, &tokenizer(), None, &TokeniseOptions::default()).expect_err("refused").to_string();
+    let error = sft_examples(&rows, &tokenizer(), None, &TokenizeOptions::default()).expect_err("refused").to_string();
     assert!(error.contains("column `labels` has 6 at position 0 where `input_ids` has 3"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Bad input and the exact message it gives.
 
 use gradus::data::{
-    BadRows, LoadOptions, Need, Side, TokeniseOptions, TooLong, load, prompts, reward_examples, sft_examples,
+    BadRows, LoadOptions, Need, Side, TokenizeOptions, TooLong, load, prompts, reward_examples, sft_examples,
 };
 use gradus::text::Tokenizer;
 
@@ -243,11 +243,11 @@ fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
         + &pair("the is it is it", " tea", " cup");
     let rows = folder.load("pairs.jsonl", rows).rows;
     let tokenizer = Tokenizer::from_dir(&directory).unwrap();
-    let (all, most) = (TokeniseOptions { max_length: None, ..TokeniseOptions::default() }, 6);
+    let (all, most) = (TokenizeOptions { max_length: None, ..TokenizeOptions::default() }, 6);
     let whole = reward_examples(&rows, &tokenizer, None, &all).unwrap().examples;
     let lengths: Vec<_> = whole.iter().map(|pair| (pair.chosen_ids.len(), pair.rejected_ids.len())).collect();
     assert!(lengths[0].0 <= most && lengths[0].1 <= most && lengths[1].0 <= most && lengths[1].1 > most, "{lengths:?}");
-    let options = |too_long| TokeniseOptions { max_length: Some(most), too_long, ..TokeniseOptions::default() };
+    let options = |too_long| TokenizeOptions { max_length: Some(most), too_long, ..TokenizeOptions::default() };
     let skipped = reward_examples(&rows, &tokenizer, None, &options(TooLong::Skip)).unwrap();
     assert_eq!((skipped.examples.len(), skipped.counts.skipped), (1, 2));
     // As transformers cuts: the end-of-sequence token stays. The third pair has lost what its answers differ in.
@@ -258,7 +258,7 @@ fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
     assert_eq!((&cut.examples[1].chosen_ids, &cut.examples[1].rejected_ids), (&whole[1].chosen_ids, &rejected));
     assert_eq!(cut.examples[0], whole[0]);
     // At the left, as `truncation_side: left` there: special tokens stay, and so does the answer.
-    let left = TokeniseOptions { pair_cut: Side::Left, ..options(TooLong::Truncate) };
+    let left = TokenizeOptions { pair_cut: Side::Left, ..options(TooLong::Truncate) };
     let cut = reward_examples(&rows, &tokenizer, None, &left).unwrap();
     assert_eq!((cut.examples.len(), cut.counts.cut, cut.counts.without_loss), (3, 2, 0));
     let ids = |text: &str| tokenizer.encode_joined(text, None, Some(gradus::text::Cut::Left(most))).unwrap().ids;
@@ -279,7 +279,7 @@ fn rows_that_are_all_too_long() {
     let folder = Folder::new();
     let message = |error: gradus::Error| error.to_string().rsplit('/').next().unwrap_or_default().to_owned();
     let options =
-        |max_length, too_long| TokeniseOptions { max_length: Some(max_length), too_long, ..TokeniseOptions::default() };
+        |max_length, too_long| TokenizeOptions { max_length: Some(max_length), too_long, ..TokenizeOptions::default() };
 
     let rows = folder.load("sft.jsonl", "{\"prompt\": \"The cat sat on\", \"completion\": \" the stone.\"}\n").rows;
     let found = sft_examples(&rows, &tokenizer, None, &options(6, TooLong::Skip)).unwrap_err();
@@ -293,6 +293,6 @@ fn rows_that_are_all_too_long() {
     assert_eq!(message(found), "pairs.jsonl: the only row is longer than `max_length` 4; the shortest has 9 tokens");
 
     let rows = folder.load("talk.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").rows;
-    let found = prompts(&rows, &tokenizer, None, &TokeniseOptions::default()).unwrap_err();
+    let found = prompts(&rows, &tokenizer, None, &TokenizeOptions::default()).unwrap_err();
     assert_eq!(message(found), "talk.jsonl:1: conversations need a chat template, and the model has none");
 }

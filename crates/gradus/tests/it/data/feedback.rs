@@ -148,7 +148,7 @@ fn errors_are_read_without_preferences() {
     let segments = |feedback: &Feedback| segment_row(feedback, 0, &SegmentForm::R1, &RuleSplitter);
     assert_eq!(segments(found), segments(feedback(&with.0.rows[0])));
     assert!(preference_rows(found).is_empty());
-    assert!(lint(&dataset.rows, None, None, &gradus::data::TokeniseOptions::default()).is_empty());
+    assert!(lint(&dataset.rows, None, None, &gradus::data::TokenizeOptions::default()).is_empty());
     assert!(Tally::of(&dataset.rows).expect("annotated rows").preferences.is_empty());
 }
 
@@ -244,7 +244,7 @@ fn numbers(value: &Value) -> Vec<usize> {
     value.as_array().expect("a list").iter().map(|number| number.as_u64().expect("a number") as usize).collect()
 }
 
-/// The texts of a row that have sentences: its answers, and its correction with white space normalised.
+/// The texts of a row that have sentences: its answers, and its correction with white space normalized.
 fn texts(feedback: &Feedback) -> Vec<String> {
     let corrected = feedback.corrected.split_whitespace().collect::<Vec<_>>().join(" ");
     feedback.answers.iter().cloned().chain([corrected]).collect()
@@ -301,7 +301,7 @@ fn the_development_split_has_the_counts_of_its_description() {
     assert_eq!(with(&|row| row.errors.is_empty() && row.missing.is_empty()), 6);
     assert_eq!(with(&|row| row.preferences == Some([Preference::Equal; 6])), 12);
     assert_eq!(with(&|row| row.preferences.as_ref().and_then(conflicts).is_some()), 0);
-    assert!(lint(&dataset.rows, None, None, &gradus::data::TokeniseOptions::default()).is_empty());
+    assert!(lint(&dataset.rows, None, None, &gradus::data::TokenizeOptions::default()).is_empty());
     assert_eq!(rows.iter().map(|row| preference_rows(row).len()).sum::<usize>(), 1577 + 1039);
 }
 

@@ -133,7 +133,7 @@ fn directories_are_read_in_name_order() {
 }
 
 #[test]
-fn foreign_forms_are_recognised() {
+fn foreign_forms_are_recognized() {
     let folder = Folder::new();
     let kind = |content: &str| folder.load("a.jsonl", content).kind;
     assert_eq!(kind(r#"{"conversations": [{"from": "human", "value": "a"}]}"#), RowKind::ShareGpt);

@@ -1,11 +1,11 @@
 //! What the linter finds.
 
-use gradus::data::{FindingKind, TokeniseOptions, lint};
+use gradus::data::{FindingKind, TokenizeOptions, lint};
 use gradus::text::Tokenizer;
 
 use super::Folder;
 
-fn found(content: &str, options: &TokeniseOptions) -> Vec<(FindingKind, usize, String)> {
+fn found(content: &str, options: &TokenizeOptions) -> Vec<(FindingKind, usize, String)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
     let tokenizer = Tokenizer::from_dir(&directory).expect("a tokenizer");
     let folder = Folder::new();
@@ -21,7 +21,7 @@ fn found(content: &str, options: &TokeniseOptions) -> Vec<(FindingKind, usize, S
 
 fn check(content: &str, expected: &[(FindingKind, usize, &str)]) {
     let expected: Vec<_> = expected.iter().map(|(kind, line, text)| (*kind, *line, (*text).to_owned())).collect();
-    assert_eq!(found(content, &TokeniseOptions::default()), expected);
+    assert_eq!(found(content, &TokenizeOptions::default()), expected);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn roles() {
         row(&["user", "assistant", "tool", "assistant"]),
     ]
     .join("\n");
-    let found: Vec<_> = found(&content, &TokeniseOptions::default())
+    let found: Vec<_> = found(&content, &TokenizeOptions::default())
         .into_iter()
         .filter(|(kind, ..)| *kind == FindingKind::WrongRoles)
         .map(|(_, line, message)| (line, message))
@@ -102,7 +102,7 @@ fn roles() {
 #[test]
 fn lengths_and_stop_tokens() {
     let content = "{\"text\": \"The cat sat on the warm stone.\"}\n{\"input_ids\": [5, 6], \"text\": \"Tea?\"}\n";
-    let options = TokeniseOptions { max_length: Some(6), ..TokeniseOptions::default() };
+    let options = TokenizeOptions { max_length: Some(6), ..TokenizeOptions::default() };
     let expected = [
         (FindingKind::TooLong, 1, "17 tokens, limit 6".to_owned()),
         (FindingKind::NoStopToken, 1, "the cut removes the end".to_owned()),
@@ -110,5 +110,5 @@ fn lengths_and_stop_tokens() {
     assert_eq!(found(content, &options), expected);
     let ids = "{\"input_ids\": [282, 268, 276], \"completion_mask\": [0, 1, 1]}\n";
     let expected = [(FindingKind::NoStopToken, 1, "no end-of-text token carries loss".to_owned())];
-    assert_eq!(found(ids, &TokeniseOptions::default()), expected);
+    assert_eq!(found(ids, &TokenizeOptions::default()), expected);
 }

@@ -1,7 +1,7 @@
 //! Real data sets and tokenizers, where they are at hand.
 
 use gradus::data::{
-    FindingKind, LoadOptions, Need, RowData, RowKind, TokeniseOptions, lint, load, preference_examples, prompts,
+    FindingKind, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load, preference_examples, prompts,
     sft_examples,
 };
 use gradus::text::{StopStrings, Tokenizer};
@@ -136,7 +136,7 @@ fn hh_transcripts_become_pairs_and_prompts() {
     assert_eq!((dataset.rows.len(), dataset.kind), (2312, RowKind::ImplicitPreference));
     assert_eq!(dataset.source.split.as_deref(), Some("test"));
 
-    let options = TokeniseOptions { max_length: Some(256), ..TokeniseOptions::default() };
+    let options = TokenizeOptions { max_length: Some(256), ..TokenizeOptions::default() };
     let pairs = preference_examples(&dataset.rows, &tokenizer, None, &options).unwrap();
     let counts = pairs.counts;
     assert_eq!(counts.rows, 2312);
@@ -149,18 +149,18 @@ fn hh_transcripts_become_pairs_and_prompts() {
     let found = prompts(&dataset.rows, &tokenizer, None, &options).unwrap();
     assert!(found.examples.iter().all(|prompt| prompt.text.ends_with("\n\nAssistant:")));
 
-    let learnt = sft_examples(&dataset.rows, &tokenizer, None, &TokeniseOptions::default()).unwrap();
+    let learned = sft_examples(&dataset.rows, &tokenizer, None, &TokenizeOptions::default()).unwrap();
     let eos = tokenizer.eos_id();
-    let whole = learnt.examples.iter().filter(|e| e.ids.last().copied() == eos).count();
-    assert_eq!(whole, learnt.counts.kept - learnt.counts.truncated);
+    let whole = learned.examples.iter().filter(|e| e.ids.last().copied() == eos).count();
+    assert_eq!(whole, learned.counts.kept - learned.counts.truncated);
 
-    let groups = lint(&dataset.rows, None, None, &TokeniseOptions::default());
+    let groups = lint(&dataset.rows, None, None, &TokenizeOptions::default());
     let ambiguous = groups.iter().find(|group| group.kind == FindingKind::AmbiguousPrompt);
     assert!(ambiguous.is_some_and(|group| group.count > 100), "many answers begin alike");
 }
 
 #[test]
-fn other_tools_files_are_recognised() {
+fn other_tools_files_are_recognized() {
     for (name, kind, rows) in [
         ("preference_demo/dpo_en_demo.json", RowKind::ShareGptPreference, 300),
         ("preference_demo/alpaca_en_demo.json", RowKind::Alpaca, 999),

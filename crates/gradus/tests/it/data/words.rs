@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gradus::data::feedback::{SegmentForm, segment_row};
 use gradus::data::{
-    Dataset, FindingKind, LabelTally, LoadOptions, Need, RowData, RowKind, TokeniseOptions, lint, load,
+    Dataset, FindingKind, LabelTally, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load,
 };
 use gradus::text::RuleSplitter;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn found(rows: &[Value]) -> Vec<(usize, String)> {
     let dataset = folder.load("a.jsonl", text);
     assert_eq!(dataset.kind, RowKind::Words);
     let mut found = Vec::new();
-    for group in lint(&dataset.rows, None, None, &TokeniseOptions::default()) {
+    for group in lint(&dataset.rows, None, None, &TokenizeOptions::default()) {
         assert_eq!((group.kind, group.kind.is_remark()), (FindingKind::Labels, false));
         let message = |text: &str| text.replace(&format!("{}/", folder.0.path().display()), "");
         found.extend(group.first.iter().map(|one| (one.place.line, message(&one.message))));
@@ -87,7 +87,7 @@ fn labels_of_segments_stand_at_the_separators_before_them() {
         (segments(&[begin, ("Milk.", "Ignore")]), "there is no segment: no word is the separator `</s>`"),
         (
             segments(&[begin, ("</s>", "Ignore"), ("Milk.", "Ignore")]),
-            "nothing is learnt of the row: no word has a label that counts",
+            "nothing is learned of the row: no word has a label that counts",
         ),
         (
             segments(&[begin, ("</s>", "F-ERR"), ("Milk.", "Ignore")]),
@@ -120,7 +120,7 @@ fn labels_of_words_may_be_names_or_numbers() {
     let blank = json!({ "tokens": ["Bo", " "], "ner_tags": [1, 0] });
     assert_eq!(found(&[blank]), [(1, "word 2 is blank, so its label teaches nothing".into())]);
     let none = json!({ "tokens": ["Bo", "."], "tags": [null, -100] });
-    assert_eq!(found(&[none]), [(1, "nothing is learnt of the row: no word has a label that counts".into())]);
+    assert_eq!(found(&[none]), [(1, "nothing is learned of the row: no word has a label that counts".into())]);
     let dataset = Folder::new().load("a.jsonl", rows.map(|row| row.to_string()).join("\n"));
     let tally = LabelTally::of(&dataset.rows).expect("labels");
     let labels = [("-100", 1), ("0", 2), ("1", 2), ("null", 1)].map(|(label, n)| (label.to_owned(), n));
@@ -141,7 +141,7 @@ fn the_files_of_relevance_and_factuality_are_read_back() {
         }
         let dataset: Dataset = Folder::new().load("a.jsonl", &text);
         assert_eq!((dataset.kind, dataset.rows.len()), (RowKind::Words, rows));
-        assert_eq!(lint(&dataset.rows, None, None, &TokeniseOptions::default()), []);
+        assert_eq!(lint(&dataset.rows, None, None, &TokenizeOptions::default()), []);
         let tally = LabelTally::of(&dataset.rows).expect("labels");
         let separators = text.matches("\"</s>\"").count();
         assert_eq!((tally.unit, tally.units, tally.labels.len()), ("segments", separators, labels));

@@ -25,7 +25,7 @@ const ENTITIES: [(&str, &str); 11] = [
 ];
 
 /// A line of tokens as text: punctuation joins the words it belongs to. A line that is one tag, or looks like it, stays as it is.
-pub fn detokenised(line: &str) -> String {
+pub fn detokenized(line: &str) -> String {
     if line.starts_with('<') && line.ends_with('>') && line.chars().nth(2).is_some() {
         return line.to_owned();
     }
@@ -124,7 +124,7 @@ mod tests {
             ("m² 's", "m² 's"),
             ("٣ 's", "٣'s"),
         ] {
-            assert_eq!(detokenised(line), expected, "{line}");
+            assert_eq!(detokenized(line), expected, "{line}");
         }
     }
 }

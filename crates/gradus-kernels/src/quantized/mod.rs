@@ -1,4 +1,4 @@
-//! Quantised weights as they lie in files: a linear layer's codes and scales, output after output.
+//! Quantized weights as they lie in files: a linear layer's codes and scales, output after output.
 //!
 //! Both kinds follow bitsandbytes: [`Int8`] its `Linear8bitLt`, [`Nf4`] its `Linear4bit`. What is read is given back bit
 //! for bit; products run on [`FrozenWeight`](crate::FrozenWeight), which holds the same numbers in another order.
@@ -9,14 +9,14 @@ pub use nf4::{Absmax, BLOCK, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4};
 
 /// A weight in one of the two kinds.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Quantised {
+pub enum Quantized {
     /// In 8 bits.
     Int8(Int8),
     /// In 4 bits.
     Nf4(Nf4),
 }
 
-impl Quantised {
+impl Quantized {
     /// Outputs and inputs.
     pub fn shape(&self) -> [usize; 2] {
         match self {

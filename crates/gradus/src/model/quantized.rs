@@ -1,6 +1,6 @@
 //! Linear layers in 8 or 4 bits, in the files that bitsandbytes and `transformers` write and read.
 //!
-//! The linear layers of the trunk are quantised; embeddings, norms, biases and heads stay as they are. A layer's numbers run output
+//! The linear layers of the trunk are quantized; embeddings, norms, biases and heads stay as they are. A layer's numbers run output
 //! after output, `[out, in]`, for GPT-2 too, whose floats lie the other way round. The tensors of a layer:
 //!
 //! | tensor | INT8 | NF4 |
@@ -13,14 +13,14 @@
 //! | `….weight.nested_absmax`, `….weight.nested_quant_map` | | F32: for 256 blocks; `[256]` |
 //! | `….weight.quant_state.bitsandbytes__nf4` | | U8: JSON with `shape`, `blocksize`, `nested_offset`, … |
 
-use gradus_kernels::{Absmax, BLOCK, NESTED_BLOCK, Quantisation, Quantised};
+use gradus_kernels::{Absmax, BLOCK, NESTED_BLOCK, Quantization, Quantized};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::parameters::SharedTensor;
 
 /// The tensors of the layer `name` on disk.
-pub(super) fn tensors(name: &str, weight: Quantised) -> Vec<SharedTensor> {
+pub(super) fn tensors(name: &str, weight: Quantized) -> Vec<SharedTensor> {
     let bytes_of = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let floats = |suffix: &str, values: &[f32]| {
         SharedTensor::raw(format!("{name}.{suffix}"), Dtype::F32, vec![values.len()], bytes_of(values))
@@ -29,7 +29,7 @@ pub(super) fn tensors(name: &str, weight: Quantised) -> Vec<SharedTensor> {
         SharedTensor::raw(format!("{name}.{suffix}"), Dtype::U8, shape, bytes)
     };
     match weight {
-        Quantised::Int8(weight) => {
+        Quantized::Int8(weight) => {
             let codes = weight.codes().iter().map(|&code| code as u8).collect();
             vec![
                 SharedTensor::raw(format!("{name}.weight"), Dtype::I8, weight.shape().to_vec(), codes),
@@ -37,7 +37,7 @@ pub(super) fn tensors(name: &str, weight: Quantised) -> Vec<SharedTensor> {
                 bytes("weight_format", vec![], vec![0]),
             ]
         }
-        Quantised::Nf4(weight) => {
+        Quantized::Nf4(weight) => {
             let mut state = json!({
                 "quant_type": "nf4", "blocksize": BLOCK, "dtype": "float32", "shape": weight.shape(),
             });
@@ -63,17 +63,17 @@ pub(super) fn tensors(name: &str, weight: Quantised) -> Vec<SharedTensor> {
 }
 
 /// `quantization_config` of a model whose head is called `head`, as bitsandbytes' users write it.
-pub(super) fn quantization_config(format: Quantisation, head: &str) -> Value {
+pub(super) fn quantization_config(format: Quantization, head: &str) -> Value {
     let mut config = json!({
         "quant_method": "bitsandbytes",
-        "load_in_8bit": format == Quantisation::Int8,
-        "load_in_4bit": format == Quantisation::Nf4,
+        "load_in_8bit": format == Quantization::Int8,
+        "load_in_4bit": format == Quantization::Nf4,
         "llm_int8_skip_modules": [head],
     });
     let more = match format {
-        // Whatever the size of an activation, it is multiplied with the quantised weight.
-        Quantisation::Int8 => json!({ "llm_int8_threshold": 0.0 }),
-        Quantisation::Nf4 => json!({
+        // Whatever the size of an activation, it is multiplied with the quantized weight.
+        Quantization::Int8 => json!({ "llm_int8_threshold": 0.0 }),
+        Quantization::Nf4 => json!({
             "bnb_4bit_quant_type": "nf4",
             "bnb_4bit_use_double_quant": true,
             "bnb_4bit_compute_dtype": "float32",

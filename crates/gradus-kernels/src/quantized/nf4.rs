@@ -1,4 +1,4 @@
-//! 4-bit NormalFloat with double quantisation (QLoRA; Dettmers et al. 2023, <https://arxiv.org/abs/2305.14314>).
+//! 4-bit NormalFloat with double quantization (QLoRA; Dettmers et al. 2023, <https://arxiv.org/abs/2305.14314>).
 //!
 //! The numbers of a weight follow each other output after output, in blocks of 64. A number is one of 16 quantiles of
 //! the normal distribution times the largest magnitude of its block; that magnitude, less the mean of all, is one of 256
@@ -11,7 +11,7 @@ use crate::simd::simd;
 
 /// Numbers that share a largest magnitude.
 pub const BLOCK: usize = 64;
-/// Largest magnitudes that are quantised together.
+/// Largest magnitudes that are quantized together.
 pub const NESTED_BLOCK: usize = 256;
 
 /// The quantiles, as bitsandbytes has them.
@@ -49,7 +49,7 @@ pub struct Nf4 {
 pub enum Absmax {
     /// As they are.
     Plain(Vec<f32>),
-    /// Quantised again.
+    /// Quantized again.
     Nested(NestedAbsmax),
 }
 
@@ -112,11 +112,11 @@ impl Nf4 {
         Ok(Self { shape, codes, map, absmax })
     }
 
-    /// Quantises `values`, `[out, in]` row-major, to the nearest code, and the largest magnitudes once more.
+    /// Quantizes `values`, `[out, in]` row-major, to the nearest code, and the largest magnitudes once more.
     ///
     /// # Panics
     /// When `values` has another size.
-    pub fn quantise(values: &[f32], shape: [usize; 2]) -> Self {
+    pub fn quantize(values: &[f32], shape: [usize; 2]) -> Self {
         assert_eq!(values.len(), shape[0] * shape[1], "one value an element");
         let mut absmax = vec![0.0f32; values.len().div_ceil(BLOCK)];
         let mut codes = vec![0u8; values.len().div_ceil(2)];
@@ -131,7 +131,7 @@ impl Nf4 {
                 *code = (first << 4 | second) as u8;
             }
         });
-        Self { shape, codes, map: NF4_MAP, absmax: Absmax::Nested(NestedAbsmax::quantise(&absmax)) }
+        Self { shape, codes, map: NF4_MAP, absmax: Absmax::Nested(NestedAbsmax::quantize(&absmax)) }
     }
 
     /// Outputs and inputs.
@@ -170,16 +170,16 @@ impl Nf4 {
 }
 
 impl NestedAbsmax {
-    fn quantise(absmax: &[f32]) -> Self {
+    fn quantize(absmax: &[f32]) -> Self {
         let mean = absmax.iter().map(|&x| f64::from(x)).sum::<f64>() / absmax.len().max(1) as f64;
         let (offset, map) = (mean as f32, dynamic_map());
         let bounds: Vec<f32> = map.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect();
         let (mut codes, mut nested) = (Vec::with_capacity(absmax.len()), Vec::new());
         for block in absmax.chunks(NESTED_BLOCK) {
-            let centred = block.iter().map(|x| x - offset);
-            let largest = centred.clone().fold(0.0f32, |largest, x| largest.max(x.abs()));
+            let centered = block.iter().map(|x| x - offset);
+            let largest = centered.clone().fold(0.0f32, |largest, x| largest.max(x.abs()));
             let unit = Unit::new(largest, block.len() == NESTED_BLOCK);
-            codes.extend(centred.map(|x| {
+            codes.extend(centered.map(|x| {
                 let x = unit.scaled(x);
                 bounds.partition_point(|&bound| bound < x) as u8
             }));
@@ -254,8 +254,8 @@ mod tests {
     fn every_number_gets_its_nearest_code() {
         for shape in [[1, 1], [3, 7], [5, 64], [4, 100], [70, 300]] {
             let values = values(shape[0] * shape[1], 1);
-            let nf4 = Nf4::quantise(&values, shape);
-            let Absmax::Nested(nested) = nf4.absmax() else { panic!("quantised twice") };
+            let nf4 = Nf4::quantize(&values, shape);
+            let Absmax::Nested(nested) = nf4.absmax() else { panic!("quantized twice") };
             for (i, &x) in values.iter().enumerate() {
                 let block = &values[i / BLOCK * BLOCK..(i / BLOCK * BLOCK + BLOCK).min(values.len())];
                 let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
@@ -273,14 +273,14 @@ mod tests {
     #[test]
     fn every_instruction_set_gives_the_same_codes() {
         let values = values(33 * 100, 5);
-        let found = every_level(|| Nf4::quantise(&values, [33, 100]));
+        let found = every_level(|| Nf4::quantize(&values, [33, 100]));
         assert!(found.iter().all(|(_, nf4)| *nf4 == found[0].1));
     }
 
     #[test]
     fn zeros_and_nothing_stay_what_they_are() {
-        assert!(Nf4::quantise(&[0.0; 130], [2, 65]).values().iter().all(|x| x.abs() < 1e-30));
-        assert!(Nf4::quantise(&[], [0, 5]).values().is_empty());
+        assert!(Nf4::quantize(&[0.0; 130], [2, 65]).values().iter().all(|x| x.abs() < 1e-30));
+        assert!(Nf4::quantize(&[], [0, 5]).values().is_empty());
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Reading quantised layers; [`quantised`](crate::model::quantised) lists their tensors.
+//! Reading quantized layers; [`quantized`](crate::model::quantized) lists their tensors.
 
-use gradus_kernels::{Absmax, BLOCK, Int8, NESTED_BLOCK, NestedAbsmax, Nf4, Quantised};
+use gradus_kernels::{Absmax, BLOCK, Int8, NESTED_BLOCK, NestedAbsmax, Nf4, Quantized};
 use safetensors::tensor::Dtype;
 use serde_json::{Map, Value};
 
 use super::Checkpoint;
 
 impl Checkpoint {
-    /// The weight `name` (`….weight`) of `shape`, `[out, in]`, where the checkpoint holds it quantised.
+    /// The weight `name` (`….weight`) of `shape`, `[out, in]`, where the checkpoint holds it quantized.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn read_quantised(&mut self, name: &str, shape: [usize; 2]) -> Result<Option<Quantised>, String> {
+    pub(super) fn read_quantized(&mut self, name: &str, shape: [usize; 2]) -> Result<Option<Quantized>, String> {
         let Some(found) = self.find(name) else { return Ok(None) };
         let part = |suffix: &str| format!("{found}.{suffix}");
         if self.has(&part("quant_state.bitsandbytes__fp4")) {
@@ -37,12 +37,12 @@ impl Checkpoint {
         let codes = self.bytes(&found)?.into_iter().map(|code| code as i8).collect();
         let absmax = self.floats(&format!("{layer}.SCB"))?;
         Int8::new(shape, codes, absmax)
-            .map(Quantised::Int8)
+            .map(Quantized::Int8)
             .map(Some)
             .map_err(|what| format!("tensor `{found}`: {what}"))
     }
 
-    fn read_nf4(&mut self, found: &str, shape: [usize; 2]) -> Result<Quantised, String> {
+    fn read_nf4(&mut self, found: &str, shape: [usize; 2]) -> Result<Quantized, String> {
         let part = |suffix: &str| format!("{found}.{suffix}");
         let state = self.bytes(&part("quant_state.bitsandbytes__nf4"))?;
         let state: Map<String, Value> =
@@ -76,12 +76,12 @@ impl Checkpoint {
             Absmax::Plain(self.floats(&part("absmax"))?)
         };
         let codes = self.bytes(found)?;
-        Nf4::new(shape, codes, map, absmax).map(Quantised::Nf4).map_err(|what| format!("tensor `{found}`: {what}"))
+        Nf4::new(shape, codes, map, absmax).map(Quantized::Nf4).map_err(|what| format!("tensor `{found}`: {what}"))
     }
 }
 
 /// A weight of nothing, in the place of one that cannot be read.
-pub(super) fn zeros(shape: [usize; 2]) -> Quantised {
+pub(super) fn zeros(shape: [usize; 2]) -> Quantized {
     let weight = Int8::new(shape, vec![0; shape[0] * shape[1]], vec![0.0; shape[0]]);
-    Quantised::Int8(weight.expect("one code an element"))
+    Quantized::Int8(weight.expect("one code an element"))
 }

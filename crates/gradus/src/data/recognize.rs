@@ -17,7 +17,7 @@ const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`, w
 ///
 /// # Errors
 /// When no form fits what they are needed for: a message and a hint.
-pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<RowKind, (String, String)> {
+pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<RowKind, (String, String)> {
     if options.need == Need::Columns {
         return Ok(RowKind::Columns);
     }
@@ -54,7 +54,7 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     };
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
-        // What is not wanted is not to be learnt in silence: without the need for it, a label is a column like others.
+        // What is not wanted is not to be learned in silence: without the need for it, a label is a column like others.
         Need::Sft => !matches!(
             kind,
             RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired | RowKind::Words

@@ -1,15 +1,15 @@
 //! Rows to training examples, token for token as TRL 1.16 makes them.
 //!
-//! A string row ends with the eos token's text; prompt and completion are joined as text and tokenised once; the
-//! completion begins where that differs from the prompt tokenised alone. Conversations are rendered by the chat
-//! template and tokenised as they are.
+//! A string row ends with the eos token's text; prompt and completion are joined as text and tokenized once; the
+//! completion begins where that differs from the prompt tokenized alone. Conversations are rendered by the chat
+//! template and tokenized as they are.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
 use super::example::{
-    Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample,
+    Counts, Examples, PreferenceExample, Prompt, SftExample, TokenizeOptions, TooLong, UnpairedExample,
 };
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::options::BadRows;
@@ -23,12 +23,12 @@ use crate::{Error, Result};
 /// Sequences for supervised fine-tuning. Preference rows give their chosen answer.
 ///
 /// # Errors
-/// When rows cannot be tokenised (the first ten and a count), or none is left.
+/// When rows cannot be tokenized (the first ten and a count), or none is left.
 pub fn sft_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<SftExample>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
@@ -38,7 +38,7 @@ pub fn sft_examples(
     })
 }
 
-/// Prompt–completion rows, or tokens with a mask, to be scored: tokenised as one text with the tokenizer's own special
+/// Prompt–completion rows, or tokens with a mask, to be scored: tokenized as one text with the tokenizer's own special
 /// tokens, never cut; nothing is added but, where `options.add_eos` says so, the eos text. With
 /// `options.for_reward`, what was thought is left out.
 ///
@@ -48,9 +48,9 @@ pub fn score_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<SftExample>> {
-    let options = TokeniseOptions { max_length: None, ..options.clone() };
+    let options = TokenizeOptions { max_length: None, ..options.clone() };
     sft_examples(rows, tokenizer, template, &options)
 }
 
@@ -62,7 +62,7 @@ pub fn preference_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<PreferenceExample>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
@@ -82,9 +82,9 @@ pub fn unpaired_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<UnpairedExample>> {
-    let options = &TokeniseOptions { completion_only_loss: None, assistant_only_loss: false, ..options.clone() };
+    let options = &TokenizeOptions { completion_only_loss: None, assistant_only_loss: false, ..options.clone() };
     let maker = Maker { tokenizer, template, options };
     run(&unpaired(rows, options.implicit_prompt)?, options, |row| {
         let RowData::Unpaired { is_desirable, .. } = row.data else {
@@ -114,9 +114,9 @@ pub fn reward_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<PreferenceExample>> {
-    let options = &TokeniseOptions { for_reward: true, ..options.clone() };
+    let options = &TokenizeOptions { for_reward: true, ..options.clone() };
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
         let pair = if options.apart { maker.pair_apart(row)? } else { maker.whole_pair(row)? };
@@ -138,7 +138,7 @@ pub fn prompts(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Examples<Prompt>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
@@ -156,9 +156,9 @@ pub(super) struct RowSequence {
     pub name: Option<&'static str>,
     pub ids: Vec<u32>,
     pub loss_mask: Vec<bool>,
-    /// Whether the prompt tokenises differently alone.
+    /// Whether the prompt tokenizes differently alone.
     pub mismatch: bool,
-    /// Whether anything is learnt from it; prompts are only sampled from.
+    /// Whether anything is learned from it; prompts are only sampled from.
     pub learns: bool,
     /// How many of the ids, from the first, an encoder reads.
     pub source_len: usize,
@@ -176,7 +176,7 @@ pub(super) fn row_sequences(
     row: &Row,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Vec<RowSequence>, String> {
     let row = &*reading::read(row, options)?;
     let maker = Maker { tokenizer, template, options };
@@ -231,12 +231,12 @@ pub struct Trained {
 /// What a model is shown of `row`, uncut: two sequences for a pair, one for anything else.
 ///
 /// # Errors
-/// Why the row cannot be tokenised.
+/// Why the row cannot be tokenized.
 pub fn as_trained(
     row: &Row,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
 ) -> Result<Vec<Trained>, String> {
     let sequences = row_sequences(row, tokenizer, template, options)?;
     let shown = sequences.into_iter().map(|RowSequence { name, ids, loss_mask, .. }| {
@@ -293,7 +293,7 @@ impl Measured for Prompt {
 /// Makes the examples of all rows, in parallel and in order, and counts.
 pub(super) fn run<E: Send + Measured>(
     rows: &[Row],
-    options: &TokeniseOptions,
+    options: &TokenizeOptions,
     make: impl Fn(&Row) -> Result<Made<E>, Failure> + Sync,
 ) -> Result<Examples<E>> {
     let failures = AtomicUsize::new(0);

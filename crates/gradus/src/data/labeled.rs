@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::classified::{Classified, TextForm, classified};
-use super::example::{Examples, TokeniseOptions, TooLong};
+use super::example::{Examples, TokenizeOptions, TooLong};
 use super::maker::{Failure, Made, Outcome};
 use super::message::missing;
 use super::row::Row;
-use super::tokenise::{Measured, run};
+use super::tokenize::{Measured, run};
 use crate::text::Tokenizer;
 use crate::{Error, Result};
 
-/// What is learnt of a row.
+/// What is learned of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelKind {
     /// One label.
@@ -26,16 +26,16 @@ pub enum LabelKind {
     Tokens,
 }
 
-/// Which columns hold what is learnt, and what it is.
+/// Which columns hold what is learned, and what it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelForm {
     /// What is read.
     pub text: TextForm,
-    /// What is learnt.
+    /// What is learned.
     pub kind: LabelKind,
     /// The column with the labels; none: the usual ones.
     pub column: Option<String>,
-    /// Of tokens: the label of those of which nothing is learnt.
+    /// Of tokens: the label of those of which nothing is learned.
     pub ignored: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub struct LabelCounts {
 
 /// A text with what is to be said of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LabelledExample {
+pub struct LabeledExample {
     /// The row it came from, from 0.
     pub row: usize,
     /// The ids.
@@ -76,7 +76,7 @@ pub enum Gold {
     Tokens(Vec<(usize, usize)>),
 }
 
-impl Measured for LabelledExample {
+impl Measured for LabeledExample {
     fn sizes(&self) -> (usize, usize) {
         (self.ids.len(), self.weights.len())
     }
@@ -229,8 +229,8 @@ impl LabelForm {
                 if places.len() != units.len() {
                     return Err(format!("`{column}` has {} labels for {} words or ids", places.len(), units.len()));
                 }
-                let learnt = units.iter().zip(places).filter_map(|(&at, label)| Some((at?, label?)));
-                Ok(Gold::Tokens(learnt.collect()))
+                let learned = units.iter().zip(places).filter_map(|(&at, label)| Some((at?, label?)));
+                Ok(Gold::Tokens(learned.collect()))
             }
         }
     }
@@ -253,15 +253,15 @@ const MOST_LABELS: usize = 1 << 16;
 /// Texts with labels, for classifiers; the loss of label k is multiplied by `weights_k[k]`. What is longer than `options.max_length` is cut as the form says, or left out.
 ///
 /// # Errors
-/// When rows cannot be read or tokenised, or have other labels (the first ten and a count), or none is left.
-pub fn labelled_examples(
+/// When rows cannot be read or tokenized, or have other labels (the first ten and a count), or none is left.
+pub fn labeled_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     form: &LabelForm,
     labels: &[String],
     weights_k: &[f32],
-    options: &TokeniseOptions,
-) -> Result<Examples<LabelledExample>> {
+    options: &TokenizeOptions,
+) -> Result<Examples<LabeledExample>> {
     run(rows, options, |row| {
         let failed = |error: Error| match error {
             Error::Data { message, .. } => Failure::Row(message),
@@ -286,7 +286,7 @@ pub fn labelled_examples(
             Gold::Tokens(tokens) => tokens.iter().map(|&(_, label)| weights_k[label]).collect(),
             Gold::Labels(_) | Gold::Values(_) => vec![1.0],
         };
-        let example = LabelledExample { row: row.index, ids, types, gold, weights };
+        let example = LabeledExample { row: row.index, ids, types, gold, weights };
         let outcome = match (learns, cut) {
             (false, _) => Outcome::WithoutLoss,
             (true, Some(_)) => Outcome::Cut,

@@ -1,15 +1,15 @@
-//! Against bitsandbytes: `tools/parity/quantised.py` has it quantise small models and `transformers` write them.
+//! Against bitsandbytes: `tools/parity/quantised.py` has it quantize small models and `transformers` write them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Absmax, Quantised};
+use gradus_kernels::{Absmax, Quantized};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
 use crate::model::{
-    CausalLm, ModelDir, Precision, Quantisation, RewardModel, Rows, WeightFormat, save_causal, save_reward_model,
+    CausalLm, ModelDir, Precision, Quantization, RewardModel, Rows, WeightFormat, save_causal, save_reward_model,
 };
 
 const NAMES: [&str; 5] = ["gpt2-nf4", "llama-nf4", "llama-nf4-plain", "gpt2-int8", "llama-int8"];
@@ -22,7 +22,7 @@ fn load(path: &Path) -> CausalLm {
     CausalLm::load(&ModelDir::open(path).expect("a model directory"), &Device::flex()).expect("loads")
 }
 
-/// The unquantised model that fixture `name` was made of, in a directory of its own.
+/// The unquantized model that fixture `name` was made of, in a directory of its own.
 fn source(name: &str) -> (tempfile::TempDir, CausalLm) {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut config = ModelDir::open(&fixture(name)).expect("fixture").config;
@@ -60,18 +60,18 @@ fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-/// The numbers of every quantised layer, `[out, in]`, by its name in the trunk.
+/// The numbers of every quantized layer, `[out, in]`, by its name in the trunk.
 fn values(model: &CausalLm) -> BTreeMap<String, Vec<f32>> {
-    let number = |weight: Quantised| match weight {
-        Quantised::Nf4(weight) => weight.values(),
-        Quantised::Int8(weight) => {
+    let number = |weight: Quantized| match weight {
+        Quantized::Nf4(weight) => weight.values(),
+        Quantized::Int8(weight) => {
             let width = weight.shape()[1];
             let value = |(i, &code): (usize, &i8)| f32::from(code) * weight.absmax()[i / width] / 127.0;
             weight.codes().iter().enumerate().map(value).collect()
         }
     };
     let weights = model.trunk.packed_weights().into_iter();
-    weights.map(|(name, weight)| (name, number(weight.quantised().expect("quantised")))).collect()
+    weights.map(|(name, weight)| (name, number(weight.quantized().expect("quantized")))).collect()
 }
 
 fn sequences(name: &str) -> Vec<Vec<u32>> {
@@ -83,9 +83,9 @@ fn sequences(name: &str) -> Vec<Vec<u32>> {
 fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
     for name in NAMES {
         let (model, expected) = (load(&fixture(name)), tensors(&fixture(name).join("expected.safetensors")));
-        let format = if name.contains("int8") { Quantisation::Int8 } else { Quantisation::Nf4 };
-        assert_eq!(model.trunk.quantisation(), Some(format), "{name}");
-        assert_eq!(ModelDir::open(&fixture(name)).expect("opens").quantisation(), Some(format), "{name}");
+        let format = if name.contains("int8") { Quantization::Int8 } else { Quantization::Nf4 };
+        assert_eq!(model.trunk.quantization(), Some(format), "{name}");
+        assert_eq!(ModelDir::open(&fixture(name)).expect("opens").quantization(), Some(format), "{name}");
         let values = values(&model);
         let layers = expected.keys().filter(|key| key.starts_with("values."));
         assert_eq!(layers.count(), values.len(), "{name}: layers");
@@ -95,7 +95,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
             assert_close(&format!("{name}: {layer}"), found, &floats(bytes), 1e-6);
         }
         // INT8 is multiplied with activations in bf16.
-        let tolerance = if format == Quantisation::Int8 { 2e-2 } else { 1e-5 };
+        let tolerance = if format == Quantization::Int8 { 2e-2 } else { 1e-5 };
         for (i, ids) in sequences(name).iter().enumerate() {
             let (_, _, logits) = &expected[&format!("logits.{i}")];
             let found = host(model.logits(&model.batch(&Rows::texts(&[ids]))));
@@ -105,16 +105,16 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
 }
 
 #[test]
-fn quantising_gives_the_codes_that_bitsandbytes_gives() {
+fn quantizing_gives_the_codes_that_bitsandbytes_gives() {
     for name in NAMES {
-        let format = if name.contains("int8") { Quantisation::Int8 } else { Quantisation::Nf4 };
+        let format = if name.contains("int8") { Quantization::Int8 } else { Quantization::Nf4 };
         let (_dir, model) = source(name);
-        let ours = model.quantised(format).trunk.packed_weights();
+        let ours = model.quantized(format).trunk.packed_weights();
         let theirs = load(&fixture(name)).trunk.packed_weights();
         assert!(!ours.is_empty() && ours.len() == theirs.len());
         for ((layer, ours), (_, theirs)) in ours.iter().zip(&theirs) {
-            match (ours.quantised().expect("quantised"), theirs.quantised().expect("quantised")) {
-                (Quantised::Int8(ours), Quantised::Int8(theirs)) => {
+            match (ours.quantized().expect("quantized"), theirs.quantized().expect("quantized")) {
+                (Quantized::Int8(ours), Quantized::Int8(theirs)) => {
                     // bitsandbytes rounds the weight to half precision first.
                     assert_close("magnitudes", ours.absmax(), theirs.absmax(), 5e-4);
                     let apart = |(ours, theirs): (&i8, &i8)| ours.abs_diff(*theirs);
@@ -123,7 +123,7 @@ fn quantising_gives_the_codes_that_bitsandbytes_gives() {
                     let moved = apart.iter().filter(|&&steps| steps > 0).count();
                     assert!(moved * 50 < apart.len(), "{name}: {layer}, {moved} of {}", apart.len());
                 }
-                (Quantised::Nf4(ours), Quantised::Nf4(theirs)) => {
+                (Quantized::Nf4(ours), Quantized::Nf4(theirs)) => {
                     assert!(ours.codes() == theirs.codes(), "{name}: {layer}");
                     assert_eq!(ours.map(), theirs.map());
                     let (Absmax::Nested(ours), Absmax::Nested(theirs)) = (ours.absmax(), theirs.absmax()) else {
@@ -162,9 +162,9 @@ fn saving_keeps_every_bit_of_codes_and_scales() {
             }
         }
         let config = ModelDir::open(to.path()).expect("opens").config;
-        let quantisation = &config["quantization_config"];
-        assert_eq!(quantisation["quant_method"], "bitsandbytes");
-        assert_eq!(quantisation["load_in_8bit"], name.contains("int8"));
+        let quantization = &config["quantization_config"];
+        assert_eq!(quantization["quant_method"], "bitsandbytes");
+        assert_eq!(quantization["load_in_8bit"], name.contains("int8"));
         let batch = model.batch(&Rows::texts(&sequences(name)));
         assert!(host(load(to.path()).logits(&batch)) == host(model.logits(&batch)), "{name}: logits");
     }
@@ -177,26 +177,26 @@ fn a_reward_model_keeps_its_head_in_floats() {
     let model = RewardModel::load(&dir, &Device::flex()).expect("loads");
     let batch = model.batch(&Rows::scored(&[vec![5u32, 9, 40, 7], vec![3, 11]]));
     let before = host(model.rewards(&batch));
-    for format in [Quantisation::Int8, Quantisation::Nf4] {
-        let quantised = model.clone().quantised(format);
-        save_reward_model(&quantised, &dir, to.path(), 0).expect("saved");
+    for format in [Quantization::Int8, Quantization::Nf4] {
+        let quantized = model.clone().quantized(format);
+        save_reward_model(&quantized, &dir, to.path(), 0).expect("saved");
         let written = tensors(&to.path().join("model.safetensors"));
         assert_eq!(written["score.weight"].0, "F32");
         let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &Device::flex()).expect("loads");
-        assert!(host(again.rewards(&batch)) == host(quantised.rewards(&batch)), "{format:?}");
+        assert!(host(again.rewards(&batch)) == host(quantized.rewards(&batch)), "{format:?}");
         assert_close("rewards", &host(again.rewards(&batch)), &before, 0.3);
     }
 }
 
 #[test]
-fn quantised_layers_stay_what_they_are() {
+fn quantized_layers_stay_what_they_are() {
     for name in ["gpt2-nf4", "llama-int8"] {
         let model = load(&fixture(name));
         let batch = model.batch(&Rows::texts(&sequences(name)));
         let before = host(model.logits(&batch));
         for weights in [WeightFormat::F32, WeightFormat::NF4, WeightFormat::INT8, WeightFormat::BF16] {
             let frozen = model.clone().into_frozen(weights);
-            assert_eq!(frozen.trunk.quantisation(), model.trunk.quantisation());
+            assert_eq!(frozen.trunk.quantization(), model.trunk.quantization());
             if weights == WeightFormat::F32 {
                 assert!(host(frozen.logits(&batch)) == before, "{name}");
             }
@@ -216,11 +216,11 @@ fn quantised_layers_stay_what_they_are() {
 #[test]
 fn training_all_weights_is_refused() {
     let dir = ModelDir::open(&fixture("gpt2-nf4")).expect("opens");
-    let error = load(&dir.path).trunk.check_trainable(&dir).expect_err("quantised");
+    let error = load(&dir.path).trunk.check_trainable(&dir).expect_err("quantized");
     assert!(error.to_string().contains("nf4"), "{error}");
     assert!(error.hint().expect("a hint").contains("adapter"));
     let (_dir, plain) = source("gpt2-nf4");
-    assert!(!plain.trunk.is_quantised() && plain.trunk.check_trainable(&dir).is_ok());
+    assert!(!plain.trunk.is_quantized() && plain.trunk.check_trainable(&dir).is_ok());
 }
 
 /// A copy of fixture `name` with its tensors changed.
@@ -271,11 +271,11 @@ fn damaged_layers_are_named() {
 }
 
 #[test]
-fn other_ways_to_quantise_are_refused() {
+fn other_ways_to_quantize_are_refused() {
     let (dir, _) = source("gpt2-nf4");
     let mut opened = ModelDir::open(dir.path()).expect("opens");
     opened.config.insert("quantization_config".into(), serde_json::json!({ "quant_method": "gptq" }));
     let error = CausalLm::load(&opened, &Device::flex()).expect_err("gptq");
-    assert!(error.to_string().ends_with("weights quantised by `gptq`"), "{error}");
+    assert!(error.to_string().ends_with("weights quantized by `gptq`"), "{error}");
     assert!(error.hint().expect("a hint").contains("gradus quantize"));
 }

@@ -1,5 +1,5 @@
 //! Weights in 16, 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
-//! [`crate::quantised`].
+//! [`crate::quantized`].
 
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::tensor::{DType, Shape, Tensor};
@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::{UNITS, Words, arg, elements, grid_of_units};
-use crate::quantised::{BLOCK, Quantised};
+use crate::quantized::{BLOCK, Quantized};
 use crate::table::OnDevices;
 
 /// One unit a number: `scales` has one number for each `of_scale`, and `map` says what codes stand for.
@@ -39,7 +39,7 @@ fn expand_halves(halves: &[u32], values: &mut [f32]) {
 #[derive(Debug)]
 pub(crate) enum Held {
     /// In 8 or 4 bits.
-    Quantised(Quantised),
+    Quantized(Quantized),
     /// In bf16, `[in, out]` with these sizes.
     Bf16(Vec<f32>, [usize; 2]),
 }
@@ -55,7 +55,7 @@ enum OnDevice {
 impl OnDevice {
     fn new(client: &Client, weight: &Held) -> Self {
         match weight {
-            Held::Quantised(weight) => Self::Codes(Packed::new(client, weight)),
+            Held::Quantized(weight) => Self::Codes(Packed::new(client, weight)),
             Held::Bf16(values, [width, out]) => {
                 let half = |i: usize| values[i % width * out + i / width].to_bits() >> 16;
                 let numbers = width * out;
@@ -83,7 +83,7 @@ impl OnDevice {
     }
 }
 
-/// A quantised weight on a device.
+/// A quantized weight on a device.
 #[derive(Debug)]
 struct Packed {
     shape: [usize; 2],
@@ -112,7 +112,7 @@ impl Floats {
 }
 
 impl Packed {
-    fn new(client: &Client, weight: &Quantised) -> Self {
+    fn new(client: &Client, weight: &Quantized) -> Self {
         let words = |codes: &mut dyn Iterator<Item = u32>, bits: u32| {
             let in_word = (32 / bits) as usize;
             let mut words = Vec::new();
@@ -126,7 +126,7 @@ impl Packed {
         };
         let shape @ [_, width] = weight.shape();
         match weight {
-            Quantised::Int8(weight) => {
+            Quantized::Int8(weight) => {
                 let scales: Vec<f32> = weight.absmax().iter().map(|absmax| absmax / 127.0).collect();
                 // Codes are the lower bits of whole numbers, and the map gives their signs back.
                 let map: Vec<f32> = (0..=u8::MAX).map(|code| f32::from(code.cast_signed())).collect();
@@ -139,7 +139,7 @@ impl Packed {
                     bits: 8,
                 }
             }
-            Quantised::Nf4(weight) => {
+            Quantized::Nf4(weight) => {
                 let blocks = (shape[0] * width).div_ceil(BLOCK);
                 let scales: Vec<f32> = (0..blocks).map(|block| weight.absmax().at(block)).collect();
                 // The first of two is in the upper half.
