@@ -114,7 +114,6 @@ impl NativeTrainer {
     }
 
     /// Adds the gradient of a loss: its sum over tokens, the log-probabilities of each completion, and the tokens computed.
-    #[expect(clippy::too_many_arguments, reason = "one for each option of a loss")]
     fn forward_backward<'py>(
         &self,
         py: Python<'py>,

@@ -46,8 +46,8 @@ impl Call {
     /// The call with texts that stand for a value of the type that its tool wants as that value. `tools` are as templates read them.
     #[must_use]
     pub fn fitted(self, tools: &[Value]) -> Self {
-        let tools = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
-        let own = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(&self.name)).last();
+        let mut tools = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
+        let own = tools.rfind(|tool| tool.get("name").and_then(Value::as_str) == Some(&self.name));
         match (own.and_then(|tool| tool.get("parameters")), &self.arguments) {
             (Some(schema), Ok(arguments)) => Self { arguments: Ok(fitted(schema, arguments)), ..self },
             _ => self,

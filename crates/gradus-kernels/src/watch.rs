@@ -66,7 +66,10 @@ pub fn watched<const R: usize>(
     apply(watch, vec![x.into_dispatch(), place.0.clone().into_dispatch()])
 }
 
-struct Watch<const R: usize>(Mutex<Option<Box<dyn FnOnce(Tensor<1>) + Send>>>);
+/// Receives a gradient.
+type Ready = Box<dyn FnOnce(Tensor<1>) + Send>;
+
+struct Watch<const R: usize>(Mutex<Option<Ready>>);
 
 impl<const R: usize> Debug for Watch<R> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
@@ -88,7 +91,7 @@ impl<const R: usize> Op for Watch<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::mpsc::channel;
 
     use super::*;
     use crate::fused::testing::{host, leaf};
@@ -103,17 +106,17 @@ mod tests {
         };
         let mut gradients = loss(first.clone(), second.clone()).backward();
         let expected = [&first, &second].map(|w| host(w.grad_remove(&mut gradients).expect("a gradient")));
-        let found: Arc<Mutex<Vec<(usize, Vec<f32>)>>> = Arc::default();
+        let (sender, found) = channel();
         let place = Place::first(&x.device());
         let places = [place.next(), place];
         let [later, earlier] = &places;
         let watch = |w: &Tensor<2>, place: &Place, number: usize| {
-            let found = Arc::clone(&found);
-            watched(w.clone(), place, move |gradient| found.lock().expect("alone").push((number, host(gradient))))
+            let sender = sender.clone();
+            watched(w.clone(), place, move |gradient| sender.send((number, host(gradient))).expect("it is received"))
         };
         let gradients = loss(watch(&first, earlier, 0), watch(&second, later, 1)).backward();
         assert!(first.grad(&gradients).is_none(), "it was handed over");
         let [of_first, of_second] = expected;
-        assert_eq!(*found.lock().expect("alone"), [(1, of_second), (0, of_first)]);
+        assert_eq!(found.try_iter().collect::<Vec<_>>(), [(1, of_second), (0, of_first)]);
     }
 }

@@ -150,7 +150,7 @@ impl<M: Module> Learner<M> {
         self.reduction = Some(std::thread::spawn(move || reduction.beside(own, &receiver)));
         drop(loss.backward());
         // Nobody listens once a rank has failed.
-        drop(sender.send(News::Over));
+        drop(sender.send(None));
     }
 
     /// The lane is over: what was accumulated since the one before is its sum.

@@ -49,14 +49,9 @@ pub(super) struct Reduction {
     at_once: usize,
 }
 
-/// What a backward pass tells.
-#[derive(Debug)]
-pub(super) enum News {
-    /// The gradient of a parameter, by its number.
-    Ready(usize, Tensor<1>),
-    /// Parameters of which it told nothing get no gradient.
-    Over,
-}
+/// What a backward pass tells: the gradient of a parameter, by its number; at its end nothing. Parameters of which it told nothing get no
+/// gradient.
+pub(super) type News = Option<(usize, Tensor<1>)>;
 
 impl Reduction {
     pub fn new<M: Module>(module: &M, lanes: Lanes, ranks: Ranks) -> Self {
@@ -110,8 +105,8 @@ impl Reduction {
         self.run(|bucket| {
             while !is_over && ready[bucket.clone()].iter().any(Option::is_none) {
                 match news.recv() {
-                    Ok(News::Ready(i, gradient)) => ready[i] = Some(own.nodes(&self.parameters[i].0, Some(gradient))),
-                    Ok(News::Over) => is_over = true,
+                    Ok(Some((i, gradient))) => ready[i] = Some(own.nodes(&self.parameters[i].0, Some(gradient))),
+                    Ok(None) => is_over = true,
                     // The pass broke off.
                     Err(_) => return None,
                 }
@@ -157,7 +152,7 @@ impl ModuleMapper for Watcher<'_> {
         let Some(&number) = number else { return param };
         let sender = self.sender.clone();
         // Nobody listens once a rank has failed.
-        let ready = move |gradient| drop(sender.send(News::Ready(number, gradient)));
+        let ready = move |gradient| drop(sender.send(Some((number, gradient))));
         let place = self.place.next();
         let place = std::mem::replace(&mut self.place, place);
         param.map(|value| watched(value, &place, ready))
@@ -320,7 +315,7 @@ mod tests {
         };
         let running: Vec<_> =
             threads(2).into_iter().map(|link| run(Box::new(Told(link, sender.clone())) as Box<dyn Link>)).collect();
-        let of = |number: usize, n: usize| News::Ready(number, tensor([n], 4).inner());
+        let of = |number: usize, n: usize| Some((number, tensor([n], 4).inner()));
         // The last parameter is the first. For each bucket two ranks exchange three times (what there is, gradients, sums), each time with a header.
         for (number, n) in [(0, 5), (1, 32)] {
             for (sender, _) in &running {
@@ -331,7 +326,7 @@ mod tests {
             }
         }
         for (sender, _) in &running {
-            sender.send(News::Over).expect("it listens");
+            sender.send(None).expect("it listens");
         }
         for (_, thread) in running {
             let sum = thread.join().expect("no panic").expect("no failure");

@@ -123,7 +123,7 @@ impl Modules {
     }
 
     /// `path`, as the module `from` writes it, counted from the root of the crate; nothing for other crates.
-    fn from_root(&self, from: &Path, path: &[String], depth: usize) -> Option<Path> {
+    fn resolve_from_root(&self, from: &Path, path: &[String], depth: usize) -> Option<Path> {
         let (first, rest) = path.split_first()?;
         let own: Path = if from == &["lib"] { Vec::new() } else { from.clone() };
         match first.as_str() {
@@ -146,7 +146,7 @@ impl Modules {
                 }
                 let import =
                     self.0[from].imports.iter().find(|import| import.name == *first && import.path != path[..1])?;
-                Some([self.from_root(from, &import.path, depth + 1)?, rest.to_vec()].concat())
+                Some([self.resolve_from_root(from, &import.path, depth + 1)?, rest.to_vec()].concat())
             }
         }
     }
@@ -159,7 +159,7 @@ impl Modules {
         let handed_on = self.0.get(&module)?.imports.iter().find(|import| import.is_public && import.name == *name);
         match handed_on {
             Some(import) => {
-                let target = self.from_root(&module, &import.path, 0)?;
+                let target = self.resolve_from_root(&module, &import.path, 0)?;
                 self.definer(&[target, path[length + 1..].to_vec()].concat(), depth + 1)
             }
             None => Some(module),
@@ -170,7 +170,7 @@ impl Modules {
     fn needs(&self) -> BTreeMap<Path, BTreeSet<Path>> {
         let of = |(own, module): (&Path, &Module)| {
             let imported = module.imports.iter().filter(|import| !import.is_public).map(|import| &import.path);
-            let target = |path: &Path| self.definer(&self.from_root(own, path, 0)?, 0);
+            let target = |path: &Path| self.definer(&self.resolve_from_root(own, path, 0)?, 0);
             let is_need =
                 |target: &Path| target != own && !(module.is_face && (target.starts_with(own) || own == &["lib"]));
             (own.clone(), imported.chain(&module.named).filter_map(target).filter(is_need).collect())
