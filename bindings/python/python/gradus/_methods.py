@@ -148,8 +148,9 @@ class SharedKeys(TypedDict, total=False):
     too_long: Literal["skip", "truncate"]
     """The treatment of longer rows. The default depends on the method, as in TRL."""
     max_prompt_length: int
-    """Longest prompt in tokens that completions are sampled for; longer ones are cut. Default: none is cut, and one
-    that leaves no room for a completion within `max_length` is left out."""
+    """Longest prompt in tokens that completions are sampled for; longer ones are cut. Rows of preferences are cut by
+    `too_long` alone. Default: no prompt is cut, and prompts without room for a completion within `max_length` are left
+    out."""
     prompt_truncation: Literal["left", "right"]
     """The side at which such prompts are cut. Default `left` (RL4LMs)."""
     filter_drop_ties: bool
@@ -220,11 +221,12 @@ class SharedKeys(TypedDict, total=False):
     """A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones. Default
     1."""
     evaluation_beams_early_stopping: Literal["true", "false", "never"]
-    """When a search ends: `true` when as many completions have ended as there are beams, `false` when the likeliest
-    beam, ended where it is, would not be among them, `never` when no beam can come among them. Default `false`."""
+    """When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the
+    likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any
+    more. Default `false`."""
     evaluation_beams_num_beam_groups: int
-    """Diverse beam search: the beams are divided into this many groups, each a search of its own, in which a token is
-    less likely that an earlier group has chosen in its place. It divides `num_beams`. Default 1."""
+    """Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens
+    that earlier groups chose at the same position. It divides `num_beams`. Default 1."""
     evaluation_beams_diversity_penalty: float
     """The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same
     position. Must be above 0 with groups. Default 0."""
@@ -248,14 +250,14 @@ class SharedKeys(TypedDict, total=False):
     shuffle: bool
     """Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order."""
     priority_scale: float
-    """Draw prompts with replacement, each with a probability in proportion to its column `weight` (1 without one) to
-    this power; 0: all alike (online methods only; RL4LMs' priority sampler, whose weights are all 1). Default: none,
-    every prompt comes once an epoch."""
+    """Draw prompts with replacement, with probabilities in proportion to their column `weight` (1 without one) to this
+    power. 0 draws all alike. For online methods only (RL4LMs' priority sampler, whose weights are all 1). Default:
+    none, so every prompt comes once an epoch."""
     dropout: bool
-    """Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for updates of online
-    methods but trpo: completions are sampled and scored without it. Ratios of ppo, nlpo and a2c are to logprobs without
-    dropout, so the first ones are not 1 (FineGrainedRLHF); those of grpo and rloo are to logprobs with dropout (TRL).
-    Default false."""
+    """Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for the updates of
+    online methods except trpo. Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c
+    compare with logprobs without dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo
+    compare with logprobs with dropout (TRL). Default false."""
     seed: int
     """The seed of every random stream. Default 42 (TRL)."""
     device: Name

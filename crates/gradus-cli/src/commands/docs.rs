@@ -11,7 +11,7 @@ use crate::output::Output;
 pub struct DocsArgs {
     /// The page; without it, the pages are listed
     page: Option<String>,
-    /// Show the lines with all of these words, on all pages or on the named one
+    /// Show the lines with all of these words, on all pages or on the named one; without any, the headings of sections with all of them
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     search: Option<String>,
 }
@@ -98,9 +98,12 @@ pub fn run(args: DocsArgs, out: &Output) -> anyhow::Result<()> {
         let wanted = text.to_lowercase();
         let wanted: Vec<&str> = wanted.split_whitespace().collect();
         let pages = PAGES.iter().filter(|(name, _)| chosen.is_none_or(|(only, _)| only == *name));
-        let found: Vec<Found<'_>> = pages.flat_map(|(name, page)| lines(name, page, &wanted)).collect();
+        let mut found: Vec<Found<'_>> = pages.clone().flat_map(|(name, page)| lines(name, page, &wanted)).collect();
         if found.is_empty() {
-            let error = gradus::Error::input(format!("no line of the documentation has all of `{text}`"));
+            found = pages.flat_map(|(name, page)| sections(name, page, &wanted)).collect();
+        }
+        if found.is_empty() {
+            let error = gradus::Error::input(format!("no section of the documentation has all of `{text}`"));
             return Err(error.with_hint("use fewer words, or a part of one").into());
         }
         return out.result(&found, || found.iter().map(|f| format!("{}:{}: {}\n", f.page, f.line, f.text)).collect());
@@ -131,13 +134,24 @@ fn page(name: &str) -> anyhow::Result<(&'static str, &'static str)> {
     .into())
 }
 
+/// Whether a text has all the words, whatever their case.
+fn has_all(text: &str, wanted: &[&str]) -> bool {
+    let text = text.to_lowercase();
+    wanted.iter().all(|word| text.contains(word))
+}
+
+/// The headings of a page under which all the words are.
+fn sections<'a>(name: &'a str, page: &'a str, wanted: &[&str]) -> Vec<Found<'a>> {
+    let lines: Vec<&str> = page.lines().collect();
+    let starts: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].starts_with('#')).collect();
+    let ends = starts.iter().skip(1).copied().chain([lines.len()]);
+    let of = starts.iter().zip(ends).filter(|(start, end)| has_all(&lines[**start..*end].join("\n"), wanted));
+    of.map(|(&start, _)| Found { page: name, line: start + 1, text: lines[start] }).collect()
+}
+
 /// The lines of a page that have all the words.
 fn lines<'a>(name: &'a str, page: &'a str, wanted: &'a [&str]) -> impl Iterator<Item = Found<'a>> {
-    let has_all = move |line: &str| {
-        let line = line.to_lowercase();
-        wanted.iter().all(|word| line.contains(word))
-    };
-    let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line));
+    let hits = page.lines().enumerate().filter(move |(_, line)| has_all(line, wanted));
     hits.map(move |(i, text)| Found { page: name, line: i + 1, text })
 }
 
@@ -185,7 +199,10 @@ mod tests {
         let hint = error.downcast_ref::<gradus::Error>().and_then(gradus::Error::hint);
         assert_eq!(hint, Some("did you mean `config`?"));
         let found: Vec<_> =
-            lines("a", "One\nTWO two\ntwo too\n", &["tw", "wo t"]).map(|found| (found.line, found.text)).collect();
+            lines("a", "One\nTWO two\ntwo too\n", &["tw", "wo tw"]).map(|found| (found.line, found.text)).collect();
         assert_eq!(found, [(2, "TWO two")]);
+        let found: Vec<_> =
+            sections("a", "# One\nreward\n## Two\nmy\nReward\n", &["my", "reward"]).iter().map(|f| f.line).collect();
+        assert_eq!(found, [3]);
     }
 }

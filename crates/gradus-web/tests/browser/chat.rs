@@ -80,6 +80,7 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     // Loaded again, and by another server, it is all there.
     browser.reload();
     let before = browser.text("#thread");
+    let gone = server.host().to_string();
     drop(server);
     let server = Server::over(folder.path());
     let answer = server.get("/chat/1/conversation.jsonl");
@@ -89,7 +90,9 @@ fn a_conversation_is_had_edited_asked_again_and_kept() {
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
     browser.go(&format!("http://{}/chat/1", server.host()));
     assert_eq!(browser.text("#thread"), before);
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    // The page may still have asked the first server for its icon.
+    let complaints: Vec<String> = browser.complaints().into_iter().filter(|told| !told.contains(&gone)).collect();
+    assert_eq!(complaints, Vec::<String>::new());
 }
 
 #[test]

@@ -139,7 +139,11 @@ const FOREIGN: &[Foreign] = &[
     same(&["gamma"], &["method.*.discount", "method.*.simpo_gamma"]),
     same(&["lam", "lambda", "gae_lam"], &["method.*.gae_lambda"]),
     same(&["kl_coef", "init_kl_coef", "init_kl_coeff"], &["method.*.kl.coefficient"]),
-    same(&["beta"], &["method.*.kl_coefficient", "method.*.kl.coefficient"]),
+    noted(
+        &["beta"],
+        &["method.*.kl_coefficient", "method.*.kl.coefficient"],
+        "of methods that sample; those on preferences have `--beta`",
+    ),
     same(&["target_kl_value", "kl_target"], &["method.*.kl.target"]),
     same(&["ref_model", "ref_model_name", "reference_model_path"], &["method.*.reference_model"]),
     same(&["reward_model_path", "reward_model_name_or_path"], &["reward.model"]),
@@ -244,8 +248,14 @@ mod tests {
             ("ppo", "gamma", Some("it is `--discount` here")),
             ("grpo", "gamma", None),
             ("grpo", "beta", Some("it is `--kl-coefficient` here")),
+            ("ppo", "beta", Some("it is `--kl-coefficient` here")),
         ] {
-            assert_eq!(translate(name, Some(method), Spelling::Flag).as_deref(), expected, "{method} {name}");
+            let found = translate(name, Some(method), Spelling::Flag);
+            assert_eq!(
+                found.as_deref().map(|hint| hint.split(" (").next().unwrap_or(hint)),
+                expected,
+                "{method} {name}"
+            );
         }
     }
 }

@@ -210,7 +210,7 @@ COMMON: Mapping[str, Treatment] = {
         ("device",), "true computes on the CPU; false leaves the choice to gradus, which is the CPU too", by="device"
     ),
     "accelerator_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
-    "parallelizm_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
+    "parallelism_config": Refused(_ONE_MACHINE, _LEAVE_OUT),
     "dataloader_drop_last": Refused(
         "the last step of an epoch takes the rows that are left", "Shorten the data to a multiple of the rows of a step."
     ),

@@ -133,7 +133,7 @@ class BaseConfig:
     data_seed: int | None = None
     use_cpu: bool = False
     accelerator_config: dict[str, Any] | str | None = None
-    parallelizm_config: Any | None = None
+    parallelism_config: Any | None = None
     dataloader_drop_last: bool = False
     dataloader_num_workers: int = 0
     dataloader_pin_memory: bool = True
