@@ -69,7 +69,10 @@ class Link:
             now = time.monotonic()
             for device in ready:
                 side = self.devices.index(device)
-                frame = os.read(device, FRAME + 64)
+                try:
+                    frame = os.read(device, FRAME + 64)
+                except OSError:  # The namespaces are gone.
+                    return
                 free_at[side] = max(now, free_at[side]) + len(frame) * self.seconds_per_byte
                 under_way[side].append((free_at[side] + self.delay_s, frame))
                 self.sent[side] += len(frame)
@@ -87,7 +90,7 @@ class Link:
 def launcher(folder):
     """What Hydra calls in the place of ssh: it enters the namespace of the host, with a host name of its own."""
     script = folder / "enter"
-    lines = ["#!/bin/sh", "host=$1; shift"]
+    lines = ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', "host=$1; shift"]
     for name, address in HOSTS:
         lines.append(f'[ "$host" = {address} ] && exec ip netns exec {name} unshare --uts sh -c "hostname {name}; $*"')
     script.write_text("\n".join([*lines, "exit 1", ""]))
@@ -102,13 +105,15 @@ def command(given, output, folder):
     if folder is None:
         return train
     hosts = ",".join(address for _, address in HOSTS)
-    hydra = [given.mpiexec, "-n", "2", "-hosts", hosts, "-launcher", "ssh", "-launcher-exec", str(launcher(folder))]
+    # UCX sees that both hosts are one machine, and would take shared memory.
+    hydra = [given.mpiexec, "-genv", "UCX_TLS", "tcp,self", "-n", "2", "-hosts", hosts, "-launcher", "ssh", "-launcher-exec", str(launcher(folder))]
     return ["ip", "netns", "exec", HOSTS[0][0], "unshare", "--uts", "sh", "-c", f'hostname {HOSTS[0][0]}; exec "$@"', "sh", *hydra, *train]
 
 
 def step_seconds(output):
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(row["tokens"] / row["tokens_per_s"] for row in rows if row.get("step", 0) > 1 and "tokens_per_s" in row)
+    pairs = [(before, row) for before, row in zip(rows, rows[1:]) if "tokens_per_s" in before and "tokens_per_s" in row]
+    return statistics.median((row["num_tokens"] - before["num_tokens"]) / row["tokens_per_s"] for before, row in pairs)
 
 
 def digest(output):
