@@ -7,7 +7,9 @@ use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
-use crate::metric::{Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError, of_row};
+use crate::metric::{
+    Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError, of_row, remark_on,
+};
 use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
@@ -34,9 +36,9 @@ enum Measured {
 }
 
 impl Measured {
-    fn remark(&self) -> Option<String> {
+    fn remark(&self, name: &str) -> Option<String> {
         match self {
-            Self::Metric(metric) => metric.remark(),
+            Self::Metric(metric) => remark_on(name, &**metric),
             Self::OfPolicy(_) => None,
         }
     }
@@ -96,7 +98,13 @@ impl Measuring {
 
     /// What a reader of the values must know, one sentence a metric.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
-        self.metrics.iter().filter_map(|(name, metric)| Some(format!("`{name}` is computed {}", metric.remark()?)))
+        self.metrics.iter().filter_map(|(name, metric)| metric.remark(name))
+    }
+
+    /// The remarks of a reward that are not among these.
+    pub fn further_remarks(&self, reward: &dyn Reward) -> Vec<String> {
+        let own: Vec<String> = self.remarks().collect();
+        reward.remarks().into_iter().filter(|remark| !own.contains(remark)).collect()
     }
 
     /// Whether there is nothing to measure.

@@ -97,11 +97,11 @@ impl OnHub<'_> {
             }
         };
         let parent = std::path::Path::new(name).parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(parent) = parent.filter(|parent| parent.is_dir()) {
-            let message = format!("there is no `{name}` in `{}`, and {message}", parent.display());
-            return Error::Network { what: format!("{} `{name}`", self.kind()), message, hint: Some(hint) };
-        }
-        Error::Network { what: format!("{} `{name}`", self.kind()), message: message.into(), hint: Some(hint) }
+        let message = match parent.filter(|parent| parent.is_dir()) {
+            Some(parent) => format!("there is no `{name}` in `{}`, and {message}", parent.display()),
+            None => message.to_owned(),
+        };
+        Error::Network { what: format!("{} `{name}`", self.kind()), message, hint: Some(hint) }
     }
 }
 

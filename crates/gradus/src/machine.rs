@@ -85,11 +85,7 @@ impl Machine {
 /// # Errors
 /// When threads have been started already.
 pub fn use_threads(threads: Option<usize>) -> Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).use_current_thread();
-    pool.build_global().map_err(|error| {
-        let count = threads.map_or("all".to_owned(), |threads| threads.to_string());
-        Error::input(format!("the computation cannot use {count} threads: {error}"))
-    })
+    start(rayon::ThreadPoolBuilder::new().use_current_thread(), threads)
 }
 
 /// Computes on this many threads from now on. The calling thread is none of them, so it may wait for others that compute.
@@ -97,8 +93,14 @@ pub fn use_threads(threads: Option<usize>) -> Result<()> {
 /// # Errors
 /// When threads have been started already.
 pub fn use_other_threads(threads: usize) -> Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    pool.map_err(|error| Error::input(format!("the computation cannot use {threads} threads: {error}")))
+    start(rayon::ThreadPoolBuilder::new(), Some(threads))
+}
+
+fn start(pool: rayon::ThreadPoolBuilder, threads: Option<usize>) -> Result<()> {
+    pool.num_threads(threads.unwrap_or(0)).build_global().map_err(|error| {
+        let count = threads.map_or("all".to_owned(), |threads| threads.to_string());
+        Error::input(format!("the computation cannot use {count} threads: {error}"))
+    })
 }
 
 /// Does `work` on one of the threads that compute, and waits for it.

@@ -354,13 +354,13 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
     };
     let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, &models, interrupt)).transpose()?;
-    let mut of_reward = reward.as_ref().map_or_else(Vec::new, |reward| reward.remarks());
     let metrics = match (&options.data.task, options.metrics.as_slice()) {
         (Some(task), []) if reward.is_none() => task.build()?.metrics(),
         (_, asked) => asked.to_vec(),
     };
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
     let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
+    let of_reward = reward.as_ref().map_or_else(Vec::new, |reward| measuring.further_remarks(&**reward));
     let (rows, said) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
@@ -427,9 +427,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         means.values("length", &lengths);
     }
-    let mut remarks: Vec<String> = remarks(said, &made).into_iter().chain(measuring.remarks()).collect();
-    of_reward.retain(|remark| !remarks.contains(remark));
-    remarks.extend(of_reward);
+    let remarks = remarks(said, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
     let measured = Measured::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(Measured { errors: means.errors(), values, samples, ..measured })
 }

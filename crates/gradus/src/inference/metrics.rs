@@ -9,7 +9,7 @@ use crate::data::left_out;
 use crate::data::{BadRows, Place, RowErrors, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row};
+use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row, remark_on};
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
 
@@ -97,8 +97,7 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
             .map_err(|error| of_row(error, |row, message| places[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
-    let remark =
-        |(name, metric): &(String, Box<dyn Metric>)| Some(format!("`{name}` is computed {}", metric.remark()?));
+    let remark = |(name, metric): &(String, Box<dyn Metric>)| remark_on(name, &**metric);
     let remarks = left_out(&bad.into_skipped()).into_iter().chain(metrics.iter().filter_map(remark)).collect();
     Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, options.resampling) })
 }

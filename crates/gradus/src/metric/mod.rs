@@ -77,6 +77,11 @@ pub(crate) fn of_row(error: RowError, place: impl FnOnce(usize, String) -> Error
     }
 }
 
+/// The sentence about what a reader of the values must know of the metric called `name`, if there is something.
+pub(crate) fn remark_on(name: &str, metric: &dyn Metric) -> Option<String> {
+    Some(format!("`{name}` is computed {}", metric.remark()?))
+}
+
 #[cfg(test)]
 mod tests {
     use rand::Rng as _;

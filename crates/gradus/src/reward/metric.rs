@@ -2,7 +2,7 @@
 
 use super::{Interrupt, Reward, RewardError, Score};
 use crate::data::references;
-use crate::metric::{Metric, MetricConfig, Models, Row, RowError};
+use crate::metric::{Metric, MetricConfig, Models, Row, RowError, remark_on};
 use crate::rollout::{Rollout, Rollouts};
 
 /// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
@@ -33,7 +33,7 @@ impl Reward for MetricReward {
     }
 
     fn remarks(&self) -> Vec<String> {
-        self.metric.remark().map(|remark| format!("`{}` is computed {remark}", self.name)).into_iter().collect()
+        remark_on(&self.name, &*self.metric).into_iter().collect()
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {

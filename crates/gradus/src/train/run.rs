@@ -442,11 +442,7 @@ impl Job<'_> {
         let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
         let measuring = self.measuring(observer)?;
-        for remark in reward.remarks() {
-            if measuring.remarks().all(|told| told != remark) {
-                observer.event(&Event::Warning(&remark));
-            }
-        }
+        measuring.further_remarks(&*reward).iter().for_each(|remark| observer.event(&Event::Warning(remark)));
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
