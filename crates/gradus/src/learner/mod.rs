@@ -5,6 +5,7 @@ pub mod flat;
 pub mod gradient_sum;
 pub mod optimizer;
 mod reduction;
+mod shares;
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender};

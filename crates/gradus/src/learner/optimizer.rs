@@ -12,8 +12,9 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::across::{extend, numbers};
+use super::across::extend;
 use super::gradient_sum::GradientSum;
+use super::shares::{Shares, parameters};
 use crate::model::NamePath;
 use crate::ranks::Ranks;
 use gradus_kernels::{
@@ -119,14 +120,6 @@ impl From<RmsPropConfig> for OptimizerConfig {
     }
 }
 
-/// The trained parameters of a module, in the order of its fields: name, numbers and device.
-pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
-    let mut found = Vec::new();
-    let each = |name, n, device| found.push((name, n, device));
-    module.visit(&mut Trained { path: NamePath::default(), each });
-    found
-}
-
 /// What is remembered of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one for each parameter, and few are of the small kind alone")]
@@ -214,94 +207,6 @@ pub struct Optimizer {
     shares: Option<Arc<Shares>>,
     /// Where moments are held and parameters moved; where the parameters are, if nothing is said.
     home: Option<Device>,
-}
-
-/// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
-/// <https://arxiv.org/abs/1910.02054>).
-#[derive(Debug)]
-struct Shares {
-    ranks: Ranks,
-    /// Each parameter with its place, in the order of names.
-    places: BTreeMap<String, Range<usize>>,
-    /// Numbers of all of them.
-    len: usize,
-    /// Where they are.
-    device: Option<Device>,
-}
-
-impl Shares {
-    fn new<M: Module>(ranks: Ranks, module: &M) -> Self {
-        let parameters = parameters(module);
-        let device = parameters.first().map(|(.., device)| device.clone());
-        let mut len = 0;
-        let place = |(name, n, _): (String, usize, Device)| {
-            len += n;
-            (name, len - n..len)
-        };
-        let places = parameters.into_iter().map(place).collect();
-        Self { ranks, places, len, device }
-    }
-
-    /// The numbers of the parameter `name` that `rank` keeps: whole blocks of codes.
-    fn of(&self, rank: usize, name: &str) -> Range<usize> {
-        let place = &self.places[name];
-        let at = |rank: usize| {
-            let at = (self.len * rank / self.ranks.size()).clamp(place.start, place.end);
-            if at == place.end { place.len() } else { (at - place.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
-        };
-        at(rank)..at(rank + 1)
-    }
-
-    /// Those that this rank keeps.
-    fn own(&self, name: &str) -> Range<usize> {
-        self.of(self.ranks.rank(), name)
-    }
-
-    /// Joins what every rank has of the parameters `names`, `own` being the bytes of this one: `join` gets the parts of all ranks, in
-    /// order. `bytes` says how many so many numbers take.
-    fn gather<'n, T>(
-        &self,
-        names: impl Iterator<Item = &'n String>,
-        own: Vec<u8>,
-        bytes: impl Fn(usize) -> usize,
-        join: impl Fn(&str, &[&[u8]]) -> T,
-    ) -> Vec<(String, T)> {
-        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own));
-        let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        let mut of_name = |name: &String| {
-            let mut parts = Vec::with_capacity(rests.len());
-            for (rank, rest) in rests.iter_mut().enumerate() {
-                let (part, others) = rest.split_at(bytes(self.of(rank, name).len()));
-                parts.push(part);
-                *rest = others;
-            }
-            (name.clone(), join(name, &parts))
-        };
-        names.map(&mut of_name).collect()
-    }
-
-    /// [`gather`](Self::gather) of numbers in f32.
-    fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
-        let mut bytes = Vec::new();
-        own.values().for_each(|values| extend(&mut bytes, values));
-        let join = |name: &str, parts: &[&[u8]]| {
-            let mut values = Vec::with_capacity(self.places[name].len());
-            parts.iter().for_each(|part| values.extend(numbers(part)));
-            values
-        };
-        self.gather(own.keys(), bytes, |n| 4 * n, join).into_iter().collect()
-    }
-
-    /// The codes of a whole parameter from those of each rank, which their sizes follow.
-    fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
-        let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
-        for (rank, part) in parts.iter().enumerate() {
-            let (codes, sizes) = part.split_at(self.of(rank, name).len());
-            whole.codes.extend_from_slice(codes);
-            whole.sizes.extend(numbers(sizes));
-        }
-        whole
-    }
 }
 
 impl Optimizer {
@@ -419,13 +324,12 @@ impl Optimizer {
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
         let (config, moments, shares, home) = (self.config, &mut self.moments, self.shares.clone(), self.home.clone());
-        let each = |name: String, n, device: Device| {
+        for (name, n, device) in parameters(module) {
             let own = shares.as_ref().map_or(n, |shares| shares.own(&name).len());
             if own > 0 {
                 moments.entry(name).or_insert_with(|| Moments::zeros(config, n, own, home.as_ref().unwrap_or(&device)));
             }
-        };
-        module.visit(&mut Trained { path: NamePath::default(), each });
+        }
     }
 
     /// What is wrong with moments that were read from a file, if anything: they are those of the trained parameters of
@@ -581,28 +485,6 @@ fn rmsprop(
     let second = second * config.alpha + gradient.clone().square() * (1.0 - config.alpha);
     let root = second.clone().sqrt() + config.epsilon;
     (values - gradient / root * learning_rate, second)
-}
-
-/// Says the name, the size and the device of every trained parameter.
-struct Trained<F> {
-    path: NamePath,
-    each: F,
-}
-
-impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
-            (self.each)(self.path.name(), param.shape().num_elements(), param.val().device().inner());
-        }
-    }
 }
 
 /// Takes every parameter that has a gradient out of its module, and leaves an empty tensor.

@@ -14,7 +14,7 @@ use gradus_kernels::{Place, can_watch, watched};
 
 use super::across::{self, Abandoned, Nodes, Parameter};
 use super::gradient_sum::{Flat, GradientSum};
-use super::optimizer;
+use super::shares::parameters;
 use crate::model::NamePath;
 use crate::ranks::{LaneSums, Lanes, REDUCED_AT_ONCE, Ranks, add};
 
@@ -55,7 +55,7 @@ pub(super) type News = Option<(usize, Tensor<1>)>;
 
 impl Reduction {
     pub fn new<M: Module>(module: &M, lanes: Lanes, ranks: Ranks) -> Self {
-        let mut parameters = optimizer::parameters(module);
+        let mut parameters = parameters(module);
         parameters.reverse();
         Self { lanes, ranks, parameters, at_once: REDUCED_AT_ONCE }
     }

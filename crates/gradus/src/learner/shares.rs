@@ -1,0 +1,131 @@
+//! The trained parameters of a module end to end, and which rank keeps the moments of which of their numbers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+use super::across::{extend, numbers};
+use crate::model::NamePath;
+use crate::ranks::Ranks;
+use gradus_kernels::{Codes, Int8Moments};
+
+/// The trained parameters of a module, in the order of its fields: name, numbers and device.
+pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
+    let mut found = Vec::new();
+    let each = |name, n, device| found.push((name, n, device));
+    module.visit(&mut Trained { path: NamePath::default(), each });
+    found
+}
+
+/// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
+/// <https://arxiv.org/abs/1910.02054>).
+#[derive(Debug)]
+pub(super) struct Shares {
+    pub(super) ranks: Ranks,
+    /// Each parameter with its place, in the order of names.
+    pub(super) places: BTreeMap<String, Range<usize>>,
+    /// Numbers of all of them.
+    len: usize,
+    /// Where they are.
+    pub(super) device: Option<Device>,
+}
+
+impl Shares {
+    pub(super) fn new<M: Module>(ranks: Ranks, module: &M) -> Self {
+        let parameters = parameters(module);
+        let device = parameters.first().map(|(.., device)| device.clone());
+        let mut len = 0;
+        let place = |(name, n, _): (String, usize, Device)| {
+            len += n;
+            (name, len - n..len)
+        };
+        let places = parameters.into_iter().map(place).collect();
+        Self { ranks, places, len, device }
+    }
+
+    /// The numbers of the parameter `name` that `rank` keeps: whole blocks of codes.
+    pub(super) fn of(&self, rank: usize, name: &str) -> Range<usize> {
+        let place = &self.places[name];
+        let at = |rank: usize| {
+            let at = (self.len * rank / self.ranks.size()).clamp(place.start, place.end);
+            if at == place.end { place.len() } else { (at - place.start) / Int8Moments::BLOCK * Int8Moments::BLOCK }
+        };
+        at(rank)..at(rank + 1)
+    }
+
+    /// Those that this rank keeps.
+    pub(super) fn own(&self, name: &str) -> Range<usize> {
+        self.of(self.ranks.rank(), name)
+    }
+
+    /// Joins what every rank has of the parameters `names`, `own` being the bytes of this one: `join` gets the parts of all ranks, in
+    /// order. `bytes` says how many so many numbers take.
+    pub(super) fn gather<'n, T>(
+        &self,
+        names: impl Iterator<Item = &'n String>,
+        own: Vec<u8>,
+        bytes: impl Fn(usize) -> usize,
+        join: impl Fn(&str, &[&[u8]]) -> T,
+    ) -> Vec<(String, T)> {
+        let all = self.ranks.all_bytes("shares of parameters", Arc::new(own));
+        let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        let mut of_name = |name: &String| {
+            let mut parts = Vec::with_capacity(rests.len());
+            for (rank, rest) in rests.iter_mut().enumerate() {
+                let (part, others) = rest.split_at(bytes(self.of(rank, name).len()));
+                parts.push(part);
+                *rest = others;
+            }
+            (name.clone(), join(name, &parts))
+        };
+        names.map(&mut of_name).collect()
+    }
+
+    /// [`gather`](Self::gather) of numbers in f32.
+    pub(super) fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
+        let mut bytes = Vec::new();
+        own.values().for_each(|values| extend(&mut bytes, values));
+        let join = |name: &str, parts: &[&[u8]]| {
+            let mut values = Vec::with_capacity(self.places[name].len());
+            parts.iter().for_each(|part| values.extend(numbers(part)));
+            values
+        };
+        self.gather(own.keys(), bytes, |n| 4 * n, join).into_iter().collect()
+    }
+
+    /// The codes of a whole parameter from those of each rank, which their sizes follow.
+    pub(super) fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
+        let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
+        for (rank, part) in parts.iter().enumerate() {
+            let (codes, sizes) = part.split_at(self.of(rank, name).len());
+            whole.codes.extend_from_slice(codes);
+            whole.sizes.extend(numbers(sizes));
+        }
+        whole
+    }
+}
+
+/// Says the name, the size and the device of every trained parameter.
+struct Trained<F> {
+    path: NamePath,
+    each: F,
+}
+
+impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            (self.each)(self.path.name(), param.shape().num_elements(), param.val().device().inner());
+        }
+    }
+}
