@@ -9,6 +9,7 @@ use crate::characters::{is_space, split};
 use crate::ngrams::{Grams, Words, shared};
 use crate::options::check_order;
 use crate::references::each;
+use crate::row::in_parts;
 use crate::{Measure, Metric, Result, Row, RowError};
 
 /// Options of [`Chrf`], by sacreBLEU's names.
@@ -89,6 +90,10 @@ impl Metric for Chrf {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
         let options = self.options;
         Ok(vec![Measure::of_sums("", 3 * self.orders(), best.concat(), move |sums| value(sums, &options))])
+    }
+
+    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

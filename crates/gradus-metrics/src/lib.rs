@@ -117,6 +117,11 @@ pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
 pub use wordnet::WordNet;
 
+/// The row values of the first measure; NaN where a row has none.
+pub fn first_values(measures: &[Measure], rows: usize) -> Vec<f64> {
+    measures.first().and_then(Measure::row_values).unwrap_or_else(|| vec![f64::NAN; rows])
+}
+
 /// Measures generated text.
 pub trait Metric: Send + Sync {
     /// The values, in a fixed order. A metric of one value gives a measure with an empty part.
@@ -136,8 +141,16 @@ pub trait Metric: Send + Sync {
     /// # Errors
     /// As [`Self::measure`].
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
-        let values = self.measure(rows)?.first().and_then(Measure::row_values);
-        Ok(values.unwrap_or_else(|| vec![f64::NAN; rows.len()]))
+        Ok(first_values(&self.measure(rows)?, rows.len()))
+    }
+
+    /// [`Self::worth`], with reports to `done` of how many rows have their value. Where `done` returns false, the user does not want
+    /// to wait, and the work ends. A metric that takes long should implement it.
+    ///
+    /// # Errors
+    /// As [`Self::worth`], and one that [is interrupted](RowError::is_interrupted).
+    fn worth_with_progress(&self, rows: &[Row], _done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        self.worth(rows)
     }
 
     /// Whether [`Self::worth`] means anything.

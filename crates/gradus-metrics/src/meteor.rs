@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::nltk::WordTokenizer;
 use crate::references::{References, each};
+use crate::row::in_parts;
 use crate::stem::Porter;
 use crate::treebank::Rules;
 use crate::wordnet::WordNet;
@@ -154,6 +155,14 @@ impl Metric for Meteor {
 
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         Ok(vec![Measure::mean("", &each(rows, |row, references| self.best(row, references))?)])
+    }
+
+    fn worth_with_progress(
+        &self,
+        rows: &[Row],
+        done: &mut dyn FnMut(usize) -> bool,
+    ) -> std::result::Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::ngrams::{Grams, Words};
+use crate::row::in_parts;
 use crate::totto::{self, Item, SUBSETS};
 use crate::{Measure, Metric, Row, RowError, lcs};
 
@@ -69,6 +70,10 @@ impl Metric for Parent {
         let measures = self.measure(rows)?;
         let overall = measures.iter().find(|measure| measure.part == "overall_f_score");
         Ok(overall.and_then(Measure::row_values).expect("PARENT has an F-score of every row"))
+    }
+
+    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::ngrams::{Grams, Words, shared};
 use crate::punkt::Punkt;
 use crate::references::{References, each};
+use crate::row::in_parts;
 use crate::stem::Porter;
 use crate::{Measure, Metric, Resampling, Row, RowError, intervals, lcs};
 
@@ -203,6 +204,14 @@ impl Metric for Rouge {
             None => scores[..3].iter().sum::<f64>() / 3.0,
         };
         Ok(best.iter().map(worth).collect())
+    }
+
+    fn worth_with_progress(
+        &self,
+        rows: &[Row],
+        done: &mut dyn FnMut(usize) -> bool,
+    ) -> std::result::Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

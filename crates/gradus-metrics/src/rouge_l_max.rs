@@ -12,6 +12,7 @@ use crate::characters::{is_space, split};
 use crate::error::{Error, Result};
 use crate::ngrams::Words;
 use crate::references::each;
+use crate::row::in_parts;
 use crate::stem::Porter;
 use crate::treebank::{self, Rules};
 use crate::{Measure, Metric, Row, RowError, files, lcs};
@@ -178,6 +179,14 @@ impl RougeLMax {
 impl Metric for RougeLMax {
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         Ok(vec![Measure::mean("", &each(rows, |row, references| self.best(&row.prediction, references))?)])
+    }
+
+    fn worth_with_progress(
+        &self,
+        rows: &[Row],
+        done: &mut dyn FnMut(usize) -> bool,
+    ) -> std::result::Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

@@ -35,8 +35,7 @@ pub struct RowError {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// Whether the user stopped the measurement; the row is then not wrong. Only metrics that wait for something else set it: a program,
-    /// a service.
+    /// Whether the user stopped the measurement; the row is then not wrong.
     pub is_interrupted: bool,
 }
 
@@ -46,10 +45,36 @@ impl RowError {
         Self { row, message: message.into(), hint: None, is_interrupted: false }
     }
 
+    /// The user did not want to wait for the value of this row.
+    pub fn interrupted(row: usize) -> Self {
+        Self { is_interrupted: true, ..Self::new(row, "interrupted") }
+    }
+
     /// The row has no references, but the metric compares with them.
     pub fn without_references(row: usize) -> Self {
         Self::new(row, "no references to compare with (column `references` or `reference`)")
     }
+}
+
+/// Rows that are measured before their number is reported.
+const PART: usize = 64;
+
+/// What `worth` gives for the rows, part by part, for metrics that measure each row alone. `done` hears how many rows have their value,
+/// and ends the work where it returns false.
+pub fn in_parts(
+    rows: &[Row],
+    done: &mut dyn FnMut(usize) -> bool,
+    worth: impl Fn(&[Row]) -> Result<Vec<f64>, RowError>,
+) -> Result<Vec<f64>, RowError> {
+    let mut values = Vec::with_capacity(rows.len());
+    for part in rows.chunks(PART) {
+        let first = values.len();
+        values.extend(worth(part).map_err(|error| RowError { row: first + error.row, ..error })?);
+        if !done(values.len()) {
+            return Err(RowError::interrupted(first));
+        }
+    }
+    Ok(values)
 }
 
 /// The indices of the rows of each prompt, in the order in which prompts first come. Rows with an empty prompt stand alone.
@@ -66,4 +91,43 @@ pub fn by_prompt(rows: &[Row]) -> Vec<Vec<usize>> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: usize) -> Vec<Row> {
+        (0..count).map(|i| Row::new(i.to_string(), [""])).collect()
+    }
+
+    /// The number in the prediction; one that is none cannot be measured.
+    fn number(rows: &[Row]) -> Result<Vec<f64>, RowError> {
+        let number = |(i, row): (usize, &Row)| row.prediction.parse().map_err(|_| RowError::new(i, "no number"));
+        rows.iter().enumerate().map(number).collect()
+    }
+
+    #[test]
+    fn parts_have_the_values_of_the_whole_and_are_reported() {
+        let (rows, mut told) = (rows(150), Vec::new());
+        let found = in_parts(
+            &rows,
+            &mut |done| {
+                told.push(done);
+                true
+            },
+            number,
+        );
+        assert_eq!((found, told), (number(&rows), vec![64, 128, 150]));
+    }
+
+    #[test]
+    fn an_error_names_the_row_of_the_whole_and_an_interruption_ends_the_work() {
+        let mut rows = rows(150);
+        rows[100].prediction = "none".into();
+        let error = in_parts(&rows, &mut |_| true, number).expect_err("no number");
+        assert_eq!((error.row, error.is_interrupted), (100, false));
+        let error = in_parts(&rows, &mut |_| false, number).expect_err("interrupted");
+        assert!(error.is_interrupted);
+    }
 }

@@ -12,6 +12,7 @@ pub use options::TerOptions;
 use crate::characters::{is_space, split};
 use crate::ngrams::Words;
 use crate::references::each;
+use crate::row::in_parts;
 use crate::{Measure, Metric, Row, RowError};
 
 /// Edits (insertions, deletions, substitutions, shifts of runs of words) to the nearest reference, divided by the mean length of
@@ -52,6 +53,10 @@ impl Metric for Ter {
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         let edits = each(rows, |row, references| self.edits(&row.prediction, references))?;
         Ok(edits.iter().map(|edits| 1.0 - rate(edits)).collect())
+    }
+
+    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        in_parts(rows, done, |rows| self.worth(rows))
     }
 }
 

@@ -197,7 +197,7 @@ impl Evaluation<'_> {
         let mut stats = Stats::default();
         let scores = match reward {
             Some(reward) => {
-                let scores = reward::apply_on(ranks, reward, &rollouts)?;
+                let scores = reward::apply_on(ranks, reward, &rollouts, self.sampler.progress)?;
                 observe_rewards(&reward.name(), &scores, &mut stats);
                 scores
             }

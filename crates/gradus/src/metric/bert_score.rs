@@ -183,8 +183,8 @@ impl BertScore {
         move |id| weights.get(&id).copied().unwrap_or(unseen)
     }
 
-    /// Precision, recall and F1 of every row.
-    fn scores(&self, rows: &[Row]) -> Result<Vec<[f64; 3]>, RowError> {
+    /// Precision, recall and F1 of every row. `done` hears of how many rows the texts are read, and ends the work where it returns false.
+    fn scores(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<[f64; 3]>, RowError> {
         // Every text once, with the first row that has it.
         let mut numbers: HashMap<&str, usize> = HashMap::new();
         let mut texts: Vec<(&str, usize)> = Vec::new();
@@ -212,6 +212,9 @@ impl BertScore {
         for (chunk, ids) in ids.chunks(TEXTS).enumerate() {
             let encoded = self.model.states(ids.to_vec()).map_err(|error| of_row(error, chunk * TEXTS))?;
             weighed.extend(encoded.into_iter().map(|text| Weighed::new(text, &weigh)));
+            if !done(rows.len() * weighed.len() / texts.len()) {
+                return Err(RowError::interrupted(0));
+            }
         }
         let score = |(prediction, references): &(usize, Vec<usize>)| {
             let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference]);
@@ -294,11 +297,15 @@ fn baseline(path: &Path, layer: usize) -> Result<[f64; 3]> {
 
 impl Metric for BertScore {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
-        let scores = self.scores(rows)?;
+        let scores = self.scores(rows, &mut |_| true)?;
         let part = |part: &str, i: usize| {
             let of: Vec<f64> = scores.iter().map(|score| score[i]).collect();
             Measure::mean(part, &of)
         };
         Ok(vec![part("f1", 2), part("precision", 0), part("recall", 1)])
+    }
+
+    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        Ok(self.scores(rows, done)?.into_iter().map(|[_, _, f1]| f1).collect())
     }
 }

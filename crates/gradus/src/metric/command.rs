@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, Row, RowError, first_values};
 use crate::error::Result;
 use crate::process::{Asked, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
@@ -132,8 +132,9 @@ impl Table {
     }
 }
 
-impl Metric for CommandMetric {
-    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+impl CommandMetric {
+    /// What the program says of the rows. `done` hears of every answer; where it returns false, the program ends.
+    fn answers(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Measure>, RowError> {
         let mut program = self.program.lock().expect("no holder panics");
         let mut lines: Vec<String> = rows.iter().map(request).collect();
         let asks_corpus = self.corpus && !rows.is_empty();
@@ -146,6 +147,10 @@ impl Metric for CommandMetric {
         let mut first_wrong = None;
         for row in 0..rows.len() {
             let answer = program.answer(asked, EXPECTED, parse).map_err(at(row));
+            let answer = answer.and_then(|values| match done(row + 1) {
+                true => Ok(values),
+                false => Err(at(row)(program.interrupt())),
+            });
             let added = answer.and_then(|values| table.add(row, values).map_err(|message| RowError::new(row, message)));
             if let Err(error) = added {
                 first_wrong.get_or_insert(error);
@@ -181,6 +186,16 @@ impl Metric for CommandMetric {
             measures.push(Measure::mean_of_some("", &vec![None; rows.len()]));
         }
         Ok(measures)
+    }
+}
+
+impl Metric for CommandMetric {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        self.answers(rows, &mut |_| true)
+    }
+
+    fn worth_with_progress(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
+        Ok(first_values(&self.answers(rows, done)?, rows.len()))
     }
 }
 

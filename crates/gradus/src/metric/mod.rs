@@ -26,6 +26,7 @@ pub use classified::{
 pub use command::{CommandMetric, CommandOptions};
 pub use config::{MetricConfig, MetricOption, configure};
 pub(crate) use config::{read_list, schema_of_list};
+pub(crate) use gradus_metrics::first_values;
 pub use gradus_metrics::{
     Aggregate, Bleu, BleuOptions, BleuTokenizer, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions,
     CiderTokenizer, CiderVariant, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,

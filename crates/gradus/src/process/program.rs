@@ -163,12 +163,7 @@ impl Program {
                 let message = format!("the {what} `{name}` printed a line of more than {LINE_BYTES} bytes");
                 Err(self.give_up(message, Some("one line for each it reads; print other things to stderr")))
             }
-            Answer::Interrupted => {
-                self.process.kill();
-                let interrupted = ProgramError { message: "interrupted".into(), hint: None, is_interrupted: true };
-                self.failed = Some(interrupted.clone());
-                Err(interrupted)
-            }
+            Answer::Interrupted => Err(self.interrupt()),
             Answer::TimedOut => {
                 self.process.kill();
                 let message = format!("the {what} `{name}` did not answer within {} s", self.timeout_s);
@@ -177,6 +172,14 @@ impl Program {
                 Err(self.give_up(message, Some(hint)))
             }
         }
+    }
+
+    /// Ends the program because the user does not want to wait for its answers. It answers nothing more.
+    pub fn interrupt(&mut self) -> ProgramError {
+        self.process.kill();
+        let interrupted = ProgramError { message: "interrupted".into(), hint: None, is_interrupted: true };
+        self.failed = Some(interrupted.clone());
+        interrupted
     }
 
     /// Whether a program whose output has ended was content.

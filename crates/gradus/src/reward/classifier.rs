@@ -5,12 +5,13 @@ use burn::tensor::Device;
 use super::config::ClassifierConfig;
 use super::label::{ClassifierValue, LabelName};
 use super::learned::reward_error;
-use super::{Reward, RewardError, Score, config_error};
+use super::{Reward, RewardError, Score, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::{TextForm, column_text};
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::{Classifier, ModelDir, Reading, Scope, Task, Text, WeightFormat};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use crate::text::think::without_thoughts_after;
 use crate::text::{Joined, Pattern, Tokenizer};
@@ -137,6 +138,10 @@ impl Reward for ClassifierReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
         let texts: Vec<Result<Joined, RewardError>> =
             rollouts.rollouts.iter().map(|rollout| self.read(&rollouts.prompts[rollout.prompt], rollout)).collect();
         let good: Vec<Text<'_>> = texts.iter().flatten().map(text).collect();
@@ -146,6 +151,9 @@ impl Reward for ClassifierReward {
             let logits = read(&self.model.logits(&self.model.batch(&good[pass])).flatten(0, 1));
             let value = |logits: &[f32]| number(self.model.task(), logits, self.label, self.value);
             values.extend(logits.chunks_exact(labels).map(value));
+            if report(progress, values.len(), rollouts.len()).is_err() {
+                return interrupted(rollouts);
+            }
         }
         let mut values = values.into_iter();
         let mut score = |(text, rollout): (&Result<Joined, RewardError>, &Rollout)| {
@@ -163,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::reward::test_rollouts::{rollouts, totals};
+    use crate::reward::test_rollouts::{reports, rollouts, totals};
 
     const PASSES: MicroBatch = MicroBatch::new(64, None);
 
@@ -209,6 +217,20 @@ mod tests {
             let found = totals(&mut load("bert", yaml).expect("loads"), &tea())[0];
             assert!((found - expected).abs() < 1e-4, "{yaml}: {found} instead of {expected}");
         }
+    }
+
+    #[test]
+    fn every_pass_is_reported() {
+        let passes = MicroBatch::new(1, None);
+        let mut reward = ClassifierReward::load(
+            &fixture("bert"),
+            &config("label: good"),
+            &Device::flex(),
+            WeightFormat::F32,
+            passes,
+        )
+        .expect("loads");
+        assert_eq!(reports(&mut reward, &tea()), [(0, 2), (1, 2), (2, 2)]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Programs that must pass tests, run in a sandbox ([`gradus_environments::sandbox`]).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 use gradus_environments::sandbox::{Outcome, Sandbox, SandboxConfig};
 use schemars::JsonSchema;
@@ -9,10 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::score::Count;
-use super::{Reward, RewardError, Score, config_error};
+use super::{Reward, RewardError, Score, config_error, interrupted, report};
 use crate::error::Result;
 use crate::process::Interrupt;
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
+
+/// How often the progress of the programs is reported.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Keys of `reward.code`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -144,9 +150,17 @@ impl Reward for CodeReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(
+        &mut self,
+        rollouts: &Rollouts,
+        progress: &dyn Progress,
+    ) -> Vec<std::result::Result<Score, RewardError>> {
         type Found = std::result::Result<Score, RewardError>;
         let all = &rollouts.rollouts;
-        let next = AtomicUsize::new(0);
+        let (next, done, is_stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let found: Vec<Mutex<Option<Found>>> = all.iter().map(|_| Mutex::new(None)).collect();
         let of = |rollout: &Rollout| -> Found {
             let tests = self.tests(&rollouts.prompts[rollout.prompt])?;
@@ -166,15 +180,24 @@ impl Reward for CodeReward {
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(rollout) = all.get(at) else { return };
+                let Some(rollout) = all.get(at).filter(|_| !is_stopped.load(Ordering::Relaxed)) else { return };
                 *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(of(rollout));
+                done.fetch_add(1, Ordering::Relaxed);
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..self.config.at_once.clamp(1, all.len().max(1)) {
-                scope.spawn(work);
+            let workers: Vec<_> =
+                (0..self.config.at_once.clamp(1, all.len().max(1))).map(|_| scope.spawn(work)).collect();
+            // This thread reports: `progress` belongs to it.
+            while !workers.iter().all(ScopedJoinHandle::is_finished) {
+                std::thread::sleep(LOOK);
+                let told = report(progress, done.load(Ordering::Relaxed), all.len());
+                is_stopped.fetch_or(told.is_err(), Ordering::Relaxed);
             }
         });
+        if is_stopped.into_inner() {
+            return interrupted(rollouts);
+        }
         let taken = |slot: Mutex<Option<Found>>| {
             slot.into_inner()
                 .unwrap_or_else(PoisonError::into_inner)

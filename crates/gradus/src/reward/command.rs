@@ -10,9 +10,10 @@ mod judgement;
 use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
-use super::{Interrupt, Reward, RewardError, Score};
+use super::{Interrupt, Reward, RewardError, Score, report};
 use crate::error::Result;
 use crate::process::Program;
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use judgement::Judgement;
 
@@ -42,11 +43,21 @@ impl Reward for CommandReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(
+        &mut self,
+        rollouts: &Rollouts,
+        progress: &dyn Progress,
+    ) -> Vec<std::result::Result<Score, RewardError>> {
         let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
         let asked = self.program.ask(lines.collect());
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
             let tokens = rollout.completion_ids.len();
             let answer = self.program.answer(asked, "a number, null or an object of parts", Judgement::parse)?;
+            // The answers that are still to come belong to no later batch: the program ends with the work.
+            report(progress, i + 1, rollouts.len()).map_err(|_| self.program.interrupt())?;
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
             score.map_err(|error| RewardError::new(error.to_string()))?.map_err(RewardError::new)
         });
@@ -85,7 +96,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::test_rollouts::{completions, rollouts, totals};
+    use super::super::test_rollouts::{Reports, completions, reports, rollouts, totals};
     use super::*;
 
     fn shell(script: &str, timeout_s: f64) -> CommandReward {
@@ -110,6 +121,19 @@ mod tests {
         let mut reward = shell("n=0; while read -r line; do n=$((n+1)); echo $n.5; done", 10.0);
         assert_eq!(totals(&mut reward, &completions(["a", "b"])), [1.5, 2.5]);
         assert_eq!(totals(&mut reward, &completions(["c"])), [3.5]);
+    }
+
+    #[test]
+    fn every_answer_is_reported_and_an_interrupted_program_ends() {
+        let mut reward = shell("while read -r line; do echo 1; done", 10.0);
+        assert_eq!(reports(&mut reward, &completions(["a", "b", "c"])), [(0, 3), (1, 3), (2, 3), (3, 3)]);
+        let stops = Reports { stops_after: Some(3), ..Reports::default() };
+        let made = completions(["a", "b", "c"]);
+        let error = super::super::apply_with_progress(&mut reward, &made, &stops).expect_err("interrupted");
+        assert!(matches!(error, crate::Error::Interrupted), "{error}");
+        assert_eq!(stops.told.into_inner(), [(0, 3), (1, 3), (2, 3)]);
+        let error = reward.score(&made).remove(0).expect_err("the program has ended");
+        assert!(error.is_interrupted, "{error}");
     }
 
     #[test]

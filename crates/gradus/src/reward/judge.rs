@@ -10,9 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Reward, RewardError, Score, column_text};
+use super::{Reward, RewardError, Score, column_text, report};
 use crate::error::{Result, excerpt};
 use crate::process::Interrupt;
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use crate::service::ledger::{Entry, Ledger};
 use crate::service::{Client, Endpoint, KeyPlace, Reply, ServiceError, refusal};
@@ -327,7 +328,13 @@ impl JudgeReward {
     }
 
     /// The answers to all of `questions` that can be had, by question.
-    fn answers(&mut self, questions: &[&str]) -> HashMap<String, std::result::Result<String, ServiceError>> {
+    ///
+    /// `told` hears how many of the missing ones are answered, of how many; where it fails, no more are sent.
+    fn answers(
+        &mut self,
+        questions: &[&str],
+        told: &dyn Fn(usize, usize) -> std::result::Result<(), RewardError>,
+    ) -> HashMap<String, std::result::Result<String, ServiceError>> {
         let mut found = HashMap::new();
         let missing: Vec<String> = match &self.kept {
             Kept::File(ledger) => match ledger.missing(questions) {
@@ -347,7 +354,10 @@ impl JudgeReward {
             }
         };
         let mut failure: Option<ServiceError> = None;
-        for questions in missing.chunks(AT_ONCE) {
+        for (chunk, questions) in missing.chunks(AT_ONCE).enumerate() {
+            if told(chunk * AT_ONCE, missing.len()).is_err() {
+                failure = Some(ServiceError::interrupted());
+            }
             if let Some(error) = &failure {
                 found.extend(questions.iter().map(|text| (text.clone(), Err(error.clone()))));
                 continue;
@@ -442,9 +452,18 @@ impl Reward for JudgeReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(
+        &mut self,
+        rollouts: &Rollouts,
+        progress: &dyn Progress,
+    ) -> Vec<std::result::Result<Score, RewardError>> {
         let asked = self.questions(rollouts);
         let texts: Vec<&str> = asked.iter().flatten().flatten().map(|question| question.text.as_str()).collect();
-        let answers = self.answers(&texts);
+        let told = |done: usize, all: usize| report(progress, rollouts.len() * done / all, rollouts.len());
+        let answers = self.answers(&texts, &told);
         let value = |Question { text, is_second }: &Question| -> std::result::Result<f32, RewardError> {
             let answer = answers.get(text.as_str()).cloned().unwrap_or_else(|| Err(ServiceError::new("not asked")));
             let answer = answer.map_err(|ServiceError { message, hint, is_interrupted }| RewardError {

@@ -2,12 +2,13 @@
 
 use burn::tensor::Device;
 
-use super::{Reward, RewardError, Score};
+use super::{Reward, RewardError, Score, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::{Counted, ModelDir, Ranker, Rows, Sequence, WeightFormat};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
@@ -85,12 +86,19 @@ impl Reward for ModelReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
         let texts = self.texts(rollouts);
         let good: Vec<Sequence<'_>> = texts.iter().flatten().map(scored).collect();
         let lengths: Vec<usize> = good.iter().map(Sequence::tokens).collect();
         let mut rewards = Vec::with_capacity(good.len());
         for pass in self.passes.split(&lengths) {
             rewards.extend(read(&self.model.rewards(&Rows::Alone(good[pass].to_vec()), None)));
+            if report(progress, rewards.len(), rollouts.len()).is_err() {
+                return interrupted(rollouts);
+            }
         }
         let mut rewards = rewards.into_iter();
         let mut score = |(text, rollout): (Result<[Vec<u32>; 2], RewardError>, &Rollout)| {

@@ -1,8 +1,9 @@
 //! What a metric says of a completion beside the references of its row.
 
-use super::{Interrupt, Reward, RewardError, Score};
+use super::{Interrupt, Reward, RewardError, Score, report};
 use crate::data::references;
 use crate::metric::{Metric, MetricConfig, Models, Row, RowError, remark_on};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Rollout, Rollouts};
 
 /// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
@@ -37,7 +38,13 @@ impl Reward for MetricReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-        match check_references(rollouts).and_then(|()| self.metric.worth(&measured_rows(rollouts))) {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+        let mut done = |rows: usize| report(progress, rows, rollouts.len()).is_ok();
+        let worth = |()| self.metric.worth_with_progress(&measured_rows(rollouts), &mut done);
+        match check_references(rollouts).and_then(worth) {
             Ok(values) => {
                 let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
                 let score = |(value, tokens): (f64, usize)| match value.is_nan() {
@@ -88,7 +95,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::config::RewardConfig;
-    use super::super::test_rollouts::{rollouts, totals};
+    use super::super::test_rollouts::{completions, reports, rollouts, totals};
     use super::*;
 
     fn reward(yaml: &str) -> crate::Result<Box<dyn Reward>> {
@@ -132,6 +139,47 @@ mod tests {
         }
         check("metric: { dates: {} }", &[("", json!({}), "99999-12-345"), ("", json!({}), "20-01-02")], &[1.0, 0.0]);
         check("metric: { increasing_numbers: { min_tokens: 20 } }", &[("", json!({}), "1 2 3 a")], &[0.3]);
+    }
+
+    #[test]
+    fn slow_metrics_report_how_many_completions_have_their_value() {
+        let made = rollouts((0..150).map(|_| ("", json!({ "reference": "a b" }), "a")));
+        for metric in ["meteor", "ter", "rouge", "rouge_l_max", "chrf"] {
+            let mut reward = reward(&format!("metric: {{ {metric}: {{}} }}")).expect("a reward");
+            assert_eq!(reports(&mut *reward, &made), [(0, 150), (64, 150), (128, 150), (150, 150)], "{metric}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn every_answer_of_a_program_is_reported() {
+        let yaml = "metric: { command: [sh, -c, 'while read -r l; do echo 1; done'] }";
+        let told = reports(&mut *reward(yaml).expect("a program"), &completions(["a", "b"]));
+        assert_eq!(told, [(0, 2), (1, 2), (2, 2)]);
+    }
+
+    /// Worth 1 each, on a machine that lacks something.
+    struct Lacking;
+
+    impl Metric for Lacking {
+        fn measure(&self, rows: &[Row]) -> Result<Vec<crate::metric::Measure>, RowError> {
+            Ok(vec![crate::metric::Measure::mean("", &vec![1.0; rows.len()])])
+        }
+
+        fn remark(&self) -> Option<String> {
+            Some("without its dictionary".into())
+        }
+    }
+
+    #[test]
+    fn the_remark_on_a_metric_is_that_on_its_reward_also_within_others() {
+        let lacking = || Box::new(MetricReward { name: "mine".into(), metric: Box::new(Lacking) });
+        let expected = ["`mine` is computed without its dictionary".to_owned()];
+        assert_eq!(lacking().remarks(), expected);
+        let mean = super::super::RunningMean::new(lacking(), 2);
+        let mix = super::super::MixReward::new(vec![(1.0, Box::new(mean))]).expect("a mix");
+        assert_eq!(mix.remarks(), expected);
+        assert!(reward("metric: { chrf: {} }").expect("a reward").remarks().is_empty());
     }
 
     #[test]

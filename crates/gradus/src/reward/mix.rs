@@ -1,6 +1,7 @@
 //! A weighted sum of rewards: their parts one after the other, with the weights multiplied.
 
-use super::{Reward, RewardError, Score, config_error};
+use super::{Reward, RewardError, Score, config_error, interrupted, report};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::Rollouts;
 
 /// `Σ weight · reward`, token by token, over the parts that score the row.
@@ -62,9 +63,19 @@ impl Reward for MixReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
         let mut mixed: Vec<Result<Score, RewardError>> = vec![Ok(Score::unscored()); rollouts.len()];
-        for Weighted { name, weight, reward } in &mut self.rewards {
-            let scores = reward.score(rollouts);
+        let parts = self.rewards.len();
+        for (part, Weighted { name, weight, reward }) in self.rewards.iter_mut().enumerate() {
+            let scores = reward.score_with_progress(rollouts, &OfPart { inner: progress, part, parts });
+            if scores.iter().flat_map(|score| score.as_ref().err()).any(|error| error.is_interrupted)
+                || report(progress, (part + 1) * rollouts.len() / parts, rollouts.len()).is_err()
+            {
+                return interrupted(rollouts);
+            }
             // A count that differs is reported by `apply` for the whole mix.
             mixed.truncate(scores.len());
             for (sum, score) in mixed.iter_mut().zip(scores) {
@@ -81,9 +92,22 @@ impl Reward for MixReward {
     }
 }
 
+/// Shows the progress of a part as a share of the progress of all parts.
+struct OfPart<'a> {
+    inner: &'a dyn Progress,
+    part: usize,
+    parts: usize,
+}
+
+impl Progress for OfPart<'_> {
+    fn advance(&self, what: &'static str, done: usize, total: usize) -> crate::Result<()> {
+        self.inner.advance(what, (self.part * total + done) / self.parts, total)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::test_rollouts::completions;
+    use super::super::test_rollouts::{Reports, completions, reports};
     use super::super::{FnReward, RegexReward, SubstringReward};
     use super::*;
 
@@ -135,6 +159,49 @@ mod tests {
         let parts: Vec<(f64, Box<dyn Reward>)> = vec![(1.0, constant("a", Some(1.0))), (1.0, fails)];
         let error = MixReward::new(parts).expect("valid").score(&completions(["one"])).remove(0).unwrap_err();
         assert_eq!(error.message, "`fails`: out of ink");
+    }
+
+    /// Reports each rollout, and counts how often it scored.
+    struct Each(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+    impl Reward for Each {
+        fn name(&self) -> String {
+            "each".into()
+        }
+
+        fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+            self.score_with_progress(rollouts, &Unwatched)
+        }
+
+        fn score_with_progress(
+            &mut self,
+            rollouts: &Rollouts,
+            progress: &dyn Progress,
+        ) -> Vec<Result<Score, RewardError>> {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
+                report(progress, i + 1, rollouts.len())?;
+                Ok(Score::sequence(1.0, rollout.completion_ids.len()))
+            });
+            each.collect()
+        }
+    }
+
+    #[test]
+    fn the_parts_share_one_progress_and_end_together() {
+        let count = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        let each = || -> Box<dyn Reward> { Box::new(Each(count.clone())) };
+        let made = completions(["one", "two", "three", "four"]);
+        let mut mix = MixReward::new(vec![(1.0, each()), (1.0, constant("b", None))]).expect("valid");
+        // The first part is half of the work, and the second one reports nothing until it is done.
+        assert_eq!(reports(&mut mix, &made), [(0, 4), (0, 4), (1, 4), (1, 4), (2, 4), (2, 4), (4, 4)]);
+
+        let mut mix = MixReward::new(vec![(1.0, each()), (1.0, each())]).expect("valid");
+        count.store(0, std::sync::atomic::Ordering::Relaxed);
+        let stops = Reports { stops_after: Some(3), ..Reports::default() };
+        let error = super::super::apply_with_progress(&mut mix, &made, &stops).expect_err("interrupted");
+        assert!(matches!(error, crate::Error::Interrupted), "{error}");
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1, "the second part is not begun");
     }
 
     #[test]

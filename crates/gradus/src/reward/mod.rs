@@ -39,6 +39,7 @@ use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
 use crate::plugin::Kind;
 use crate::process::ProgramError;
+use crate::progress::{Progress, Unwatched};
 use crate::ranks::Ranks;
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
@@ -88,6 +89,16 @@ pub trait Reward: Send {
     ///
     /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+
+    /// [`score`](Self::score), with reports to `progress` of how many rollouts have their score. A reward that takes long should
+    /// implement it; the others report nothing until they are done.
+    fn score_with_progress(
+        &mut self,
+        rollouts: &Rollouts,
+        _progress: &dyn Progress,
+    ) -> Vec<Result<Score, RewardError>> {
+        self.score(rollouts)
+    }
 
     /// What a reader of the values must know, such as a metric that is computed without a file that others have.
     fn remarks(&self) -> Vec<String> {
@@ -220,7 +231,20 @@ pub fn load_learned(
 /// # Errors
 /// The first failure, as [`Error::Reward`] with the prompt's row.
 pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<Score>> {
-    let (name, scores) = (reward.name(), reward.score(rollouts));
+    apply_with_progress(reward, rollouts, &Unwatched)
+}
+
+/// [`apply`], with reports of how many rollouts have their score.
+///
+/// # Errors
+/// As [`apply`], and [`Error::Interrupted`] when `progress` ends the work.
+pub fn apply_with_progress(
+    reward: &mut dyn Reward,
+    rollouts: &Rollouts,
+    progress: &dyn Progress,
+) -> crate::Result<Vec<Score>> {
+    progress.advance(SCORED, 0, rollouts.len())?;
+    let (name, scores) = (reward.name(), reward.score_with_progress(rollouts, progress));
     if scores.len() != rollouts.len() {
         let (given, wanted) = (scores.len(), rollouts.len());
         return Err(Error::input(format!("the reward `{name}` gave {given} scores for {wanted} completions")));
@@ -251,18 +275,37 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
     Ok(checked)
 }
 
-/// [`apply`] by all ranks: each scores its share of the groups, and all of them get every score.
+/// [`apply_with_progress`] by all ranks: each scores its share of the groups and reports its own progress, and all of them get
+/// every score.
 ///
 /// # Errors
-/// As [`apply`], on any rank.
-pub(crate) fn apply_on(ranks: Ranks, reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<Score>> {
+/// As [`apply_with_progress`], on any rank.
+pub(crate) fn apply_on(
+    ranks: Ranks,
+    reward: &mut dyn Reward,
+    rollouts: &Rollouts,
+    progress: &dyn Progress,
+) -> crate::Result<Vec<Score>> {
     if ranks.is_alone() {
-        return apply(reward, rollouts);
+        return apply_with_progress(reward, rollouts, progress);
     }
     ranks.deal("scores", (rollouts.len(), rollouts.group_size), |own| match own.is_empty() {
         true => Ok(Vec::new()),
-        false => apply(reward, &rollouts.part(own)),
+        false => apply_with_progress(reward, &rollouts.part(own), progress),
     })
+}
+
+/// What the work of a reward is called where its progress is shown.
+const SCORED: &str = "scored";
+
+/// Reports that `done` of `total` rollouts have their score.
+fn report(progress: &dyn Progress, done: usize, total: usize) -> Result<(), RewardError> {
+    progress.advance(SCORED, done, total).map_err(|_| RewardError::interrupted())
+}
+
+/// The scores of rollouts that the user did not want to wait for.
+fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+    vec![Err(RewardError::interrupted()); rollouts.len()]
 }
 
 /// Refuses scores that judge no completion at all: nothing can be learned from them.
@@ -334,6 +377,29 @@ pub(crate) mod test_rollouts {
     /// Rollouts of these completions, with nothing else in the rows.
     pub fn completions<'a>(texts: impl IntoIterator<Item = &'a str>) -> Rollouts {
         rollouts(texts.into_iter().map(|text| ("prompt", Value::Null, text)))
+    }
+
+    /// Keeps what was reported, and ends the work after so many reports.
+    #[derive(Default)]
+    pub struct Reports {
+        pub told: std::cell::RefCell<Vec<(usize, usize)>>,
+        pub stops_after: Option<usize>,
+    }
+
+    impl crate::progress::Progress for Reports {
+        fn advance(&self, what: &'static str, done: usize, total: usize) -> crate::Result<()> {
+            assert_eq!(what, "scored");
+            let mut told = self.told.borrow_mut();
+            told.push((done, total));
+            if self.stops_after == Some(told.len()) { Err(crate::Error::Interrupted) } else { Ok(()) }
+        }
+    }
+
+    /// What a reward reports while it scores rollouts.
+    pub fn reports(reward: &mut dyn super::Reward, rollouts: &Rollouts) -> Vec<(usize, usize)> {
+        let reports = Reports::default();
+        super::apply_with_progress(reward, rollouts, &reports).expect("every completion is scored");
+        reports.told.into_inner()
     }
 
     /// The sequence-level value of each rollout.

@@ -1,6 +1,7 @@
 //! The mean of a reward over the completions so far.
 
 use super::{Reward, RewardError, Score};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::Rollouts;
 
 /// In place of each completion's value, the mean over the completions of its group up to this one: a group is so many completions
@@ -27,7 +28,11 @@ impl Reward for RunningMean {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-        let mut scores = self.inner.score(rollouts);
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+        let mut scores = self.inner.score_with_progress(rollouts, progress);
         for (group, scores) in scores.chunks_mut(self.group).enumerate() {
             let (mut sum, mut count) = (0.0, 0.0);
             for (i, score) in scores.iter_mut().enumerate() {

@@ -86,8 +86,7 @@ impl OnlineTraining<'_, '_> {
         measured.lap("sampling");
         refuse_if_all_failed(&rollouts)?;
 
-        progress.advance("scored", 0, rollouts.len())?;
-        let mut scores = reward::apply_on(task.settings.passes.ranks(), *reward, &rollouts)?;
+        let mut scores = reward::apply_on(task.settings.passes.ranks(), *reward, &rollouts, progress)?;
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
         }
@@ -398,7 +397,7 @@ impl Round<'_, '_> {
                 break;
             }
             let again = self.sample(round, &others, actor, measured)?;
-            let found = reward::apply_on(self.task.settings.passes.ranks(), reward, &again)?;
+            let found = reward::apply_on(self.task.settings.passes.ranks(), reward, &again, self.sampler.progress)?;
             replaced += others.len();
             rows.extend(others);
             let group_size = again.group_size;

@@ -167,11 +167,21 @@ impl Judge {
         }
     }
 
-    /// One row of numbers for everything asked, in order. Every text goes through the model once.
-    pub fn say(&self, questions: &[(&Joined, &[usize])], passes: MicroBatch) -> Vec<Vec<f32>> {
+    /// One row of numbers for everything asked, in order. Every text goes through the model once. `told` hears after each pass how
+    /// many questions are done.
+    ///
+    /// # Errors
+    /// That of `told`, which ends the work.
+    pub fn say(
+        &self,
+        questions: &[(&Joined, &[usize])],
+        passes: MicroBatch,
+        told: &dyn Fn(usize) -> std::result::Result<(), RewardError>,
+    ) -> std::result::Result<Vec<Vec<f32>>, RewardError> {
         let lengths: Vec<usize> = questions.iter().map(|(joined, _)| joined.ids.len()).collect();
         let mut said = Vec::new();
         for pass in passes.split(&lengths) {
+            let done = pass.end;
             let questions = &questions[pass];
             let texts = || -> Vec<Text<'_>> { questions.iter().map(|(joined, _)| text(joined)).collect() };
             let (logits, width) = match &self.model {
@@ -188,8 +198,9 @@ impl Judge {
                 }
             };
             said.extend(read(&logits).chunks_exact(width).map(<[f32]>::to_vec));
+            told(done)?;
         }
-        said
+        Ok(said)
     }
 }
 

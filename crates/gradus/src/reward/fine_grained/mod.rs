@@ -20,11 +20,12 @@ use judge::{Judge, Worth};
 use super::learned::reward_error;
 use super::place::last_token;
 use super::score::{CUT, Count, UNREAD};
-use super::{Reward, RewardError, Score, config_error};
+use super::{Reward, RewardError, Score, config_error, interrupted, report};
 use crate::batches::MicroBatch;
 use crate::data::column_text;
 use crate::error::{Error, Result};
 use crate::model::{ModelDir, WeightFormat};
+use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{Joined, Level, RuleSplitter, SentenceSplitter, segments};
 
@@ -218,7 +219,7 @@ impl SegmentReward {
     pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
         let reading = self.read(prompt, rollout)?;
         let questions: Vec<(&Joined, &[usize])> = reading.questions.iter().map(|q| (&q.joined, &*q.asked)).collect();
-        let said = self.judge.say(&questions, self.passes);
+        let said = self.judge.say(&questions, self.passes, &|_| Ok(()))?;
         let segment = |(bytes, (logits, value)): (&Range<usize>, (Option<&[f32]>, f32))| JudgedSegment {
             bytes: bytes.clone(),
             value: self.worth.reward(value),
@@ -336,11 +337,22 @@ impl Reward for SegmentReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        self.score_with_progress(rollouts, &Unwatched)
+    }
+
+    fn score_with_progress(
+        &mut self,
+        rollouts: &Rollouts,
+        progress: &dyn Progress,
+    ) -> Vec<std::result::Result<Score, RewardError>> {
         let readings: Vec<std::result::Result<Reading, RewardError>> =
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
         let questions: Vec<(&Joined, &[usize])> =
             readings.iter().flatten().flat_map(|reading| &reading.questions).map(|q| (&q.joined, &*q.asked)).collect();
-        let mut said = self.judge.say(&questions, self.passes).into_iter();
+        // A completion is one question or several: rollouts are counted by the share of the questions.
+        let told = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
+        let Ok(said) = self.judge.say(&questions, self.passes, &told) else { return interrupted(rollouts) };
+        let mut said = said.into_iter();
         let score = |(i, reading): (usize, std::result::Result<Reading, RewardError>)| {
             let reading = reading?;
             let asked = reading.questions.iter().map(|question| question.asked.len()).sum();
