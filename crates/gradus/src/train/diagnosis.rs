@@ -38,6 +38,44 @@ pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Opt
     is_far_above(first, least(last)).then(|| warning(step, settings, "the training loss", first, last[WINDOW - 1]))
 }
 
+/// Online losses lie around 0, or are those of a critic, whose scale is that of the rewards: only a size that is far from any at the
+/// start means that one explodes.
+const EXPLODED: f64 = 100.0;
+
+/// What is logged of the losses of online methods.
+const ONLINE_LOSSES: [&str; 3] = ["loss", "loss/policy_avg", "loss/value_avg"];
+
+/// The warning that an online run diverges. `logged` gives the values of a key in all rows of steps so far.
+///
+/// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times the largest of its first rows plus 1.
+/// - The policy is lost: the KL of its last rows is above [`FAR_KL`], and their reward is below that of each of the first rows. A large
+///   KL alone is no sign: it is the price of a large reward.
+pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) -> Vec<f64>) -> Option<String> {
+    let ends = |key: &str| {
+        let values = logged(key);
+        let last = values.len().checked_sub(WINDOW).filter(|&last| last >= WINDOW)?;
+        Some((values[..WINDOW].to_vec(), values[last..].to_vec()))
+    };
+    for key in ONLINE_LOSSES {
+        let Some((first, last)) = ends(key) else { continue };
+        let start = first.iter().copied().reduce(|most, loss| if loss.abs() > most.abs() { loss } else { most })?;
+        if last.iter().all(|loss| loss.abs() > EXPLODED * (start.abs() + 1.0)) {
+            return Some(warning(step, settings, &format!("`{key}`"), start, last[WINDOW - 1]));
+        }
+    }
+    let ((_, kls), (first, last)) = (ends("objective/kl")?, ends("reward")?);
+    let start = first.iter().copied().fold(f64::INFINITY, f64::min);
+    (kls.iter().all(|&kl| kl > FAR_KL) && last.iter().all(|&reward| reward < start)).then(|| {
+        format!(
+            "step {step}: the run diverges: the policy is far from its start (KL {:.0} nats a completion), and the reward of the \
+             sampled completions fell from {start:.4} to {:.4}; stop it and lower the learning rate ({})",
+            kls[WINDOW - 1],
+            last[WINDOW - 1],
+            rate(settings.learning_rate)
+        )
+    })
+}
+
 fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -> String {
     format!(
         "step {step}: the run diverges: {what} is {now:.4} and was {start:.4} at the start; stop it and lower the learning \
@@ -192,6 +230,51 @@ mod tests {
         assert!(text.contains("the training loss is 980.0000 and was 10.7300 at the start"), "{text}");
         assert_eq!(said(&[3.0, 3.0, 3.0, 90.0, 3.0, 90.0]), None, "one that comes back");
         assert_eq!(said(&[3.0, 90.0, 90.0, 90.0]), None, "too few");
+    }
+
+    #[test]
+    fn an_online_run_diverges_when_a_loss_explodes() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
+        let said = |key: &str, values: &[f64]| {
+            of_online(6, &settings, &|asked| if asked == key { values.to_vec() } else { Vec::new() })
+        };
+        let text =
+            said("loss/value_avg", &[0.5, 9.0, 0.25, 1e3, 2e3, 4e4]).expect("less than 1000 is not 100 · (9 + 1)");
+        assert_eq!(
+            text,
+            "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 9.0000 at the start; stop it and lower the learning \
+             rate (5)"
+        );
+        // Policy losses have either sign.
+        assert!(said("loss", &[-0.5, 0.0, 0.25, 151.0, -300.0, 151.0]).is_some());
+        assert_eq!(said("loss", &[-0.5, 0.0, 0.25, 149.0, -300.0, 151.0]), None, "one that comes back");
+        assert_eq!(said("loss", &[0.0, 1e9, 0.0, 1e9, 1e9, 1e9]), None, "it began so");
+        assert_eq!(said("loss", &[0.0, 0.0, 0.0, 1e9, 1e9]), None, "too few");
+        assert_eq!(said("entropy", &[0.0, 0.0, 0.0, 1e9, 1e9, 1e9]), None, "no loss");
+    }
+
+    #[test]
+    fn an_online_run_diverges_when_it_is_far_and_its_reward_fell() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
+        let said = |kls: &[f64], rewards: &[f64]| {
+            of_online(6, &settings, &|asked| match asked {
+                "objective/kl" => kls.to_vec(),
+                "reward" => rewards.to_vec(),
+                _ => Vec::new(),
+            })
+        };
+        let far = [0.0, 5.0, 300.0, 400.0, 500.0, 600.0];
+        let text = said(&far, &[0.5, 0.25, 0.5, 0.125, 0.0, 0.125]).expect("it diverges");
+        assert!(
+            text.contains(
+                "(KL 600 nats a completion), and the reward of the sampled completions fell from 0.2500 to 0.1250;"
+            ),
+            "{text}"
+        );
+        assert_eq!(said(&far, &[0.5, 0.25, 0.5, 0.75, 0.9, 1.0]), None, "its reward rises");
+        assert_eq!(said(&far, &[0.5, 0.25, 0.5, 0.0, 0.25, 0.0]), None, "one row is as good as the start");
+        assert_eq!(said(&[0.0, 5.0, 300.0, 99.0, 500.0, 600.0], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "one is near");
+        assert_eq!(said(&[], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "without a reference");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
+use super::diagnosis;
 use super::longest;
 pub use super::online_inputs::Online;
 use super::recorder::{Recorder, Seen};
@@ -241,6 +242,11 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         }
         self.log.evaluation(split, (done, self.seen(done).epoch as usize), &found)?;
         Ok(found.stats.metrics(split.prefix()))
+    }
+
+    fn watch(&self, done: usize, recorder: &mut Recorder<'_>) {
+        let message = diagnosis::of_online(done, self.task.settings, &|key| recorder.logged(key).collect());
+        recorder.warn_of_divergence(message);
     }
 
     fn end(&self, recorder: &Recorder<'_>) -> Option<String> {
