@@ -26,7 +26,7 @@ fn entry(name: &str, state: Status, started: u64) -> Entry {
         data: Some("prompts.jsonl".into()),
         step: 30,
         steps: Some(40),
-        figure: Some(Figure { key: "eval_reward".into(), last: 0.5, best: 0.75, best_step: 20 }),
+        figure: Some(Figure { key: "eval_reward".into(), last: 0.5, last_step: 40, best: 0.75, best_step: 20 }),
         started: Some(started),
         changed: Some(900),
         size_bytes: 5_000_000,

@@ -25,12 +25,13 @@ pub fn badge(entry: &Entry) -> Html {
     html!["<span class=\"" (class) "\">" (entry.state.name()) "</span>"]
 }
 
-/// The key figure of a run, and whether it got worse than its start.
+/// The key figure of a run, and whether nothing beat its start.
 pub fn figure(entry: &Entry) -> Html {
     let Some(figure) = &entry.figure else { return Html::new() };
+    let word = if figure.last == figure.best { "no better" } else { "worse" };
     let worse = figure
-        .is_worse_than_start()
-        .then(|| html![" <strong class=\"bad\">worse than its start, " (short(figure.best)) "</strong>"]);
+        .never_beat_start()
+        .then(|| html![" <strong class=\"bad\">" (word) " than its start, " (short(figure.best)) "</strong>"]);
     html![(figure.key) " " (short(figure.last)) (worse)]
 }
 
@@ -81,7 +82,7 @@ fn curves(runs: &[&Entry]) -> Html {
 
 /// What the user should know first: that the run never got better than its start, and what it warned of.
 fn alerts(entry: &Entry, warnings: &[String]) -> Html {
-    let worse = entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()).map(|figure| {
+    let worse = entry.figure.as_ref().filter(|figure| figure.never_beat_start()).map(|figure| {
         html![
             "<p><strong>No evaluation beat the start.</strong> " (figure.key) " was " (short(figure.best)) " before training and is "
             (short(figure.last)) " now. There is no best model.</p>\n"

@@ -55,16 +55,18 @@ pub struct Figure {
     pub key: String,
     /// Its last value.
     pub last: f64,
-    /// Its best value.
+    /// After which step the last value was measured; 0 is the start.
+    pub last_step: usize,
+    /// Its best value, the first of equal ones.
     pub best: f64,
     /// After which step; 0 is the start.
     pub best_step: usize,
 }
 
 impl Figure {
-    /// Whether the run was evaluated after its start and never got better.
-    pub fn is_worse_than_start(&self) -> bool {
-        self.best_step == 0 && self.last != self.best
+    /// Whether the run was measured after its start and never got better. A value that equals that of the start is no better.
+    pub fn never_beat_start(&self) -> bool {
+        self.best_step == 0 && self.last_step > 0
     }
 }
 
@@ -219,9 +221,9 @@ fn reached(metrics: &Path, settings: &Settings) -> Result<(Option<usize>, Option
         logged = Some(step);
         for ((figure, key), value) in figures.iter_mut().zip(&keys).zip(values) {
             let Some(last) = *value else { continue };
-            let first = || Figure { key: (*key).to_owned(), last, best: last, best_step: step };
+            let first = || Figure { key: (*key).to_owned(), last, last_step: step, best: last, best_step: step };
             let figure = figure.get_or_insert_with(first);
-            figure.last = last;
+            (figure.last, figure.last_step) = (last, step);
             if is_better(key, last, figure.best) {
                 (figure.best, figure.best_step) = (last, step);
             }

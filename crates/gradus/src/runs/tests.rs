@@ -114,7 +114,7 @@ fn an_entry_has_what_a_list_shows() {
     let run = runs.finished("demo/ppo");
     Labels { tags: vec!["first".into()], note: Some("odd".into()) }.write(run.path()).unwrap();
     let entry = runs.library.entry("demo/ppo").unwrap();
-    let figure = Figure { key: "eval_reward".into(), last: 0.5, best: 0.75, best_step: 2 };
+    let figure = Figure { key: "eval_reward".into(), last: 0.5, last_step: 3, best: 0.75, best_step: 2 };
     assert_eq!(entry.figure, Some(figure));
     assert_eq!((entry.method.as_deref(), entry.model.as_deref()), (Some("ppo"), Some("gpt2")));
     assert_eq!((entry.step, entry.steps, entry.progress()), (3, Some(40), Some(3.0 / 40.0)));
@@ -146,6 +146,26 @@ fn without_evaluations_the_training_metric_decides() {
     fs::write(run.metrics(), "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":3}\n{\"step\":3,\"loss\":null}\n").unwrap();
     let figure = runs.library.entry("a").unwrap().figure.unwrap();
     assert_eq!((figure.key.as_str(), figure.last, figure.best, figure.best_step), ("loss", 3.0, 1.0, 1));
+}
+
+#[test]
+fn a_tie_with_the_start_does_not_beat_it() {
+    let runs = Runs::new();
+    let run = runs.finished("a");
+    let figure = |text: &str| {
+        fs::write(run.metrics(), text).unwrap();
+        runs.library.entry("a").unwrap().figure.unwrap()
+    };
+    let tie =
+        "{\"step\":0,\"eval_reward\":0.75}\n{\"step\":1,\"eval_reward\":0.5}\n{\"step\":2,\"eval_reward\":0.75}\n";
+    let found = figure(tie);
+    assert_eq!((found.best, found.best_step, found.last_step), (0.75, 0, 2));
+    assert!(found.never_beat_start(), "a tie");
+    assert!(
+        !figure("{\"step\":0,\"eval_reward\":0.75}\n{\"step\":1,\"loss\":3}\n").never_beat_start(),
+        "not evaluated yet"
+    );
+    assert!(!figure("{\"step\":0,\"eval_reward\":0.5}\n{\"step\":1,\"eval_reward\":0.75}\n").never_beat_start());
 }
 
 #[test]

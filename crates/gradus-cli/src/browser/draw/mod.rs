@@ -207,7 +207,7 @@ fn progress(entry: &gradus::runs::Entry, width: u16, theme: Theme) -> Line<'stat
         let (last, best) = (short(figure.last), short(figure.best));
         spans.push(Span::raw(format!("  {} ", figure.key)));
         spans.push(Span::styled(last, theme.bold()));
-        let (at, style) = match figure.is_worse_than_start() {
+        let (at, style) = match figure.never_beat_start() {
             true => ("the start".to_owned(), theme.bold()),
             false => (figure.best_step.to_string(), theme.faint()),
         };

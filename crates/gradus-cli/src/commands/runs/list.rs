@@ -133,7 +133,7 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
         (0, _) => paint.faint(&cell),
         (_, 0) => paint.bold(&cell),
         (_, 3) => painted(entries[r - 1].state, &cell, paint),
-        (_, 7) if entries[r - 1].figure.as_ref().is_some_and(Figure::is_worse_than_start) => paint.warning(&cell),
+        (_, 7) if entries[r - 1].figure.as_ref().is_some_and(Figure::never_beat_start) => paint.warning(&cell),
         _ => cell,
     };
     let mut text = laid_out(&shown, |c| matches!(columns[c], 4 | 6..=9), style);
@@ -163,7 +163,7 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
         steps(entry),
         entry.figure.as_ref().map_or_else(dash, |figure| figure.key.clone()),
         figure(|figure| figure.last),
-        entry.figure.as_ref().map_or_else(dash, |figure| match figure.is_worse_than_start() {
+        entry.figure.as_ref().map_or_else(dash, |figure| match figure.never_beat_start() {
             true => format!("{} (start)", short(figure.best)),
             false => short(figure.best),
         }),

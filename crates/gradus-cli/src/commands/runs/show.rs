@@ -121,7 +121,7 @@ fn text(page: &Page, paint: Paint) -> String {
     if !entry.tags.is_empty() {
         facts.push(("tags", entry.tags.join(" ")));
     }
-    if let Some(figure) = entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()) {
+    if let Some(figure) = entry.figure.as_ref().filter(|figure| figure.never_beat_start()) {
         let (key, best, last) = (&figure.key, short(figure.best), short(figure.last));
         facts.push(("best", paint.bold(&format!("the start: {key} was {best} and is {last}; there is no `best/`"))));
     }
