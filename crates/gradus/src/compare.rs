@@ -1,5 +1,6 @@
 //! `gradus compare`: several methods from one start with equal budgets, measured on the same held-out prompts.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -59,7 +60,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         reset_peak_memory();
         train::run(plan, observer)?;
     }
-    let start = judge.measure(&judge.reference)?;
+    let start = judge.measure(&judge.reference, observer)?;
     let mut entries = vec![Entry::start(start.stats.metrics(""), samples(&start, 0))];
     for plan in job.runs {
         let run = RunDir::open(plan.output_dir())?;
@@ -69,7 +70,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         // All are measured here by one reward.
         entry.before = Vec::new();
         entry.reward = None;
-        let found = judge.measure(&policy)?;
+        let found = judge.measure(&policy, observer)?;
         entry.name = plan.method().name().to_owned();
         entry.measured = found.stats.metrics("");
         entry.samples = samples(&found, entry.steps);
@@ -100,6 +101,8 @@ struct Judge<'a> {
     device: Device,
     measuring: Measuring,
     has_reward: bool,
+    /// Whether the remarks of the reward are reported.
+    has_remarked: Cell<bool>,
     interrupt: Interrupt,
 }
 
@@ -156,11 +159,12 @@ impl<'a> Judge<'a> {
             device,
             measuring,
             has_reward,
+            has_remarked: Cell::new(false),
             interrupt,
         })
     }
 
-    fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
+    fn measure(&self, policy: &CausalLm, observer: &mut dyn Observer) -> Result<Evaluated> {
         let sampler = Sampler {
             tokenizer: &self.start.model.tokenizer,
             group_size: self.plan.train().evaluation.samples(),
@@ -180,6 +184,11 @@ impl<'a> Judge<'a> {
             measuring: &self.measuring,
         };
         let mut reward = self.reward()?;
+        // Every policy has a reward of its own, and all of these have the same remarks.
+        if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
+            let remarks = self.measuring.further_remarks(&**reward);
+            remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+        }
         // Matched for its life: a `map` would keep that of the box.
         let (mut source, policy) = (LocalEngine::default(), Policy { model: policy.clone(), version: 0 });
         match &mut reward {

@@ -6,8 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use gradus::compare::{Job, run};
-use gradus::config::{Plan, WrittenComparison};
+use gradus::config::{ComparisonRequest, Plan, Registry, WrittenComparison};
 use gradus::machine::Machine;
+use gradus::reward::{Reward, RewardError, Score};
+use gradus::rollout::Rollouts;
 use gradus::run::Existing;
 use gradus::train::observer::{Event, Observer};
 use serde_json::Value;
@@ -33,7 +35,10 @@ fn pairs(path: &Path) {
 }
 
 fn compare(file: &str, existing: Existing, observer: &mut Messages) -> gradus::Result<Value> {
-    let written = WrittenComparison::parse(file)?;
+    compare_written(&WrittenComparison::parse(file)?, existing, observer)
+}
+
+fn compare_written(written: &WrittenComparison, existing: Existing, observer: &mut Messages) -> gradus::Result<Value> {
     let machine = Machine::detect();
     let plan = |run| Plan::check(run, &machine).map(|plan| plan.on_existing(existing));
     let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
@@ -126,6 +131,50 @@ fn methods_are_trained_and_measured_alike() {
     messages.0.clear();
     assert_eq!(compare(&file, Existing::Resume, &mut messages).unwrap(), json);
     assert_eq!(messages.0.iter().filter(|text| text.contains("finished before")).count(), 3);
+}
+
+/// A reward without a resource of its metric.
+struct Lacking;
+
+impl Reward for Lacking {
+    fn name(&self) -> String {
+        "lacking".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        rollouts.rollouts.iter().map(|rollout| Ok(Score::sequence(1.0, rollout.completion_ids.len()))).collect()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        vec!["`lacking` is computed without its dictionary".into()]
+    }
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct NoOptions {}
+
+/// Methods that sample nothing train without the reward, so nobody else reports it.
+#[test]
+fn the_remark_on_the_reward_that_measures_is_reported_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("pairs.jsonl"), directory.path().join("compare.yml"));
+    pairs(&data);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nreward: {{ plugin: {{ lacking: {{}} }} }}\nmethods: {{ sft: {{}}, dpo: {{}} }}\n\
+         train: {{ max_steps: 1, batch_size: 2, eval_fraction: 0.25, evaluation: {{ max_new_tokens: 4 }} }}\n",
+        model.display(),
+        data.display(),
+        directory.path().join("out").display()
+    );
+    fs::write(&file, text).unwrap();
+    let mut registry = Registry::default();
+    registry.reward("lacking", |_: &NoOptions, _| Ok(Lacking)).unwrap();
+    let request = ComparisonRequest { file: Some(&file), registry: Some(&registry), ..ComparisonRequest::default() };
+    let mut messages = Messages::default();
+    compare_written(&WrittenComparison::load(&request).unwrap(), Existing::Refuse, &mut messages).unwrap();
+    let remarks = messages.0.iter().filter(|text| text.contains("without its dictionary"));
+    assert_eq!(remarks.collect::<Vec<_>>(), ["`lacking` is computed without its dictionary"]);
 }
 
 /// Policies are measured in the environment that some of them trained in; methods that sample nothing do without it in training.
