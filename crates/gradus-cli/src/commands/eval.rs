@@ -14,6 +14,7 @@ use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
 use gradus::task::{PostProcess, TaskConfig};
 
+use super::columns::ColumnArgs;
 use super::generate::{BeamArgs, SamplingArgs};
 use super::text::TextArgs;
 use crate::flags;
@@ -91,6 +92,8 @@ struct EvalArgs {
     /// A second text that a classifier reads beside the first
     #[arg(long, value_name = "PATTERN", requires = "model", value_parser = pattern)]
     pair: Option<String>,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -123,7 +126,11 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     // Of a task, what it is evaluated on.
     let split = args.split.as_deref().or(args.task.as_ref().map(|_| "validation"));
     let data = flags::data(args.data.as_deref(), args.task.as_deref(), split)?;
+    if args.task.is_some() {
+        args.columns.refuse("does not go with `--task`: a task names its columns itself")?;
+    }
     let options = EvalOptions {
+        rename: args.columns.renames()?,
         metrics: configure(&args.metrics, &args.metric_option)?,
         post_process: args.post_process,
         group_size: args.samples.get(),
@@ -200,6 +207,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let options = MetricOptions {
         data: args.data.clone().unwrap_or_default(),
         metrics: configure(&args.metrics, &args.metric_option)?,
+        rename: args.columns.renames()?,
         bad_rows: bad_rows(args.skip_bad_rows),
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0, together: 1 },

@@ -8,6 +8,7 @@ use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
+use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::output::{Output, Paint};
 use crate::watch::{fetch, fetch_data};
@@ -30,6 +31,8 @@ pub struct GenerateArgs {
     /// Completions of each prompt, one after the other; of a search with beams the best ones
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences", value_parser = group_size)]
     group_size: usize,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -232,6 +235,7 @@ impl SamplingArgs {
 /// What the arguments name.
 fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     let Some(data) = &args.prompts else {
+        args.columns.refuse("needs `--prompts`: a prompt itself has no columns")?;
         let text = |text: &String| match text.as_str() {
             "-" => Ok(std::io::read_to_string(std::io::stdin().lock())?.trim_end_matches(['\n', '\r']).to_owned()),
             text => Ok(text.to_owned()),
@@ -240,6 +244,7 @@ fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
     };
     let path = Path::new(data);
     if path.extension().is_some_and(|extension| extension == "txt") && path.is_file() {
+        args.columns.refuse("names columns, but a text file has none: each line is a prompt")?;
         let lines = gradus::data::lines(path)?.map(|line| line.map(|(_, line)| line));
         let lines = lines.filter(|line| !line.as_ref().is_ok_and(|line| line.trim().is_empty()));
         return Ok(Prompts::Texts(lines.collect::<gradus::Result<_>>()?));
@@ -260,6 +265,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         prompts,
         group_size: args.group_size,
         beams: args.beams.params(),
+        rename: args.columns.renames()?,
         max_rows: args.max_rows,
         at_once: None,
         compute: args.compute,

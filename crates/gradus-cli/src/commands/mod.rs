@@ -13,6 +13,7 @@ mod annotate;
 mod bench;
 mod chat;
 mod cluster;
+mod columns;
 mod compare;
 mod completions;
 mod config;

@@ -5,6 +5,7 @@ use gradus::device::DeviceChoice;
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
 
+use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::watch::{fetch, fetch_data};
@@ -48,6 +49,8 @@ pub struct ScoreArgs {
     /// Add nothing, however the reward model was trained
     #[arg(long, conflicts_with_all = ["classifier", "add_eos"])]
     no_add_eos: bool,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -68,6 +71,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
             text: args.text,
             pair: args.pair,
             truncate: args.truncate,
+            rename: args.columns.renames()?,
             max_rows: args.max_rows,
             compute: args.compute,
             device: args.device,
@@ -83,6 +87,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         adapter: args.adapter,
         data: args.data,
         add_eos: (args.add_eos || args.no_add_eos).then_some(args.add_eos),
+        rename: args.columns.renames()?,
         max_rows: args.max_rows,
         text: args.text_files.into(),
         device: args.device,

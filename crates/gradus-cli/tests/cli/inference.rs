@@ -116,6 +116,66 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
 }
 
 #[test]
+fn columns_have_other_names_wherever_rows_are_read() {
+    let test = CliTest::with(
+        "theirs.jsonl",
+        "{\"q\": \"The tea is\", \"a\": \" good.\"}\n{\"q\": \"A cup\", \"a\": \" is warm\"}\n",
+    );
+    test.write(
+        "ours.jsonl",
+        "{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n{\"prompt\": \"A cup\", \"completion\": \" is warm\"}\n",
+    );
+    let model = fixture_model("gpt2");
+    let names = ["--column", "prompt=q", "--column", "completion=a"];
+    for command in [
+        &["score", "--model", &model, "--data"][..],
+        &["eval", "--json", "--quiet", "--model", &model, "--data"],
+        &[
+            "eval",
+            "--json",
+            "--quiet",
+            "--model",
+            &model,
+            "--metrics",
+            "exact_match",
+            "--max-new-tokens",
+            "4",
+            "--data",
+        ],
+        &["eval", "--json", "--quiet", "--metrics", "dates", "--data"],
+    ] {
+        let ours = test.succeeds(&[command, &["ours.jsonl"]].concat());
+        assert_eq!(test.succeeds(&[command, &["theirs.jsonl"], &names].concat()), ours, "{command:?}");
+    }
+    let generate = ["generate", "--model", &model, "--max-new-tokens", "4", "--prompts"];
+    let ours = test.succeeds(&[&generate[..], &["ours.jsonl"]].concat());
+    assert_eq!(test.succeeds(&[&generate[..], &["theirs.jsonl"], &names[..2]].concat()), ours);
+
+    let wrong = ["--column", "prompt=question"];
+    for command in [
+        &["score", "--model", &model, "--data"][..],
+        &["eval", "--quiet", "--metrics", "chrf", "--data"],
+        &["generate", "--model", &model, "--prompts"],
+    ] {
+        test.fails(
+            &[command, &["theirs.jsonl"], &wrong].concat(),
+            1,
+            "error: theirs.jsonl:1: `prompt=question`: there is no column `question` (found `q`, `a`)\n",
+        );
+    }
+    let run = test.run(&["generate", "--model", &model, "--prompt", "The tea", "--column", "prompt=q"]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(run.stderr.contains("`--column` needs `--prompts`: a prompt itself has no columns"), "{}", run.stderr);
+    let run = test.run(&["score", "--model", &model, "--data", "theirs.jsonl", "--column", "prompt"]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(
+        run.stderr.contains("`--column prompt`: expected NAME=COLUMN, such as `prompt=question`"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn score_says_what_is_wrong() {
     let test = CliTest::with("rows.jsonl", "{\"prompt\": \"a\"}\n");
     let run = test.run(&["score", "--data", "rows.jsonl"]);
@@ -297,9 +357,17 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     let same = eval(&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model]);
     assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.5)]);
     assert_eq!(same["standard_errors"]["rewards/margins"], 0.0);
-    assert!(
-        same["loss"].is_number() && eval(&["--model", &model, "--data", "pairs.jsonl"])["rewards/margins"].is_null()
-    );
+    // What is measured of one answer says which: that is the better one, as in training on it.
+    let alone = eval(&["--model", &model, "--data", "pairs.jsonl"]);
+    assert!(alone["rewards/margins"].is_null() && alone["perplexity"].is_null() && alone["loss"].is_null(), "{alone}");
+    test.write("chosen.jsonl", &pairs.replace("chosen", "completion").replace("rejected", "other"));
+    let chosen = eval(&["--model", &model, "--data", "chosen.jsonl"]);
+    for name in ["loss", "perplexity", "entropy", "mean_token_accuracy"] {
+        let of_pairs = format!("{name}/chosen");
+        assert!(chosen[name].is_number(), "{chosen}");
+        assert_eq!([&alone[&of_pairs], &same[&of_pairs]], [&chosen[name]; 2], "{name}");
+        assert_eq!(alone["standard_errors"][&of_pairs], chosen["standard_errors"][name], "{name}");
+    }
 
     let reward = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
     assert!(reward["standard_errors"]["accuracy"].is_number(), "{reward}");

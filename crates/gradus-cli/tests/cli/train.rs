@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::harness::{CliTest, fixture_model, signal, wait_until};
+use crate::harness::{CliTest, Run, fixture_model, signal, wait_until};
 
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 const PAIRS: &str = "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n\
@@ -456,6 +456,91 @@ fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
         "{}",
         run.stderr
     );
+}
+
+#[test]
+fn a_wrong_name_of_a_column_leaves_no_run_behind() {
+    let rows = "{\"prompt\": \"The tea\", \"completion\": \" is good\"}\n".repeat(4);
+    let test = CliTest::with("rows.jsonl", &rows);
+    test.write("others.jsonl", "{\"foo\": 1}\n");
+    let model = fixture_model("gpt2");
+    let given = ["--model", &model, "--data", "rows.jsonl", "--output-dir", "runs/new", "--max-steps", "1", "-q"];
+    let new = ["--max-new-tokens", "2"];
+    for (method, more, expected) in [
+        ("sft", &["--column", "prompt=question"][..], "rows.jsonl:1: `prompt=question`: there is no column `question`"),
+        ("dpo", &[], "rows.jsonl:1: missing column `chosen` (found `prompt`, `completion`)"),
+        ("sft", &["--eval-data", "others.jsonl"], "others.jsonl:1: missing column `text` (found `foo`)"),
+        (
+            "grpo",
+            &[&new[..], &["--reward-rule-exact-match", "answer"]].concat(),
+            "rows.jsonl:1: missing column `answer`, which the reward `exact_match` reads (found `completion`)",
+        ),
+    ] {
+        let run = test.run(&[&[method][..], &given, more].concat());
+        assert_eq!(run.code, 1, "{method}: {}", run.stderr);
+        assert!(run.stderr.starts_with(&format!("error: {expected}")), "{method}: {}", run.stderr);
+        assert!(!test.path().join("runs").exists(), "{method}");
+    }
+}
+
+/// What a run that got worse leaves, whatever its method: `metric` decided, and the start had its best value.
+#[track_caller]
+fn check_got_worse(test: &CliTest, run: &Run, metric: &str) {
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let warning = format!("warning: no evaluation beat the start: `{metric}` was ");
+    assert!(run.stderr.contains(&warning), "{}", run.stderr);
+    assert!(!run.stderr.contains("the best so far"), "{}", run.stderr);
+    assert!(!test.path().join("runs/worse/best").exists());
+    let results: Value = serde_json::from_str(&test.read("runs/worse/results.json")).expect("JSON");
+    assert_eq!(results["best"]["step"], 0, "{results}");
+    assert!(results["no_improvement"].is_string(), "{results}");
+    let list = test.succeeds(&["runs", "list"]);
+    assert!(list.contains(" (start)"), "{list}");
+    let shown = test.succeeds(&["runs", "show", "worse"]);
+    assert!(shown.contains(&format!("the start: {metric} was ")), "{shown}");
+}
+
+#[test]
+fn a_preference_run_that_got_worse_says_so() {
+    // What is held out has the sides the other way round.
+    let row = |i: usize, [good, bad]: [&str; 2]| {
+        format!("{{\"prompt\": \"The cup {i} is\", \"chosen\": \"{good}\", \"rejected\": \"{bad}\"}}\n")
+    };
+    let test = CliTest::with("pairs.jsonl", &(0..16).map(|i| row(i, [" warm.", " cold."])).collect::<String>());
+    test.write("held-out.jsonl", &(0..4).map(|i| row(i, [" cold.", " warm."])).collect::<String>());
+    let model = fixture_model("gpt2");
+    let arguments =
+        ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "runs/worse", "--max-steps", "4"];
+    let more = ["--batch-size", "4", "--eval-steps", "2", "--eval-data", "held-out.jsonl", "--learning-rate", "5"];
+    let run = test.run(&[&arguments[..], &more].concat());
+    check_got_worse(&test, &run, "eval_rewards/accuracies");
+    assert!(run.stderr.contains(": the run diverges: `eval_loss` is "), "{}", run.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_online_run_that_got_worse_says_so() {
+    let rows: String = (0..12).map(|i| format!("{{\"prompt\": \"The tea {i}\"}}\n")).collect();
+    let test = CliTest::with("prompts.jsonl", &rows);
+    let model = fixture_model("gpt2");
+    let arguments =
+        ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "runs/worse", "--max-steps", "2"];
+    // Every completion is worth less than those before it, whatever the policy does.
+    let reward = ["--reward-command", "sh -c 'n=0; while read -r line; do n=$((n+1)); echo -$n; done'"];
+    let more = [
+        "--group-size",
+        "2",
+        "--max-new-tokens",
+        "2",
+        "--batch-size",
+        "4",
+        "--eval-steps",
+        "1",
+        "--eval-fraction",
+        "0.2",
+    ];
+    let run = test.run(&[&arguments[..], &reward, &more].concat());
+    check_got_worse(&test, &run, "eval_reward");
 }
 
 /// A file names the method, and its keys are flags of `gradus train FILE` too.

@@ -238,6 +238,7 @@ fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
         adapter: None,
         data: data.to_string_lossy().into_owned(),
         add_eos: None,
+        rename: Vec::new(),
         max_rows: None,
         text: TextFiles::default(),
         device: DeviceChoice::cpu(),

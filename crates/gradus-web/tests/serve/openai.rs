@@ -48,6 +48,7 @@ pub fn sampled(
         beams: None,
         stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
         seed: Seed(7),
+        rename: Vec::new(),
         max_rows: None,
         at_once: None,
         compute: Precision::F32,

@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+use serde_json::{Map, Value};
+
 use super::documents::DOCUMENT_END;
 use super::message::names;
 use super::options::LoadOptions;
+use super::raw::RawRow;
 use super::reader::{Format, open};
 use super::recognize::{read_row, recognize};
 use super::report::RowErrors;
@@ -22,6 +25,45 @@ pub fn parse_rename(pair: &str) -> Result<(String, String), String> {
         Some((name, column)) if !name.is_empty() && !column.is_empty() => Ok((column.into(), name.into())),
         _ => Err("expected NAME=COLUMN, such as `prompt=question`".into()),
     }
+}
+
+/// Refuses names of columns, as (name in the file, name here), that the first row does not have.
+///
+/// # Errors
+/// The first such name.
+pub fn check_renames(first: &RawRow, renames: &[(String, String)]) -> Result<()> {
+    let missing = renames.iter().find(|(from, _)| !first.columns.contains_key(from));
+    missing.map_or(Ok(()), |(from, to)| {
+        let message = format!("`{to}={from}`: there is no column `{from}` (found {})", names(&first.columns));
+        Err(first.place.error(message))
+    })
+}
+
+/// Gives columns their other names.
+pub fn rename(columns: &mut Map<String, Value>, renames: &[(String, String)]) {
+    for (from, to) in renames {
+        if let Some(value) = columns.shift_remove(from) {
+            columns.insert(to.clone(), value);
+        }
+    }
+}
+
+/// The first row of a data set that can be read; none where another reading will find that it is bad. Nothing else is read.
+///
+/// # Errors
+/// As [`load`]: a name of a column that it does not have, or columns of no form that is needed.
+pub fn first_row(name: &str, options: &LoadOptions) -> Result<Option<Row>> {
+    let source = resolve(name, &mut |_, _, _| {})?;
+    for file in &source.files {
+        let Some(mut raw) = open(file)?.find_map(Result::ok) else { continue };
+        check_renames(&raw, &options.rename)?;
+        rename(&mut raw.columns, &options.rename);
+        let kind = recognize(&raw.columns, options);
+        let kind = kind.map_err(|(message, hint)| raw.place.error(message).with_hint(hint))?;
+        let read = read_row(kind, raw.columns, options).ok();
+        return Ok(read.map(|(data, columns)| Row { place: raw.place, index: 0, data, columns }));
+    }
+    Ok(None)
 }
 
 /// The rows of a data set.
@@ -85,17 +127,10 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
                 }
                 Err(fatal) => return Err(fatal),
             };
-            if found.is_none()
-                && let Some((from, to)) = options.rename.iter().find(|(from, _)| !raw.columns.contains_key(from))
-            {
-                let message = format!("`{to}={from}`: there is no column `{from}` (found {})", names(&raw.columns));
-                return Err(raw.place.error(message));
+            if found.is_none() {
+                check_renames(&raw, &options.rename)?;
             }
-            for (from, to) in &options.rename {
-                if let Some(value) = raw.columns.shift_remove(from) {
-                    raw.columns.insert(to.clone(), value);
-                }
-            }
+            rename(&mut raw.columns, &options.rename);
             let kind = match found {
                 Some((kind, _)) => kind,
                 None => {

@@ -64,7 +64,7 @@ pub use implicit::{ImplicitPrompt, split_shared_prompt};
 pub use labeled::{Gold, LabelCounts, LabelForm, LabelKind, LabeledExample, labeled_examples};
 pub use labels_of_rows::LabelTally;
 pub use lint::{Finding, FindingGroup, FindingKind, lint, lint_join};
-pub use load::{Dataset, load, parse_rename};
+pub use load::{Dataset, check_renames, first_row, load, parse_rename, rename};
 pub use message::Message;
 pub use options::{BadRows, LoadOptions, Need};
 pub use pack::wrapped;

@@ -25,6 +25,8 @@ pub struct ClassesOptions {
     pub pair: Option<String>,
     /// Where what has more tokens than the model has positions is cut; `None`: such a row is an error.
     pub truncate: Option<Side>,
+    /// Columns under other names, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// How the operands of products are held.
@@ -95,7 +97,11 @@ fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) ->
     let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
     let form = TextForm::parse(options.text.as_deref(), options.pair.as_deref(), cut)
         .map_err(|(_, message)| Error::input(message))?;
-    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Columns) };
+    let load = LoadOptions {
+        max_rows: options.max_rows,
+        rename: options.rename.clone(),
+        ..LoadOptions::needing(Need::Columns)
+    };
     let rows = data::load(&options.data, &load)?.rows;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {

@@ -9,7 +9,7 @@ use super::score::check_finite;
 use super::{PASSES, open_files};
 use crate::data::left_out;
 use crate::data::{
-    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, TokenizeOptions, TooLong,
+    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, RowData, Side, TokenizeOptions, TooLong,
 };
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
@@ -45,6 +45,8 @@ pub struct EvalOptions {
     pub adapter: Option<String>,
     /// The rows.
     pub data: DataConfig,
+    /// Columns under other names, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
     /// Samples of the data's prompts are scored with this; without it and without metrics, the data's own texts are measured.
     pub reward: Option<RewardConfig>,
     /// Samples of the data's prompts are measured with these; without any, those of a task with its own.
@@ -132,6 +134,13 @@ impl Measured {
         self
     }
 
+    /// With other names of the numbers.
+    fn named(mut self, name: impl Fn(&str) -> String) -> Self {
+        self.metrics = self.metrics.iter().map(|(known, value)| (name(known), value)).collect();
+        self.errors = self.errors.into_iter().map(|(known, error)| (name(&known), error)).collect();
+        self
+    }
+
     /// `{"rows": …, metric: …, "standard_errors": {metric: …}}`; with metrics of samples also
     /// `"intervals": {metric: [low, high]}`.
     pub fn to_json(&self) -> Map<String, Value> {
@@ -178,7 +187,8 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
 
 /// The rows, and what happened on the way to them.
 fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<(Vec<data::Row>, Vec<String>)> {
-    let load = LoadOptions { max_rows: options.max_rows, bad_rows: options.bad_rows, ..LoadOptions::needing(need) };
+    let (max_rows, bad_rows, rename) = (options.max_rows, options.bad_rows, options.rename.clone());
+    let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(need) };
     let Dataset { rows, bad, mut remarks, .. } = task::load(&options.data, &load, interrupt)?;
     remarks.extend(left_out(&bad.into_skipped()));
     Ok((rows, remarks))
@@ -254,6 +264,10 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
                 format!("there is no perplexity: e to the power of the loss, {loss}, is too large for a number");
             measured.remarks.push(remark);
         }
+    }
+    if rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
+        // What is measured of pairs says of which answer it is, as `rewards/chosen` does.
+        measured = measured.named(|name| format!("{name}/chosen"));
     }
     match options.reference.is_some() && are_pairs(options, interrupt) {
         true => Ok(measured.with(&implicit(options, files, &model, interrupt)?)),
@@ -343,7 +357,8 @@ fn texts_of(pair: &PreferenceExample, rows: &[data::Row], files: &Pretrained) ->
 
 /// Whether the rows are pairs.
 fn are_pairs(options: &EvalOptions, interrupt: &Interrupt) -> bool {
-    let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
+    let rename = options.rename.clone();
+    let pairs = LoadOptions { max_rows: Some(1), rename, ..LoadOptions::needing(Need::Preference) };
     task::load(&options.data, &pairs, interrupt).is_ok()
 }
 

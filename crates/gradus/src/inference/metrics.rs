@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::PASSES;
 use crate::data::left_out;
-use crate::data::{BadRows, Place, RowErrors, open, reference_texts, resolve};
+use crate::data::{BadRows, Place, RawRow, RowErrors, check_renames, open, reference_texts, rename, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals, of_row, remark_on};
@@ -22,6 +22,8 @@ pub struct MetricOptions {
     pub metrics: Vec<MetricConfig>,
     /// What happens when a row is bad.
     pub bad_rows: BadRows,
+    /// Columns under other names, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// How intervals are drawn.
@@ -125,14 +127,20 @@ fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
                 break 'files;
             }
             read += 1;
-            let found = raw.and_then(|raw| match row(raw.columns) {
-                Ok(row) => Ok((raw.place, row)),
-                Err(message) => Err(raw.place.error(message)),
-            });
-            match found {
-                Ok(row) => rows.push(row),
-                Err(error @ Error::Data { line: Some(_), .. }) => bad.push(error),
+            let raw = match raw {
+                Ok(raw) if read == 1 => check_renames(&raw, &options.rename).map(|()| raw)?,
+                Ok(raw) => raw,
+                Err(error @ Error::Data { line: Some(_), .. }) => {
+                    bad.push(error);
+                    continue;
+                }
                 Err(fatal) => return Err(fatal),
+            };
+            let RawRow { place, mut columns } = raw;
+            rename(&mut columns, &options.rename);
+            match row(columns) {
+                Ok(row) => rows.push((place, row)),
+                Err(message) => bad.push(place.error(message)),
             }
         }
     }

@@ -29,10 +29,10 @@ pub enum Prompts {
 }
 
 impl Prompts {
-    fn rows(&self, max_rows: Option<usize>) -> Result<Vec<Row>, Error> {
+    fn rows(&self, max_rows: Option<usize>, rename: &[(String, String)]) -> Result<Vec<Row>, Error> {
         let texts = match self {
             Self::Data(name) => {
-                let load = LoadOptions { max_rows, ..LoadOptions::needing(Need::Prompt) };
+                let load = LoadOptions { max_rows, rename: rename.to_vec(), ..LoadOptions::needing(Need::Prompt) };
                 return Ok(data::load(name, &load)?.rows);
             }
             Self::Texts(texts) => texts,
@@ -66,6 +66,8 @@ pub struct SampleOptions {
     pub stop: Vec<String>,
     /// The seed of every random stream.
     pub seed: Seed,
+    /// Columns of the prompts' data set under other names, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
     /// Use at most this many prompts.
     pub max_rows: Option<usize>,
     /// Sample at most this many prompts together, so that completions come earlier and `progress` hears of them more often.
@@ -113,7 +115,7 @@ pub fn sample<E: From<Error>>(
     params.check()?;
     check_formats(&options.device, options.compute, options.weights)?;
     params.stop_ids.extend(files.stop_ids());
-    let rows = options.prompts.rows(options.max_rows)?;
+    let rows = options.prompts.rows(options.max_rows, &options.rename)?;
     let tokenize = TokenizeOptions { max_length: None, ..super::tokenize(&files)? };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;

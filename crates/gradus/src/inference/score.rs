@@ -23,6 +23,8 @@ pub struct ScoreOptions {
     /// Whether each row ends with the end-of-text token. `None`: as a reward model was trained, where its directory says so;
     /// otherwise nothing is added.
     pub add_eos: Option<bool>,
+    /// Columns under other names, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// What replaces its tokenizer and chat template.
@@ -153,7 +155,8 @@ fn examples<T>(
     files: &Pretrained,
     for_reward: bool,
 ) -> Result<(Vec<SftExample>, Pairs<T>), Error> {
-    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
+    let load =
+        LoadOptions { max_rows: options.max_rows, rename: options.rename.clone(), ..LoadOptions::needing(Need::Score) };
     let add_eos = options.add_eos.or(files.dir.trained().add_eos.filter(|_| for_reward)).unwrap_or(false);
     let read = TokenizeOptions { add_eos, for_reward, ..super::tokenize(files)? };
     let (mut rows, mut of) = (Vec::new(), Vec::new());

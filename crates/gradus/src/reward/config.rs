@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Reward;
 use super::code::CodeConfig;
 use super::fine_grained::{FineGrainedConfig, SegmentConfig};
-use super::judge::JudgeConfig;
+use super::judge::{JudgeConfig, Pairwise, Verdict};
 pub use super::label::{ClassifierValue, LabelName};
 use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
@@ -75,6 +75,22 @@ impl RewardConfig {
                 Self::Mix(parts.into_iter().map(inner).collect())
             }
             other => other,
+        }
+    }
+
+    /// The columns without which it fails, each after the name of the reward that reads it.
+    pub fn columns(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::Rule(RuleConfig::ExactMatch(column)) => vec![("exact_match", column)],
+            Self::Rule(RuleConfig::NumericAnswer(column)) => vec![("numeric_answer", column)],
+            Self::Rule(RuleConfig::Math(rule)) => vec![("math", &rule.column)],
+            Self::Rule(RuleConfig::CosineLength(rule)) => vec![("cosine_length", &rule.column)],
+            Self::Code(code) => vec![("code", &code.tests)],
+            Self::Judge(JudgeConfig { verdict: Verdict::Pairwise(Pairwise::Column(column)), .. }) => {
+                vec![("judge", column)]
+            }
+            Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.columns()).collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -74,7 +74,7 @@ impl DataConfig {
     }
 
     /// The name of the rows without a task, as [`data::load`] takes it.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let from = self.from.as_deref().unwrap_or_default();
         match self.split {
             Some(split) if !std::path::Path::new(from).is_file() => format!("{from}:{}", split.name()),

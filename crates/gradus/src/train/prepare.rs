@@ -1,12 +1,15 @@
 //! What every run needs before its loop: the start model's directory, its tokenizer, and the rows.
 
 use std::cell::OnceCell;
+use std::path::Path;
 
 use rand::seq::SliceRandom;
 
 use super::fingerprint;
 use crate::config::{MixedData, Plan};
-use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokenizeOptions};
+use crate::data::{
+    self, BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokenizeOptions,
+};
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
 use crate::observer::{Event, Observer};
@@ -104,6 +107,45 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     Ok(())
 }
 
+/// Refuses files of rows without the columns that the method or the reward reads, by their first rows. What a task or the hub gives is
+/// read later.
+///
+/// # Errors
+/// The first file without such a column.
+pub fn check_columns(plan: &Plan) -> Result<()> {
+    let (config, options) = (plan.config(), load_options(plan, plan.method().method().need())?);
+    // Rows that are left out, and those that an environment changes, need no column of the reward.
+    let is_scored = plan.method().is_online() && config.environment.is_none() && !plan.train().filter.is_on();
+    let of_reward = config.reward.as_ref().filter(|_| is_scored).map_or_else(Vec::new, RewardConfig::columns);
+    let held_out = config.held_out().filter(|_| plan.train().eval_steps >= 0);
+    let mixed = config.mix.iter().map(|source| source.data.clone());
+    for data in [config.data.clone()].into_iter().chain(mixed).chain(held_out).chain(config.test()) {
+        let is_here = data.from.as_ref().is_some_and(|path| Path::new(path).is_file() || Path::new(path).is_dir());
+        if data.task.is_some() || !is_here {
+            continue;
+        }
+        let Some(row) = data::first_row(&data.name(), &options)? else { continue };
+        if let Some((reward, column)) = of_reward.iter().find(|(_, column)| !row.columns.contains_key(*column)) {
+            let found: Vec<String> = row.columns.keys().map(|name| format!("`{name}`")).collect();
+            let found = if found.is_empty() { "only the prompt".into() } else { found.join(", ") };
+            let message = format!("missing column `{column}`, which the reward `{reward}` reads (found {found})");
+            let hint = format!("name your own column: `--column {column}=YOURS`, or another one in the reward");
+            return Err(row.place.error(message).with_hint(hint));
+        }
+    }
+    Ok(())
+}
+
+fn load_options(plan: &Plan, need: Need) -> Result<LoadOptions> {
+    let train = plan.train();
+    Ok(LoadOptions {
+        text_column: train.text_column.clone(),
+        rename: train.renames().map_err(Error::input)?,
+        bad_rows: bad_rows(plan),
+        ..LoadOptions::needing(need)
+    })
+}
+
 /// Training rows and held-out rows.
 #[derive(Debug)]
 pub struct Split {
@@ -135,12 +177,7 @@ pub fn rows(
     interrupt: &Interrupt,
 ) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
-    let options = LoadOptions {
-        text_column: train.text_column.clone(),
-        rename: train.renames().map_err(Error::input)?,
-        bad_rows: bad_rows(plan),
-        ..LoadOptions::needing(need)
-    };
+    let options = load_options(plan, need)?;
     let mut remarks: Vec<String> = Vec::new();
     let mut load = |data: &DataConfig, options: &LoadOptions| {
         let Dataset { rows, bad, remarks: more, .. } = task::load(data, options, interrupt)?;

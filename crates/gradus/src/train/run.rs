@@ -22,7 +22,7 @@ use super::models::Models;
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::player::Player;
-use super::prepare::{Start, fetch_models};
+use super::prepare::{self, Start, fetch_models};
 use super::recorder::Recorder;
 use super::reference_logprobs::{self, ReferenceLogprobs};
 use super::rollout_log::{self, RolloutLog};
@@ -130,6 +130,8 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
         Origin::Own(_) => None,
     };
     let ranks = lanes.ranks();
+    // A name that is wrong leaves no run behind.
+    ranks.agree("the columns of the rows", prepare::check_columns(plan))?;
     let (place, claim) = Place::claim(plan, ranks)?;
     let Place { directory, shared, .. } = &place;
     let checkpoint = match (&other, plan.origin()) {

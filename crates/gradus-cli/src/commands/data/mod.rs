@@ -2,13 +2,13 @@
 
 use gradus::data::{
     BadRows, Dataset, Dropped, ImplicitPrompt, LoadOptions, Need, Row, RowFilter, TokenizeOptions, TooLong,
-    parse_rename,
 };
 use gradus::model::ModelDir;
 use gradus::pretrained::TextFiles;
 use gradus::task::{TaskConfig, load};
 use gradus::text::{ChatTemplate, Tokenizer};
 
+use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
@@ -67,9 +67,8 @@ struct RowArgs {
     /// The column that holds plain text
     #[arg(long, value_name = "NAME", default_value = "text")]
     text_column: String,
-    /// Read a column under another name; may be given several times
-    #[arg(long = "column", value_name = "NAME=COLUMN")]
-    columns: Vec<String>,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Read at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -162,13 +161,8 @@ impl RowArgs {
     }
 
     fn load_as(&self, need: Need, bad_rows: BadRows, out: &Output) -> anyhow::Result<Dataset> {
-        let rename = self
-            .columns
-            .iter()
-            .map(|pair| parse_rename(pair).map_err(|message| usage(format!("`--column {pair}`: {message}"))))
-            .collect::<Result<Vec<_>, _>>()?;
-        let options =
-            LoadOptions { need, text_column: self.text_column.clone(), rename, max_rows: self.max_rows, bad_rows };
+        let (rename, text_column) = (self.columns.renames()?, self.text_column.clone());
+        let options = LoadOptions { need, text_column, rename, max_rows: self.max_rows, bad_rows };
         let named = self.data.as_deref().or(self.named.as_deref());
         let data = flags::data(named, self.task.as_deref(), self.split.as_deref())?;
         fetch_rows(&data, out)?;
@@ -215,11 +209,6 @@ impl TokenArgs {
             ..TokenizeOptions::default()
         }
     }
-}
-
-/// A mistake on the command line: exit code 2.
-fn usage(message: String) -> clap::Error {
-    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n"))
 }
 
 /// `1234567` as `1,234,567`.
