@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,7 +10,7 @@ use gradus::generate::SamplingParams;
 use gradus::inference::{Ask, Asked};
 use serde_json::{Value, json};
 
-use super::fields::Fields;
+use super::fields::{Body, Fields};
 use super::refused::{Refused, json_response};
 use super::tools::{Call, Speech};
 use super::wanted::{LIKELIEST_MAX, Wanted, as_id};
@@ -41,22 +40,16 @@ impl Request {
         let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
         fields.refuse("response_format", is_text)?;
         fields.refuse("functions", |value| value.as_array().is_some_and(Vec::is_empty))?;
-        let tools = match fields.take("tools") {
-            None => Vec::new(),
-            Some(Value::Array(tools)) if tools.iter().all(Value::is_object) => tools,
-            Some(_) => return Err(Refused::field("tools", "`tools` must be a list of objects")),
-        };
-        let tools = match fields.take("tool_choice") {
-            None => tools,
-            Some(choice) if choice == "auto" => tools,
-            Some(choice) if choice == "none" => Vec::new(),
-            Some(_) => {
-                return Err(Refused::field(
-                    "tool_choice",
-                    "`tool_choice` may be `auto` or `none`: no model is forced to call",
-                ));
-            }
-        };
+        let tools = fields.read_as("tools", "a list of objects", |value| {
+            value.as_array().filter(|tools| tools.iter().all(Value::is_object)).cloned()
+        })?;
+        // No model is forced to call.
+        let may_call = fields.read_as("tool_choice", "\"auto\" or \"none\"", |choice| match choice.as_str() {
+            Some("auto") => Some(true),
+            Some("none") => Some(false),
+            _ => None,
+        })?;
+        let tools = tools.filter(|_| may_call != Some(false)).unwrap_or_default();
         wanted.check_streams(1)?;
         wanted.refuse_scored_streams()?;
         fields.refuse("chat_template", |_| false)?;
@@ -70,7 +63,7 @@ impl Request {
         };
         Ok(Self {
             wanted,
-            messages: messages(fields.take("messages"))?,
+            messages: messages(&mut fields)?,
             asked: Asked { tools, variables: fields.object("chat_template_kwargs")? },
             max_tokens: longest.or(max_tokens).unwrap_or(MAX_TOKENS),
             logprobs,
@@ -78,14 +71,15 @@ impl Request {
     }
 }
 
-fn messages(value: Option<Value>) -> Result<Vec<Message>, Refused> {
-    let Some(Value::Array(list)) = value.filter(|value| value.as_array().is_some_and(|list| !list.is_empty())) else {
-        return Err(Refused::field("messages", "`messages` must be a list of at least one message"));
-    };
+fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refused> {
+    let list = fields.needed("messages", "a list of at least one message", |value| {
+        value.as_array().filter(|list| !list.is_empty()).cloned()
+    })?;
     let read = |(i, message): (usize, &Value)| {
         let mut message = message.clone();
         arguments_as_objects(&mut message);
-        Message::read(&message).map_err(|what| Refused::field("messages", format!("`messages[{i}]` {what}")))
+        let param = format!("messages[{i}]");
+        Message::read(&message).map_err(|what| Refused::field(&param, format!("`{param}` {what}")))
     };
     list.iter().enumerate().map(read).collect()
 }
@@ -112,7 +106,7 @@ fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result
 }
 
 /// Answers.
-pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);

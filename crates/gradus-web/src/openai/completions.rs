@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -10,9 +9,9 @@ use gradus::generate::SamplingParams;
 use gradus::inference::{Ask, Prompter};
 use serde_json::{Map, Value, json};
 
-use super::fields::Fields;
+use super::fields::{Body, Fields};
 use super::refused::{Refused, json_response};
-use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
+use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted, ids_of as ids};
 use super::{end_stream, finish_reason, head, served, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token, prompt};
@@ -21,6 +20,9 @@ use crate::models::Served;
 
 /// The most prompts of a request.
 const PROMPTS_MAX: usize = 1024;
+
+/// What a prompt may be.
+const PROMPT: &str = "a string, a list of strings, a list of token ids, or a list of such lists,";
 
 /// What is asked for.
 struct Request {
@@ -49,7 +51,7 @@ impl Request {
                 format!("`best_of` is {best_of} and `n` {}: this server samples as many as it gives", wanted.n);
             return Err(Refused::field("best_of", message));
         }
-        let prompts = prompts(fields.take("prompt"))?;
+        let prompts = fields.needed("prompt", PROMPT, prompts)?;
         if prompts.len() * wanted.n > PROMPTS_MAX {
             let message = format!("{} prompts with `n` {} are more than {PROMPTS_MAX}", prompts.len(), wanted.n);
             return Err(Refused::field("prompt", message));
@@ -57,45 +59,34 @@ impl Request {
         wanted.check_streams(prompts.len())?;
         let max_tokens = fields.count("max_tokens", 0..=1 << 24)?.unwrap_or(16);
         // `logprobs: true` is what some clients write for 1.
-        let logprobs = match fields.take("logprobs") {
-            Some(Value::Bool(is_wanted)) => is_wanted.then_some(1),
-            Some(value) => {
-                let mut one = Fields::of(Map::from_iter([("logprobs".to_owned(), value)]));
-                one.count("logprobs", 0..=LIKELIEST_MAX)?
-            }
-            None => None,
-        };
+        let likeliest = format!("a whole number from 0 to {LIKELIEST_MAX}, or true or false,");
+        let logprobs = fields.read_as("logprobs", &likeliest, |value| match value {
+            Value::Bool(is_wanted) => Some(is_wanted.then_some(1)),
+            value => value.as_u64().map(|count| count as usize).filter(|count| *count <= LIKELIEST_MAX).map(Some),
+        })?;
+        let logprobs = logprobs.flatten();
         wanted.refuse_scored_streams()?;
         let echo = fields.flag("echo")?;
-        let add_special = fields.take("add_special_tokens").is_none_or(|value| value != Value::Bool(false));
+        let add_special = fields.read_as("add_special_tokens", "true or false", Value::as_bool)?.unwrap_or(true);
         Ok(Self { wanted, prompts, max_tokens, echo, logprobs, add_special })
     }
 }
 
 /// A text, several, ids, or several lists of them.
-fn prompts(value: Option<Value>) -> Result<Vec<Prompt>, Refused> {
-    let wrong = || {
-        Refused::field(
-            "prompt",
-            "`prompt` must be a string, a list of strings, a list of token ids, or a list of such lists",
-        )
-    };
-    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).ok();
+fn prompts(value: &Value) -> Option<Vec<Prompt>> {
     let prompts: Vec<Prompt> = match value {
-        Some(Value::String(text)) => vec![Prompt::Text(text)],
-        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
-            vec![Prompt::Ids(ids(&Value::Array(list)).ok_or_else(wrong)?)]
-        }
-        Some(Value::Array(list)) => {
+        Value::String(text) => vec![Prompt::Text(text.clone())],
+        Value::Array(list) if list.first().is_some_and(Value::is_number) => vec![Prompt::Ids(ids(value)?)],
+        Value::Array(list) => {
             let one = |value: &Value| match value {
                 Value::String(text) => Some(Prompt::Text(text.clone())),
                 other => ids(other).map(Prompt::Ids),
             };
-            list.iter().map(one).collect::<Option<_>>().ok_or_else(wrong)?
+            list.iter().map(one).collect::<Option<_>>()?
         }
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    if prompts.is_empty() { Err(wrong()) } else { Ok(prompts) }
+    (!prompts.is_empty()).then_some(prompts)
 }
 
 /// A prompt that was read.
@@ -154,7 +145,7 @@ struct Choice {
 }
 
 /// Answers.
-pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&body)?);
     let served = served(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);

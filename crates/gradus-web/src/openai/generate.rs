@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,9 +10,9 @@ use gradus::inference::{AnswerEnd, Ask};
 use serde_json::{Value, json};
 
 use super::chat::logprobs;
-use super::fields::Fields;
+use super::fields::{Body, Fields};
 use super::refused::{Refused, json_response};
-use super::wanted::{LIKELIEST_MAX, Wanted};
+use super::wanted::{LIKELIEST_MAX, Wanted, ids_of};
 use super::{finish_reason, head, served, usage};
 use crate::app::App;
 use crate::desk::{Heard, Hearing, Token};
@@ -45,14 +44,12 @@ impl Request {
             Some(model) => model,
             None => main_model(app).await?,
         };
-        let ids = fields.take("token_ids").and_then(|ids| serde_json::from_value::<Vec<u32>>(ids).ok());
-        let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
-            return Err(Refused::field("token_ids", "`token_ids` must be a list of at least one token id"));
-        };
-        let mut sampling = Fields::of(fields.object("sampling_params")?);
+        let ids = |value: &Value| ids_of(value).filter(|ids| !ids.is_empty());
+        let ids = fields.needed("token_ids", "a list of at least one token id", ids)?;
+        let mut sampling = fields.within("sampling_params")?;
         let mut wanted = Wanted::of(model, &mut sampling)?;
         wanted.is_streamed = fields.flag("stream")?;
-        wanted.tells_usage = Fields::of(fields.object("stream_options")?).flag("include_usage")?;
+        wanted.tells_usage = fields.within("stream_options")?.flag("include_usage")?;
         wanted.tells_ids = fields.flag("return_token_ids")?;
         wanted.check_streams(1)?;
         wanted.refuse_scored_streams()?;
@@ -64,7 +61,7 @@ impl Request {
 }
 
 /// Answers.
-pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Response, Refused> {
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);

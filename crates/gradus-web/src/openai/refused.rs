@@ -4,6 +4,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::fields::found;
+
 /// What is said when a model's thread ends before its completions have.
 pub const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
 
@@ -20,6 +22,24 @@ impl Refused {
     /// The request is wrong; `param` is the field that is.
     pub fn field(param: &str, message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
+    }
+
+    /// A field holds something else than what is `wanted`: another type, or another value of that type.
+    pub fn wrong(param: &str, value: &Value, wanted: &str) -> Self {
+        let message = format!("`{param}` is {}, but {wanted} is needed", found(value));
+        Self { code: Some("invalid_value"), ..Self::field(param, message) }
+    }
+
+    /// A field is not there; `wanted` says what it holds.
+    pub fn missing(param: &str, wanted: &str) -> Self {
+        let message = format!("`{param}` is missing: {wanted} is needed");
+        Self { code: Some("missing_required_parameter"), ..Self::field(param, message) }
+    }
+
+    /// A field asks for something that is not done here.
+    pub fn unsupported(param: &str) -> Self {
+        let message = format!("`{param}` is not supported by this server: leave it out");
+        Self { code: Some("unsupported_parameter"), ..Self::field(param, message) }
     }
 
     /// The request is wrong.

@@ -33,6 +33,8 @@ pub struct Wanted {
     pub params: SamplingParams,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// What stands before the names of its fields in messages.
+    before: String,
     /// What all of them are drawn from.
     draws: Draws,
     /// Completions of each prompt.
@@ -82,9 +84,9 @@ impl Wanted {
     /// # Errors
     /// With the first that is wrong.
     pub fn read(fields: &mut Fields) -> Result<Self, Refused> {
-        let Some(model) = fields.text("model")? else {
-            return Err(Refused::field("model", "`model` is missing; `/v1/models` lists those that are there"));
-        };
+        let model = fields.needed("model", "the name of a model that `/v1/models` lists", |value| {
+            value.as_str().map(str::to_owned)
+        })?;
         Self::of(model, fields)
     }
 
@@ -116,20 +118,13 @@ impl Wanted {
                 top_p => top_p,
             },
             min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0) as f32,
-            top_k: match fields.take("top_k") {
-                // vLLM's word for all of them.
-                Some(value) if value.as_i64() == Some(-1) => None,
-                Some(value) => match value.as_u64() {
-                    Some(k) => Some(k as usize).filter(|k| *k > 0),
-                    None => {
-                        return Err(Refused::field(
-                            "top_k",
-                            format!("`top_k` is {value}, but a whole number is needed"),
-                        ));
-                    }
-                },
-                None => None,
-            },
+            top_k: fields
+                .read_as("top_k", "a whole number, or −1 for all tokens,", |value| {
+                    // vLLM's word for all of them is −1.
+                    value.as_u64().or_else(|| (value.as_i64() == Some(-1)).then_some(0))
+                })?
+                .map(|k| k as usize)
+                .filter(|k| *k > 0),
             typical_p: match fields.number("typical_p", 0.0..=1.0)?.unwrap_or(1.0) as f32 {
                 0.0 => f32::MIN_POSITIVE,
                 typical_p => typical_p,
@@ -145,11 +140,11 @@ impl Wanted {
             forced_eos_token_id: id(fields, "forced_eos_token_id")?,
             ..defaults
         };
-        let mut options = Fields::of(fields.object("stream_options")?);
-        let tells_usage = options.flag("include_usage")?;
+        let tells_usage = fields.within("stream_options")?.flag("include_usage")?;
         Ok(Self {
             model,
             params,
+            before: fields.path(""),
             stop: stop(fields)?,
             draws: match streams(fields, n)? {
                 Some(streams) => Draws::Streams(streams),
@@ -163,6 +158,11 @@ impl Wanted {
             tells_versions: fields.flag("return_weight_versions")?,
             prompt_logprobs: fields.count("prompt_logprobs", 0..=PROMPT_LIKELIEST_MAX)?,
         })
+    }
+
+    /// The name of a field in messages.
+    fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.before)
     }
 
     /// The random streams of prompt `prompt`: those of `gradus generate`, unless the request has others.
@@ -182,8 +182,9 @@ impl Wanted {
         match &self.draws {
             Draws::Streams(streams) if streams.len() != prompts * self.n => {
                 let (found, needed) = (streams.len(), prompts * self.n);
-                let message = format!("`random_streams` has {found} keys, but there are {needed} completions");
-                Err(Refused::field("random_streams", message))
+                let param = self.path("random_streams");
+                let message = format!("`{param}` has {found} keys, but there are {needed} completions");
+                Err(Refused::field(&param, message))
             }
             _ => Ok(()),
         }
@@ -194,10 +195,11 @@ impl Wanted {
     /// # Errors
     /// When both are asked for.
     pub fn refuse_scored_streams(&self) -> Result<(), Refused> {
-        match self.is_streamed && self.prompt_logprobs.is_some() {
-            true => Err(Refused::field("prompt_logprobs", "`prompt_logprobs` cannot be streamed: leave out `stream`")),
-            false => Ok(()),
+        if !self.is_streamed || self.prompt_logprobs.is_none() {
+            return Ok(());
         }
+        let param = self.path("prompt_logprobs");
+        Err(Refused::field(&param, format!("`{param}` cannot be streamed: leave out `stream`")))
     }
 
     /// Refuses scores of more ids than an answer should have; the prompts have `tokens` tokens.
@@ -210,9 +212,9 @@ impl Wanted {
         if all <= SCORES_MAX {
             return Ok(());
         }
-        let message =
-            format!("`prompt_logprobs` {likeliest} of {tokens} tokens are {all} numbers, more than {SCORES_MAX}");
-        Err(Refused::field("prompt_logprobs", message))
+        let param = self.path("prompt_logprobs");
+        let message = format!("`{param}` {likeliest} of {tokens} tokens are {all} numbers, more than {SCORES_MAX}");
+        Err(Refused::field(&param, message))
     }
 
     /// What `score` gives of a prompt, in vLLM's form: nothing of the first id, then the ids with their log-probabilities.
@@ -251,57 +253,48 @@ fn id(fields: &mut Fields, name: &str) -> Result<Option<u32>, Refused> {
 }
 
 fn id_lists(fields: &mut Fields, name: &str) -> Result<Vec<Vec<u32>>, Refused> {
-    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
-    serde_json::from_value(value)
-        .map_err(|_| Refused::field(name, format!("`{name}` must be a list of lists of token ids")))
+    let lists = |value: &Value| value.as_array()?.iter().map(ids_of).collect();
+    Ok(fields.read_as(name, "a list of lists of token ids", lists)?.unwrap_or_default())
 }
 
 /// The keys of the streams that completions are drawn from: 32 bytes each, in hexadecimal digits.
 fn streams(fields: &mut Fields, n: usize) -> Result<Option<Vec<Stream>>, Refused> {
-    const NAME: &str = "random_streams";
-    let Some(value) = fields.take(NAME) else { return Ok(None) };
     let read = |value: &Value| stream_of_key(value.as_str()?);
-    let streams: Option<Vec<Stream>> = value.as_array().and_then(|keys| keys.iter().map(read).collect());
-    match streams.filter(|streams| streams.len() % n == 0) {
-        Some(streams) => Ok(Some(streams)),
-        None => {
-            let message = format!("`{NAME}` must be a list of keys of 64 hexadecimal digits, one for each completion");
-            Err(Refused::field(NAME, message))
-        }
-    }
+    fields.read_as("random_streams", "a list of keys of 64 hexadecimal digits, one for each completion,", |value| {
+        let streams: Option<Vec<Stream>> = value.as_array()?.iter().map(read).collect();
+        streams.filter(|streams| streams.len() % n == 0)
+    })
+}
+
+/// Token ids; none where the value is something else.
+pub fn ids_of(value: &Value) -> Option<Vec<u32>> {
+    value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 
 fn ids(fields: &mut Fields, name: &str) -> Result<Vec<u32>, Refused> {
-    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let ids = value.as_array().and_then(|ids| ids.iter().map(id).collect());
-    ids.ok_or_else(|| Refused::field(name, format!("`{name}` must be a list of token ids")))
+    Ok(fields.read_as(name, "a list of token ids", ids_of)?.unwrap_or_default())
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, Refused> {
-    let wrong = || {
-        let wanted = format!("a string or a list of at most {STOPS_MAX}, each of 1 to {STOP_BYTES} bytes, is needed");
-        Refused::field("stop", format!("`stop` is something else: {wanted}"))
-    };
-    let stops: Vec<String> = match fields.take("stop") {
-        None => Vec::new(),
-        Some(Value::String(stop)) => vec![stop],
-        Some(value) => serde_json::from_value(value).map_err(|_| wrong())?,
-    };
-    let fits = stops.len() <= STOPS_MAX && stops.iter().all(|stop| (1..=STOP_BYTES).contains(&stop.len()));
-    if fits { Ok(stops) } else { Err(wrong()) }
+    let wanted = format!("a string or a list of at most {STOPS_MAX}, each of 1 to {STOP_BYTES} bytes,");
+    let stops = fields.read_as("stop", &wanted, |value| {
+        let stops: Vec<String> = match value {
+            Value::String(stop) => vec![stop.clone()],
+            value => serde_json::from_value(value.clone()).ok()?,
+        };
+        let fits = stops.len() <= STOPS_MAX && stops.iter().all(|stop| (1..=STOP_BYTES).contains(&stop.len()));
+        fits.then_some(stops)
+    });
+    Ok(stops?.unwrap_or_default())
 }
 
 fn seed(fields: &mut Fields) -> Result<u64, Refused> {
-    match fields.take("seed") {
-        None => {
-            let mut bytes = [0; 8];
-            getrandom::fill(&mut bytes).map_err(|error| Refused::request(error.to_string()))?;
-            Ok(u64::from_le_bytes(bytes))
-        }
-        Some(value) => {
-            let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
-            seed.ok_or_else(|| Refused::field("seed", format!("`seed` is {value}, but a whole number is needed")))
-        }
+    let given = fields
+        .read_as("seed", "a whole number", |value| value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)))?;
+    if let Some(seed) = given {
+        return Ok(seed);
     }
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| Refused::request(error.to_string()))?;
+    Ok(u64::from_le_bytes(bytes))
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -30,8 +29,9 @@ use crate::app::App;
 use crate::connections::Place;
 use crate::desk::Desk;
 use crate::models::{Models, Placed};
-use crate::openai::fields::Fields;
+use crate::openai::fields::{Body, Fields};
 use crate::openai::refused::{Refused, json_response};
+use crate::openai::wrong_method;
 use crate::secret::given;
 
 /// The paths here that are not below `/v1/`: programs ask for them as for those below it.
@@ -75,6 +75,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/update_weight_version", post(update_weight_version))
         .route("/v1/load_lora_adapter", post(load_adapter))
         .route("/v1/unload_lora_adapter", post(unload_adapter))
+        .method_not_allowed_fallback(wrong_method)
 }
 
 async fn health() -> StatusCode {
@@ -141,7 +142,7 @@ impl<'a> Change<'a> {
     /// The folder that the field `name` names.
     fn path(&self, name: &str, given: Option<String>) -> Result<PathBuf, Refused> {
         let Some(given) = given else {
-            return Err(Refused::field(name, format!("`{name}` is missing: it names a folder")));
+            return Err(Refused::missing(name, "the path of a folder"));
         };
         self.0.folder(Path::new(&given)).map_err(|why| Refused::field(name, format!("`{name}` is {given}: {why}")))
     }
@@ -225,11 +226,8 @@ async fn reset_prefix_cache(
 /// A name or a version in the field `name`.
 fn label(fields: &mut Fields, name: &str) -> Result<String, Refused> {
     let fits = |text: &String| (1..=NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
-    match fields.text(name)? {
-        Some(text) if fits(&text) => Ok(text),
-        Some(_) => Err(Refused::field(name, format!("`{name}` must have 1 to {NAME_BYTES} bytes without line breaks"))),
-        None => Err(Refused::field(name, format!("`{name}` is missing"))),
-    }
+    let wanted = format!("a string of 1 to {NAME_BYTES} bytes without line breaks");
+    fields.needed(name, &wanted, |value| value.as_str().map(str::to_owned).filter(fits))
 }
 
 /// The model that the field `name` names, or the one that is meant without it.
@@ -244,7 +242,7 @@ async fn update_weight_version(
     State(app): State<Arc<App>>,
     place: Connection,
     headers: HeaderMap,
-    body: Bytes,
+    Body(body): Body,
 ) -> Result<Response, Refused> {
     Change::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
@@ -259,7 +257,7 @@ async fn collective_rpc(
     State(app): State<Arc<App>>,
     place: Connection,
     headers: HeaderMap,
-    body: Bytes,
+    Body(body): Body,
 ) -> Result<Response, Refused> {
     let change = Change::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
@@ -268,7 +266,7 @@ async fn collective_rpc(
         let message = format!("`method` is `{method}`, but this server only has `reload_weights`");
         return Err(Refused::field("method", message));
     }
-    let mut arguments = Fields::of(fields.object("kwargs")?);
+    let mut arguments = fields.within("kwargs")?;
     let path = change.path("weights_path", arguments.text("weights_path")?)?;
     let name = model_in(&app, &mut arguments, "model").await?;
     let old = app.models.desk(&name).await?;
@@ -305,7 +303,7 @@ async fn load_adapter(
     State(app): State<Arc<App>>,
     place: Connection,
     headers: HeaderMap,
-    body: Bytes,
+    Body(body): Body,
 ) -> Result<Response, Refused> {
     let change = Change::by(&app, &headers, place.as_deref()).await?;
     let mut fields = Fields::read(&body)?;
@@ -344,7 +342,7 @@ async fn unload_adapter(
     State(app): State<Arc<App>>,
     place: Connection,
     headers: HeaderMap,
-    body: Bytes,
+    Body(body): Body,
 ) -> Result<Response, Refused> {
     Change::by(&app, &headers, place.as_deref()).await?;
     let name = label(&mut Fields::read(&body)?, "lora_name")?;

@@ -322,8 +322,8 @@ fn what_is_wrong_is_said_in_openais_form() {
     }
     for (more, param) in [
         (json!({ "messages": [] }), "messages"),
-        (json!({ "messages": [{ "role": "user" }] }), "messages"),
-        (json!({ "messages": [{ "content": "a" }] }), "messages"),
+        (json!({ "messages": [{ "role": "user" }] }), "messages[0]"),
+        (json!({ "messages": [{ "content": "a" }] }), "messages[0]"),
         (json!({ "messages": "hello" }), "messages"),
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "tools": "weather" }), "tools"),
@@ -335,6 +335,111 @@ fn what_is_wrong_is_said_in_openais_form() {
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{more}");
     }
     let json = [("Content-Type", "application/json")];
+    let error = |path: &str, body: &str| {
+        let answer = server.ask("POST", path, &json, body);
+        assert_eq!(answer.status, 400, "{path} {body}: {answer:?}");
+        let error = answer.json()["error"].clone();
+        assert_eq!(error["type"], "invalid_request_error", "{path} {body}");
+        (error["message"].as_str().unwrap_or_default().to_owned(), error["param"].clone(), error["code"].clone())
+    };
+    let (wrong, missing) = (json!("invalid_value"), json!("missing_required_parameter"));
+    let completions = "a string, a list of strings, a list of token ids, or a list of such lists, is needed";
+    for (path, body, message, param, code) in [
+        ("/v1/completions", "[1, 2]", "the body is [1,2], but an object is needed".into(), Value::Null, Value::Null),
+        ("/v1/completions", "", "the body is empty, but a JSON object is needed".into(), Value::Null, Value::Null),
+        (
+            "/v1/completions",
+            r#"{"prompt": "a"}"#,
+            "`model` is missing: the name of a model that `/v1/models` lists is needed".into(),
+            json!("model"),
+            missing.clone(),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model": "gpt2"}"#,
+            format!("`prompt` is missing: {completions}"),
+            json!("prompt"),
+            missing.clone(),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model": "gpt2", "prompt": {"text": "a"}}"#,
+            format!("`prompt` is {{\"text\":\"a\"}}, but {completions}"),
+            json!("prompt"),
+            wrong.clone(),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model": "gpt2", "prompt": "a", "add_special_tokens": "no"}"#,
+            "`add_special_tokens` is \"no\", but true or false is needed".into(),
+            json!("add_special_tokens"),
+            wrong.clone(),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model": "gpt2", "prompt": "a", "stream_options": {"include_usage": 1}}"#,
+            "`stream_options.include_usage` is 1, but true or false is needed".into(),
+            json!("stream_options.include_usage"),
+            wrong.clone(),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model": "gpt2", "prompt": "a", "suffix": "b"}"#,
+            "`suffix` is not supported by this server: leave it out".into(),
+            json!("suffix"),
+            json!("unsupported_parameter"),
+        ),
+        (
+            "/v1/chat/completions",
+            r#"{"model": "gpt2"}"#,
+            "`messages` is missing: a list of at least one message is needed".into(),
+            json!("messages"),
+            missing.clone(),
+        ),
+        (
+            "/v1/chat/completions",
+            r#"{"model": "gpt2", "messages": "hello"}"#,
+            "`messages` is \"hello\", but a list of at least one message is needed".into(),
+            json!("messages"),
+            wrong.clone(),
+        ),
+        (
+            "/v1/chat/completions",
+            r#"{"model": "gpt2", "messages": [{"role": "user", "content": 5}]}"#,
+            "`messages[0]` has a number as `content`, expected a string".into(),
+            json!("messages[0]"),
+            Value::Null,
+        ),
+        (
+            "/v1/chat/completions",
+            r#"{"model": "gpt2", "messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}"#,
+            "`tool_choice` is \"required\", but \"auto\" or \"none\" is needed".into(),
+            json!("tool_choice"),
+            wrong.clone(),
+        ),
+        (
+            "/inference/v1/generate",
+            r#"{"model": "gpt2", "sampling_params": {}}"#,
+            "`token_ids` is missing: a list of at least one token id is needed".into(),
+            json!("token_ids"),
+            missing,
+        ),
+        (
+            "/inference/v1/generate",
+            r#"{"model": "gpt2", "token_ids": [1], "sampling_params": {"temperature": "hot"}}"#,
+            "`sampling_params.temperature` is \"hot\", but a number from 0 to 100 is needed".into(),
+            json!("sampling_params.temperature"),
+            wrong.clone(),
+        ),
+    ] {
+        assert_eq!(error(path, body), (message, param, code), "{path} {body}");
+    }
+    let long = format!("{{\"model\": \"gpt2\", \"prompt\": \"a\", \"temperature\": \"{}\"}}", "hot ".repeat(10_000));
+    let (message, ..) = error("/v1/completions", &long);
+    assert!(message.chars().count() < 200 && message.contains('…'), "{message}");
+    let wrong_method = server.get("/v1/completions");
+    assert_eq!(wrong_method.status, 405, "{wrong_method:?}");
+    assert_eq!(wrong_method.json()["error"]["message"], "the method is GET, but this path needs POST");
     for body in ["", "{", "[]", "null", "\u{0}"] {
         assert_eq!(server.ask("POST", "/v1/completions", &json, body).status, 400, "{body:?}");
     }

@@ -278,14 +278,14 @@ fn what_would_change_the_samples_is_refused() {
         (json!({}), json!({ "token_ids": [100_000] }), Value::Null),
         (json!({}), json!({ "features": { "mm_hashes": {} } }), json!("features")),
         (json!({}), json!({ "sampling_params": [] }), json!("sampling_params")),
-        (json!({ "max_tokens": 0 }), json!({}), json!("max_tokens")),
-        (json!({ "logprobs": -1 }), json!({}), json!("logprobs")),
-        (json!({ "ignore_eos": true }), json!({}), json!("ignore_eos")),
-        (json!({ "structured_outputs": { "regex": "a" } }), json!({}), json!("structured_outputs")),
-        (json!({ "n": 2, "random_streams": [key] }), json!({}), json!("random_streams")),
-        (json!({ "random_streams": ["7"] }), json!({}), json!("random_streams")),
-        (json!({ "prompt_logprobs": 1_000_000 }), json!({}), json!("prompt_logprobs")),
-        (json!({ "prompt_logprobs": 1 }), json!({ "stream": true }), json!("prompt_logprobs")),
+        (json!({ "max_tokens": 0 }), json!({}), json!("sampling_params.max_tokens")),
+        (json!({ "logprobs": -1 }), json!({}), json!("sampling_params.logprobs")),
+        (json!({ "ignore_eos": true }), json!({}), json!("sampling_params.ignore_eos")),
+        (json!({ "structured_outputs": { "regex": "a" } }), json!({}), json!("sampling_params.structured_outputs")),
+        (json!({ "n": 2, "random_streams": [key] }), json!({}), json!("sampling_params.random_streams")),
+        (json!({ "random_streams": ["7"] }), json!({}), json!("sampling_params.random_streams")),
+        (json!({ "prompt_logprobs": 1_000_000 }), json!({}), json!("sampling_params.prompt_logprobs")),
+        (json!({ "prompt_logprobs": 1 }), json!({ "stream": true }), json!("sampling_params.prompt_logprobs")),
     ] {
         let answer = ask(sampling.clone(), more.clone());
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &param), "{sampling} {more} {answer:?}");
