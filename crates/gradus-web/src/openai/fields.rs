@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use serde_json::{Map, Value};
 
-use super::refused::Refused;
+use super::refused::{Refused, found};
 
 /// The body of a request of a program. One that cannot be had is refused in OpenAI's form.
 #[derive(Debug)]
@@ -140,17 +140,5 @@ impl Fields {
             Some(value) if !neutral(&value) => Err(Refused::unsupported(&self.path(name))),
             _ => Ok(()),
         }
-    }
-}
-
-/// The most characters of a value in a message.
-const SHOWN: usize = 60;
-
-/// A value as messages show it: its JSON, cut where it is long.
-pub(super) fn found(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
     }
 }

@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use gradus::inference::{AnswerEnd, model_of};
@@ -28,7 +28,7 @@ use crate::events::Events;
 use crate::models::{Found, Kind, Served, outermost};
 use crate::secret::secret;
 use crate::serving;
-use refused::{BROKEN, Refused, json_response};
+use refused::{BROKEN, Refused, json_response, wrong_method};
 
 /// The routes of OpenAI's protocol, and the one of vLLM that takes and gives ids.
 pub fn routes() -> Router<Arc<App>> {
@@ -40,16 +40,6 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/inference/v1/generate", post(generate::answer))
         .route("/v1/{*rest}", get(nothing).post(nothing))
         .method_not_allowed_fallback(wrong_method)
-}
-
-/// Refuses a request of another method than the path has.
-pub async fn wrong_method(method: Method) -> Refused {
-    let wanted = match method {
-        Method::GET | Method::HEAD => "POST",
-        Method::POST => "GET",
-        _ => "GET or POST",
-    };
-    Refused::status(StatusCode::METHOD_NOT_ALLOWED, format!("the method is {method}, but this path needs {wanted}"))
 }
 
 /// Ends a stream of chunks like `frame`, with the numbers of tokens where they are told; one that broke off before its

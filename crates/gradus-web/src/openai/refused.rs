@@ -1,10 +1,8 @@
 //! Requests that are not answered, in OpenAI's form.
 
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-
-use super::fields::found;
 
 /// What is said when a model's thread ends before its completions have.
 pub const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
@@ -83,4 +81,26 @@ pub fn refusal(status: StatusCode, why: &str) -> Response {
 /// JSON with its status.
 pub fn json_response(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// Refuses a request of another method than the path has.
+pub async fn wrong_method(method: Method) -> Refused {
+    let wanted = match method {
+        Method::GET | Method::HEAD => "POST",
+        Method::POST => "GET",
+        _ => "GET or POST",
+    };
+    Refused::status(StatusCode::METHOD_NOT_ALLOWED, format!("the method is {method}, but this path needs {wanted}"))
+}
+
+/// The most characters of a value in a message.
+const SHOWN: usize = 60;
+
+/// A value as messages show it: its JSON, cut where it is long.
+pub(super) fn found(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
 }

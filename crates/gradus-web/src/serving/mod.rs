@@ -30,8 +30,7 @@ use crate::connections::Place;
 use crate::desk::Desk;
 use crate::models::{Models, Placed};
 use crate::openai::fields::{Body, Fields};
-use crate::openai::refused::{Refused, json_response};
-use crate::openai::wrong_method;
+use crate::openai::refused::{Refused, json_response, wrong_method};
 use crate::secret::given;
 
 /// The paths here that are not below `/v1/`: programs ask for them as for those below it.
