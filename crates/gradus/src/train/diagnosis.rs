@@ -238,8 +238,7 @@ mod tests {
         let said = |key: &str, values: &[f64]| {
             of_online(6, &settings, &|asked| if asked == key { values.to_vec() } else { Vec::new() })
         };
-        let text =
-            said("loss/value_avg", &[0.5, 9.0, 0.25, 1e3, 2e3, 4e4]).expect("less than 1000 is not 100 · (9 + 1)");
+        let text = said("loss/value_avg", &[0.5, 9.0, 0.25, 1001.0, 2e3, 4e4]).expect("all are above 100 · (9 + 1)");
         assert_eq!(
             text,
             "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 9.0000 at the start; stop it and lower the learning \
