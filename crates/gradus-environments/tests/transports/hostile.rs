@@ -25,7 +25,7 @@ const LIMIT: f64 = 0.5;
 const HANGS: Duration = Duration::from_secs(500);
 
 /// What the whole test program may hold at its peak, in kibibytes.
-const MOST_MEMORY: u64 = 1 << 20;
+const MOST_MEMORY: u64 = 1 << 19;
 
 /// The longest message in bytes.
 const MOST_WORDS: usize = 5000;
