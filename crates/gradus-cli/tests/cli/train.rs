@@ -543,6 +543,23 @@ fn an_online_run_that_got_worse_says_so() {
     check_got_worse(&test, &run, "eval_reward");
 }
 
+/// The first step takes the policy far away: its completions lose the reward that those of the start had.
+#[test]
+fn an_online_run_that_diverges_warns_while_it_trains() {
+    let rows: String = (0..24).map(|i| format!("{{\"prompt\": \"The tea {i}\"}}\n")).collect();
+    let test = CliTest::with("prompts.jsonl", &rows);
+    let model = fixture_model("gpt2");
+    let arguments =
+        ["ppo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "runs/far", "--max-steps", "7"];
+    let reward = ["--reward-rule-regex", "[aeiou]", "--max-new-tokens", "64", "--batch-size", "4"];
+    let run = test.run(&[&arguments[..], &reward, &["--learning-rate", "5", "--eval-steps=-1"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let warning = ": the run diverges: the policy is far from its start (KL ";
+    assert_eq!(run.stderr.matches(warning).count(), 1, "{}", run.stderr);
+    let results: Value = serde_json::from_str(&test.read("runs/far/results.json")).expect("JSON");
+    assert!(results["diverged"].as_str().is_some_and(|text| text.contains("fell from 1.0000 to 0.0000")), "{results}");
+}
+
 /// A file names the method, and its keys are flags of `gradus train FILE` too.
 #[test]
 fn a_file_takes_the_flags_of_its_method() {

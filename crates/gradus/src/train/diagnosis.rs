@@ -47,9 +47,9 @@ const ONLINE_LOSSES: [&str; 3] = ["loss", "loss/policy_avg", "loss/value_avg"];
 
 /// The warning that an online run diverges. `logged` gives the values of a key in all rows of steps so far.
 ///
-/// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times the largest of its first rows plus 1.
-/// - The policy is lost: the KL of its last rows is above [`FAR_KL`], and their reward is below that of each of the first rows. A large
-///   KL alone is no sign: it is the price of a large reward.
+/// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times the least of its first rows plus 1.
+/// - The policy is lost: the KL of its last rows is above [`FAR_KL`], and their reward is below that of the first row, which the start
+///   sampled. A large KL alone is no sign: it is the price of a large reward.
 pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) -> Vec<f64>) -> Option<String> {
     let ends = |key: &str| {
         let values = logged(key);
@@ -58,13 +58,13 @@ pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) 
     };
     for key in ONLINE_LOSSES {
         let Some((first, last)) = ends(key) else { continue };
-        let start = first.iter().copied().reduce(|most, loss| if loss.abs() > most.abs() { loss } else { most })?;
+        let start = first.iter().copied().reduce(|least, loss| if loss.abs() < least.abs() { loss } else { least })?;
         if last.iter().all(|loss| loss.abs() > EXPLODED * (start.abs() + 1.0)) {
             return Some(warning(step, settings, &format!("`{key}`"), start, last[WINDOW - 1]));
         }
     }
     let ((_, kls), (first, last)) = (ends("objective/kl")?, ends("reward")?);
-    let start = first.iter().copied().fold(f64::INFINITY, f64::min);
+    let start = first[0];
     (kls.iter().all(|&kl| kl > FAR_KL) && last.iter().all(|&reward| reward < start)).then(|| {
         format!(
             "step {step}: the run diverges: the policy is far from its start (KL {:.0} nats a completion), and the reward of the \
@@ -238,16 +238,16 @@ mod tests {
         let said = |key: &str, values: &[f64]| {
             of_online(6, &settings, &|asked| if asked == key { values.to_vec() } else { Vec::new() })
         };
-        let text = said("loss/value_avg", &[0.5, 9.0, 0.25, 1001.0, 2e3, 4e4]).expect("all are above 100 · (9 + 1)");
+        let text = said("loss/value_avg", &[0.5, 9.0, 0.25, 126.0, 2e3, 4e4]).expect("all are above 100 · (0.25 + 1)");
         assert_eq!(
             text,
-            "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 9.0000 at the start; stop it and lower the learning \
+            "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 0.2500 at the start; stop it and lower the learning \
              rate (5)"
         );
         // Policy losses have either sign.
-        assert!(said("loss", &[-0.5, 0.0, 0.25, 151.0, -300.0, 151.0]).is_some());
-        assert_eq!(said("loss", &[-0.5, 0.0, 0.25, 149.0, -300.0, 151.0]), None, "one that comes back");
-        assert_eq!(said("loss", &[0.0, 1e9, 0.0, 1e9, 1e9, 1e9]), None, "it began so");
+        assert!(said("loss", &[-0.5, 0.0, 0.25, 101.0, -300.0, 151.0]).is_some());
+        assert_eq!(said("loss", &[-0.5, 0.0, 0.25, 99.0, -300.0, 151.0]), None, "one that comes back");
+        assert_eq!(said("loss", &[1e9, -1e9, 1e9, 1e9, 1e9, 1e9]), None, "it began so");
         assert_eq!(said("loss", &[0.0, 0.0, 0.0, 1e9, 1e9]), None, "too few");
         assert_eq!(said("entropy", &[0.0, 0.0, 0.0, 1e9, 1e9, 1e9]), None, "no loss");
     }
@@ -263,15 +263,15 @@ mod tests {
             })
         };
         let far = [0.0, 5.0, 300.0, 400.0, 500.0, 600.0];
-        let text = said(&far, &[0.5, 0.25, 0.5, 0.125, 0.0, 0.125]).expect("it diverges");
+        let text = said(&far, &[0.5, 0.0, 0.125, 0.25, 0.0, 0.125]).expect("it diverges");
         assert!(
             text.contains(
-                "(KL 600 nats a completion), and the reward of the sampled completions fell from 0.2500 to 0.1250;"
+                "(KL 600 nats a completion), and the reward of the sampled completions fell from 0.5000 to 0.1250;"
             ),
             "{text}"
         );
         assert_eq!(said(&far, &[0.5, 0.25, 0.5, 0.75, 0.9, 1.0]), None, "its reward rises");
-        assert_eq!(said(&far, &[0.5, 0.25, 0.5, 0.0, 0.25, 0.0]), None, "one row is as good as the start");
+        assert_eq!(said(&far, &[0.5, 0.0, 0.0, 0.0, 0.5, 0.0]), None, "one row is as good as the start");
         assert_eq!(said(&[0.0, 5.0, 300.0, 99.0, 500.0, 600.0], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "one is near");
         assert_eq!(said(&[], &[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]), None, "without a reference");
     }
