@@ -17,7 +17,7 @@ use crate::pretrained::{Pretrained, TextFiles};
 use crate::process::Interrupt;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
-use crate::run::DataPrint;
+use crate::run::{DataPrint, Existing};
 use crate::task::{self, DataConfig};
 use crate::text::Tokenizer;
 
@@ -113,6 +113,10 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
 /// # Errors
 /// The first file without such a column.
 pub fn check_columns(plan: &Plan) -> Result<()> {
+    // A run that is replaced stays until the new one begins, so nothing is left behind.
+    if plan.existing() == Existing::Overwrite && plan.output_dir().is_dir() {
+        return Ok(());
+    }
     let (config, options) = (plan.config(), load_options(plan, plan.method().method().need())?);
     // Rows that are left out, and those that an environment changes, need no column of the reward.
     let is_scored = plan.method().is_online() && config.environment.is_none() && !plan.train().filter.is_on();
