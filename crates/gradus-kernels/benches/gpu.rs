@@ -182,7 +182,8 @@ fn cases(size: Size, device: &Device) -> Vec<Case> {
     let segments = Segments::sequences([n / 3, n - n / 3]);
     let segments_too = segments.clone();
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let shape = AttentionShape { heads, kv_heads, head_dim, scale, mask: Mask::Causal, cap: None };
+    let shape =
+        AttentionShape { heads, kv_heads, head_dim, scale, mask: Mask::Causal, cap: None, precision: Precision::F32 };
     let qkv = || vec![leaf(n, heads * head_dim, 1), leaf(n, kv_heads * head_dim, 2), leaf(n, kv_heads * head_dim, 3)];
     let stacked =
         |numbers: gradus_kernels::TokenLogprobs| Tensor::stack(vec![numbers.logprobs_m, numbers.entropies_m], 0);

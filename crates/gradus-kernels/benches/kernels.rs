@@ -161,6 +161,7 @@ impl Bench<'_> {
             scale: (head_dim as f32).powf(-0.5),
             mask,
             cap: None,
+            precision: Precision::F32,
         }
     }
 

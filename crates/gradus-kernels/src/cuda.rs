@@ -40,11 +40,7 @@ const MAJORS: [u32; 3] = [13, 12, 11];
 impl Cuda {
     /// Looks at this machine. Libraries are opened and asked for their versions; no device is used.
     pub fn detect() -> Self {
-        let driver = if cfg!(windows) {
-            open(&["nvcuda.dll".into()])
-        } else {
-            open(&["libcuda.so.1".into(), "libcuda.so".into()])
-        };
+        let driver = driver();
         let (version, devices) = driver.and_then(|library| asked(&library)).unwrap_or_default();
         Self {
             driver: version,
@@ -87,7 +83,7 @@ impl Cuda {
 }
 
 /// The file names under which a library of the toolkit may be installed.
-fn names(library: &str) -> Vec<String> {
+pub(crate) fn names(library: &str) -> Vec<String> {
     if cfg!(windows) {
         let suffix = if library == "nvrtc" { "_0" } else { "" };
         return MAJORS
@@ -100,9 +96,17 @@ fn names(library: &str) -> Vec<String> {
     std::iter::once(format!("lib{library}.so")).chain(MAJORS.map(|major| format!("lib{library}.so.{major}"))).collect()
 }
 
-fn open(names: &[String]) -> Option<Library> {
+pub(crate) fn open(names: &[String]) -> Option<Library> {
     // SAFETY: NVIDIA's libraries run nothing but their own start, like those of any program that computes on a GPU.
     names.iter().find_map(|name| unsafe { Library::new(name) }.ok())
+}
+
+/// NVIDIA's driver.
+pub(crate) fn driver() -> Option<Library> {
+    match cfg!(windows) {
+        true => open(&["nvcuda.dll".into()]),
+        false => open(&["libcuda.so.1".into(), "libcuda.so".into()]),
+    }
 }
 
 /// The folder of headers, as CubeCL looks for it.

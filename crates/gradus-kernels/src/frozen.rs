@@ -154,6 +154,16 @@ pub fn packs_weights(device: &Device) -> bool {
     is_cpu(device)
 }
 
+/// Whether products on `device` hold their operands in `precision` where they are asked to: in bf16 the processor's kernels do, and
+/// GPUs that compute with it.
+pub fn multiplies_in(device: &Device, precision: Precision) -> bool {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = crate::fused::gpu(device) {
+        return precision == Precision::F32 || crate::gpu::computes(&gpu, burn::tensor::DType::BF16);
+    }
+    precision == Precision::F32 || is_cpu(device)
+}
+
 #[derive(Debug)]
 pub(crate) struct FrozenLinear(pub(crate) FrozenWeight);
 

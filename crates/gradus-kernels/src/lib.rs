@@ -19,6 +19,8 @@ pub mod cuda;
 mod decode;
 mod dynamic;
 mod embedding;
+#[cfg(test)]
+mod emulated;
 mod frozen;
 mod fused;
 mod geglu;
@@ -29,6 +31,7 @@ mod gradient;
 mod host;
 mod linear;
 mod low_rank;
+mod matmul;
 pub mod measure;
 mod norm;
 mod parts;
@@ -59,7 +62,7 @@ pub use attention::{
 pub use decode::{CacheRow, LayerCache};
 pub use dynamic::Codes;
 pub use embedding::embedding;
-pub use frozen::{FrozenWeight, packs_weights};
+pub use frozen::{FrozenWeight, multiplies_in, packs_weights};
 pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 #[cfg(feature = "gpu")]
@@ -72,6 +75,7 @@ pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};
 pub use linear::{Layout, linear};
 pub use low_rank::low_rank;
+pub use matmul::matmul;
 pub use norm::{layer_norm, rms_norm};
 pub use product::{Precision, Quantization, WeightFormat};
 pub use quantized::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantized};

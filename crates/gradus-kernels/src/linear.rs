@@ -6,6 +6,7 @@
 use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, supports};
+use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
 
 /// How a linear layer's weight lies in memory.
@@ -19,8 +20,8 @@ pub enum Layout {
 
 /// `x_nd` times the weight, plus the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
 ///
-/// All inputs carry gradient. The operands of the three products are held in `precision`; the reference, which other
-/// devices run, is in f32.
+/// All inputs carry gradient. The operands of the three products are held in `precision`, on GPUs that have bf16, too; the
+/// reference, which other devices run, is in f32.
 pub fn linear(
     x_nd: Tensor<2>,
     weight: Tensor<2>,
@@ -40,8 +41,8 @@ pub fn linear(
 /// The definition, in plain tensors.
 pub fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
     let y = match layout {
-        Layout::OutIn => x_nd.matmul(weight.transpose()),
-        Layout::InOut => x_nd.matmul(weight),
+        Layout::OutIn => matmul(x_nd, weight.transpose()),
+        Layout::InOut => matmul(x_nd, weight),
     };
     match bias {
         Some(bias) => y + bias.unsqueeze(),
@@ -92,6 +93,11 @@ impl Op for Linear {
             gradients.push(needed.then(|| grad.column_sums()));
         }
         gradients
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
+        Some(self)
     }
 }
 

@@ -7,16 +7,16 @@ use burn::tensor::Tensor;
 
 use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, supports};
+use crate::linear::{Layout, linear};
 use crate::product::{Mat, Precision, Product};
 
 /// `x_nd`, `[N, in]`, through `a_rd` (`[r, in]`) and `b_or` (`[out, r]`), times `scale`: `[N, out]`.
 ///
-/// All three carry gradient. The operands of the products are held in `precision`; the reference, which other devices
-/// run, is in f32.
+/// All three carry gradient. The operands of the products are held in `precision`; on devices without kernels, in f32.
 pub fn low_rank(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, precision: Precision) -> Tensor<2> {
     let op = LowRank { base: None, scale, precision };
     if !supports(&op, &x_nd.device(), x_nd.dtype()) {
-        return reference(x_nd, a_rd, b_or, scale);
+        return composed(x_nd, a_rd, b_or, scale, precision);
     }
     apply(op, [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec())
 }
@@ -35,7 +35,7 @@ impl FrozenWeight {
     ) -> Tensor<2> {
         let op = LowRank { base: Some(self.clone()), scale, precision };
         if !supports(&op, &x_nd.device(), x_nd.dtype()) {
-            return self.apply(x_nd.clone(), bias) + reference(x_nd, a_rd, b_or, scale);
+            return self.apply(x_nd.clone(), bias) + composed(x_nd, a_rd, b_or, scale, precision);
         }
         let mut inputs = [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec();
         inputs.extend(bias.map(Tensor::into_dispatch));
@@ -43,8 +43,15 @@ impl FrozenWeight {
     }
 }
 
+/// The same of two linear layers, where there is no kernel for the whole.
+fn composed(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, precision: Precision) -> Tensor<2> {
+    let h_nr = linear(x_nd, a_rd, None, Layout::OutIn, precision);
+    linear(h_nr, b_or, None, Layout::OutIn, precision) * scale
+}
+
 /// The definition, in plain tensors.
-pub fn reference(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32) -> Tensor<2> {
+#[cfg(test)]
+fn reference(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32) -> Tensor<2> {
     x_nd.matmul(a_rd.transpose()).matmul(b_or.transpose()) * scale
 }
 

@@ -165,7 +165,7 @@ impl CrossSegments {
     }
 
     /// The tokens of each source.
-    #[cfg(feature = "gpu")]
+    #[cfg(any(test, feature = "gpu"))]
     pub(crate) fn sources(&self) -> impl Iterator<Item = Range<usize>> {
         self.sources.trees.iter().map(|source| source.start..source.start + source.root)
     }

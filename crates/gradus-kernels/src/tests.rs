@@ -91,7 +91,8 @@ fn products(n: usize) -> Vec<Kernel> {
         buckets: PositionBuckets::t5_causal(6, 9),
     };
     let (heads, mask) = (4, Mask::Causal);
-    let shape = AttentionShape { heads, kv_heads: 2, head_dim: 5, scale: 0.5, mask, cap: None };
+    let shape =
+        AttentionShape { heads, kv_heads: 2, head_dim: 5, scale: 0.5, mask, cap: None, precision: Precision::F32 };
     let mut kernels = vec![
         Kernel::new("attention", vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3)], move |x| {
             attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape)

@@ -3,12 +3,14 @@
 use std::num::NonZeroUsize;
 use std::sync::LazyLock;
 
-use burn::tensor::{Device, DeviceKind, DeviceType, Tensor, TensorData};
+#[cfg(feature = "wgpu")]
+use burn::tensor::DeviceKind;
+use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use gradus_kernels::{
-    Activated, AdamWStep, AdamWUpdate, AttentionShape, CrossSegments, FrozenWeight, Gelu, Int8Moments, Layout, LmHead,
-    Mask, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
-    attention_across, attention_fused, embedding, geglu, gelu, layer_norm, reference, rms_norm, rope, softcap,
-    sum_of_squares, swiglu, token_logprobs,
+    Activated, AdamWStep, AdamWUpdate, AttentionShape, CacheRow, CrossSegments, FrozenWeight, Gelu, Int8Moments,
+    LayerCache, Layout, LmHead, Mask, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw,
+    adamw_each, attention, attention_across, attention_fused, embedding, geglu, gelu, layer_norm, linear, reference,
+    rms_norm, rope, softcap, sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -26,9 +28,14 @@ fn device() -> Option<Device> {
         if let (true, Some(cuda)) = (wants_gpu, Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next()) {
             return Some(cuda);
         }
-        let software = Device::wgpu(DeviceKind::Cpu);
-        let found = Device::enumerate(DeviceType::Wgpu).into_vec();
-        let found = found.into_iter().find(|device| (*device == software) != wants_gpu);
+        #[cfg(feature = "wgpu")]
+        let found = {
+            let software = Device::wgpu(DeviceKind::Cpu);
+            let found = Device::enumerate(DeviceType::Wgpu).into_vec();
+            found.into_iter().find(|device| (*device == software) != wants_gpu)
+        };
+        #[cfg(not(feature = "wgpu"))]
+        let found: Option<Device> = None;
         assert!(found.is_some() || !wants_gpu, "GRADUS_TEST_DEVICE asks for a GPU, but there is none");
         found
     });
@@ -197,7 +204,7 @@ fn chunks_of_the_vocabulary_and_of_rows_change_nothing() {
 }
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask, cap: Option<f32>) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 0.4, mask, cap }
+    AttentionShape { heads, kv_heads, head_dim, scale: 0.4, mask, cap, precision: Precision::F32 }
 }
 
 fn masks() -> [Mask; 4] {
@@ -266,6 +273,152 @@ fn attention_across_agrees_with_its_reference() {
             |x| reference::attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
             5e-5,
         );
+    }
+}
+
+/// ‖found − expected‖ / ‖expected‖.
+fn distance(found: &[f32], expected: &[f32]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let apart = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    apart / norm(&mut expected.iter().copied()).max(1e-9)
+}
+
+/// Values and gradients of `found` lie within `most` of those of `expected`, as a whole.
+fn check_whole(
+    name: &str,
+    inputs: &[Tensor<2>],
+    found: impl Fn(&[Tensor<2>]) -> Tensor<2>,
+    expected: impl Fn(&[Tensor<2>]) -> Tensor<2>,
+    most: f64,
+) {
+    let (a, b) = (found(inputs), expected(inputs));
+    let off = distance(&host(a.clone().inner()), &host(b.clone().inner()));
+    assert!(off <= most, "{name}: {off:.1e} off");
+    let weights = TensorData::new(values(a.shape().num_elements(), 99), a.dims());
+    let weights = Tensor::<2>::from_data(weights, &a.device());
+    let (of_a, of_b) = ((a * weights.clone()).sum().backward(), (b * weights).sum().backward());
+    for (i, input) in inputs.iter().enumerate() {
+        let [a, b] = [&of_a, &of_b].map(|gradients| host(input.grad(gradients).expect("a gradient")));
+        let off = distance(&a, &b);
+        assert!(off <= most, "{name}, gradient {i}: {off:.1e} off");
+    }
+}
+
+#[test]
+fn products_in_f32_are_not_shortened() {
+    let Some(device) = device() else { return };
+    for [n, width, out] in [[1, 1, 1], [5, 64, 3], [70, 33, 40], [300, 256, 136]] {
+        for layout in [Layout::OutIn, Layout::InOut] {
+            let shape = if layout == Layout::OutIn { [out, width] } else { [width, out] };
+            let inputs = [leaf([n, width], 1, &device), leaf(shape, 2, &device), leaf([1, out], 3, &device)];
+            // The definition on the processor.
+            let there = |x: &[Tensor<2>]| {
+                let x = x.iter().map(|x| x.clone().to_device(&Device::flex().autodiff())).collect::<Vec<_>>();
+                reference::linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout)
+                    .to_device(&device.clone().autodiff())
+            };
+            let here = |x: &[Tensor<2>]| linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout, Precision::F32);
+            check_whole(&format!("{n} × {width} × {out}, {layout:?}"), &inputs, here, there, 2e-6);
+        }
+    }
+}
+
+#[test]
+fn products_in_bf16_are_off_by_what_their_operands_are() {
+    let Some(device) = device() else { return };
+    for [n, width, out] in [[1, 8, 8], [5, 64, 3], [70, 33, 40], [300, 256, 136], [520, 72, 1000]] {
+        for layout in [Layout::OutIn, Layout::InOut] {
+            let shape = if layout == Layout::OutIn { [out, width] } else { [width, out] };
+            let inputs = [leaf([n, width], 1, &device), leaf(shape, 2, &device)];
+            let of = |x: &[Tensor<2>], precision| linear(x[0].clone(), x[1].clone(), None, layout, precision);
+            let name = format!("{n} × {width} × {out}, {layout:?}");
+            check_whole(&name, &inputs, |x| of(x, Precision::Bf16), |x| of(x, Precision::F32), 5e-3);
+        }
+    }
+}
+
+#[test]
+fn attention_in_bf16_is_off_by_what_its_operands_are() {
+    let Some(device) = device() else { return };
+    let mut shared = Segments::sequences([3, 0]);
+    shared.push(137, vec![40, 1, 0, 150]);
+    for segments in [Segments::sequences([1]), Segments::sequences([65, 200]), shared] {
+        for (i, mask) in masks().into_iter().enumerate() {
+            let (heads, kv_heads, dim) = [(1, 1, 64), (4, 2, 128), (3, 1, 64), (2, 2, 128)][i];
+            let coarse = AttentionShape {
+                precision: Precision::Bf16,
+                ..shape(heads, kv_heads, dim, mask, [None, Some(0.6)][i % 2])
+            };
+            let n = segments.tokens();
+            let inputs =
+                [(heads, 1), (kv_heads, 2), (kv_heads, 3)].map(|(heads, seed)| leaf([n, heads * dim], seed, &device));
+            let of = |x: &[Tensor<2>], shape| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape);
+            let name = format!("attention of {n} tokens, {mask:?}");
+            // One token attends to itself alone: the gradients of its query and key are zero, and noise beside that.
+            if n > 1 {
+                let exact = AttentionShape { precision: Precision::F32, ..coarse };
+                check_whole(&name, &inputs, |x| of(x, coarse), |x| of(x, exact), 8e-3);
+            } else {
+                let (a, b) = (
+                    of(&inputs, coarse),
+                    reference::attention(inputs[0].clone(), inputs[1].clone(), inputs[2].clone(), &segments, coarse),
+                );
+                assert!(distance(&host(a.inner()), &host(b.inner())) <= 8e-3, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_on_the_device_gives_what_that_of_the_processor_gives() {
+    let Some(device) = device() else { return };
+    let windows = [1, 4, 100].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
+    for (i, mask) in [Mask::Causal].into_iter().chain(windows).enumerate() {
+        let (heads, kv_heads, dim) = [(4, 2, 16), (2, 2, 5), (3, 1, 8), (1, 1, 64)][i];
+        let shape = shape(heads, kv_heads, dim, mask, [None, Some(0.6)][i % 2]);
+        let widths = [heads, kv_heads, kv_heads].map(|heads| heads * dim);
+        // Everything that was attended to, one pass after the other.
+        let run = |device: &Device| -> Vec<f32> {
+            let mut seed = 10;
+            let mut parts = |n: usize| {
+                widths.map(|width| {
+                    seed += 1;
+                    Tensor::<2>::from_data(TensorData::new(values(n * width, seed), [n, width]), device)
+                })
+            };
+            let mut outputs = Vec::new();
+            let mut cache = LayerCache::new(shape, 4, 3);
+            let [_, k, v] = parts(12);
+            cache.add_prompts(k, v, &Segments::sequences([7, 0, 5]));
+            let row = |prompt, slot, length| CacheRow { prompt, slot, length };
+            let mut pass = |cache: &mut LayerCache, rows: &[CacheRow]| {
+                let [q, k, v] = parts(rows.len());
+                outputs.extend(host(cache.extend(q, k, v, rows, 0.3)));
+            };
+            pass(&mut cache, &[row(0, 0, 0), row(2, 1, 0), row(1, 3, 0)]);
+            // Rows outgrow their slots, one by several tokens at once.
+            for length in 1..9 {
+                pass(&mut cache, &[row(0, 0, length), row(1, 3, length)]);
+            }
+            let turn: Vec<CacheRow> = (1..20).map(|length| row(2, 1, length)).collect();
+            pass(&mut cache, &turn);
+            // Two rows go on from one, a row ends, and another prompt comes in its place.
+            cache.copy_slot(0, 2, 6);
+            let kept = cache.clone();
+            pass(&mut cache, &[row(0, 0, 9), row(0, 2, 6), row(2, 1, 20)]);
+            cache.clear_slot(1);
+            cache.drop_prompt(2);
+            let [_, k, v] = parts(4);
+            cache.add_prompts(k, v, &Segments::sequences([4]));
+            pass(&mut cache, &[row(3, 1, 0), row(0, 2, 7)]);
+            // A copy goes its own way.
+            let mut kept = kept;
+            pass(&mut kept, &[row(0, 0, 9), row(2, 1, 20)]);
+            let [q, ..] = parts(2);
+            outputs.extend(host(cache.attend(q, None, &[row(0, 0, 3), row(3, 0, 1)], 0.3)));
+            outputs
+        };
+        assert_close(&format!("{mask:?}"), &run(&device), &run(&Device::flex()), 2e-5);
     }
 }
 

@@ -13,7 +13,7 @@ use burn::tensor::DeviceKind;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use burn::tensor::DeviceType;
 use gradus_kernels::cuda::Cuda;
-use gradus_kernels::packs_weights;
+use gradus_kernels::{Precision, multiplies_in, packs_weights};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -84,15 +84,20 @@ impl DeviceChoice {
         packs_weights(&self.device)
     }
 
-    /// Refuses what only kernels compute: formats other than f32. `what` is the flag or key that asks for `format`.
+    /// Whether its products hold their operands in `compute` where they are asked to.
+    pub fn multiplies_in(&self, compute: Precision) -> bool {
+        multiplies_in(&self.device, compute)
+    }
+
+    /// Refuses products in `compute`; `what` is the flag that asks for them.
     ///
     /// # Errors
-    /// When `format` is not `f32` and the device has no kernels.
-    pub fn check_format(&self, what: &str, format: &str) -> Result<()> {
-        if self.has_kernels() || format == "f32" {
+    /// When the device multiplies in f32 only.
+    pub fn check_compute(&self, what: &str, compute: Precision) -> Result<()> {
+        if self.multiplies_in(compute) {
             return Ok(());
         }
-        Err(Error::input(no_format(what, format, &self.name)).with_hint(NO_FORMAT_HINT))
+        Err(Error::input(no_compute(what, compute.name(), &self.name)).with_hint(NO_COMPUTE_HINT))
     }
 }
 
@@ -125,13 +130,14 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// The message about a format that only kernels have.
-pub(crate) fn no_format(what: &str, format: &str, device: &str) -> String {
-    format!("{what} is `{format}`, but `{device}` computes in `f32` only")
+/// The message about products that a device does not have.
+pub(crate) fn no_compute(what: &str, compute: &str, device: &str) -> String {
+    format!("{what} is `{compute}`, but `{device}` multiplies in `f32` only")
 }
 
 /// What to do about it.
-pub(crate) const NO_FORMAT_HINT: &str = "other formats need the kernels of `cpu`";
+pub(crate) const NO_COMPUTE_HINT: &str =
+    "use `f32` there; `bf16` needs the device `cpu`, or `gpu` in a build with `cuda`";
 
 /// The one name of each device: numbers count from 0, and the first GPU needs none.
 pub(crate) fn canonical(name: &str) -> Option<String> {

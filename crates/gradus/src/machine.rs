@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::model::Precision;
 
 /// The version of the tensor engine this build is made with.
 const BURN_VERSION: &str = "0.22.1";
@@ -15,6 +16,8 @@ const BURN_VERSION: &str = "0.22.1";
 pub struct Machine {
     /// Names that `train.device` and `--device` take.
     pub devices: Vec<String>,
+    /// Those of them whose products take operands in bf16.
+    pub bf16_devices: Vec<String>,
     /// The memory in bytes of those devices that have their own, where the driver says.
     pub device_memory_bytes: BTreeMap<String, u64>,
     /// Threads that run at once.
@@ -40,9 +43,11 @@ impl Machine {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let devices = DeviceChoice::all();
+        let in_bf16 = devices.iter().filter(|device| device.multiplies_in(Precision::Bf16));
         let memory_of = |device: &DeviceChoice| Some((device.to_string(), device.memory_bytes()?));
         Self {
             devices: devices.iter().map(ToString::to_string).collect(),
+            bf16_devices: in_bf16.map(ToString::to_string).collect(),
             device_memory_bytes: devices.iter().filter_map(memory_of).collect(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             processor: entry(&processor, "model name").map(str::to_owned),

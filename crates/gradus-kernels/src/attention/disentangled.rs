@@ -14,6 +14,7 @@ use super::bias::{PositionBuckets, add};
 use super::kernel::probabilities_and_gradient;
 use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, within};
 use crate::fused::{Dense, Op, apply, is_cpu};
+use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
 use crate::segments::Segments;
 use crate::simd::{dot, softmax_in_place};
@@ -104,13 +105,13 @@ fn reference(
         let keys = positions.clone().reshape([1, t]).expand([t, t]);
         let buckets = relative.buckets.of_distances(keys - positions.reshape([t, 1]).expand([t, t]));
         let places = |buckets: Tensor<2, Int>| buckets.unsqueeze::<3>().expand([h, t, t]);
-        let mut scores = q.clone().matmul(k.clone().swap_dims(1, 2));
+        let mut scores = matmul(q.clone(), k.clone().swap_dims(1, 2));
         if let Some(table) = &relative.key_rd {
-            let compared = q.matmul(heads(table.clone()).swap_dims(1, 2));
+            let compared = matmul(q, heads(table.clone()).swap_dims(1, 2));
             scores = scores + compared.gather(2, places(buckets.clone()));
         }
         if let Some(table) = &relative.query_rd {
-            let compared = k.matmul(heads(table.clone()).swap_dims(1, 2));
+            let compared = matmul(k, heads(table.clone()).swap_dims(1, 2));
             scores = scores + compared.gather(2, places(buckets.transpose())).swap_dims(1, 2);
         }
         let p = activation::softmax(scores * shape.scale, 2);
@@ -118,7 +119,7 @@ fn reference(
             None => p,
             Some(dropout) => p * dropout.mask(h, tokens, t, &device),
         };
-        p.matmul(v).swap_dims(0, 1).reshape([t, h * dim])
+        matmul(p, v).swap_dims(0, 1).reshape([t, h * dim])
     });
     Tensor::cat(outputs.collect(), 0)
 }
@@ -376,7 +377,15 @@ mod tests {
     use crate::fused::testing::{check, leaf};
 
     fn shape() -> AttentionShape {
-        AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 0.4, mask: Mask::Bidirectional, cap: None }
+        AttentionShape {
+            heads: 2,
+            kv_heads: 2,
+            head_dim: 3,
+            scale: 0.4,
+            mask: Mask::Bidirectional,
+            cap: None,
+            precision: Precision::F32,
+        }
     }
 
     #[test]

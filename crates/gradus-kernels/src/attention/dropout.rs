@@ -57,14 +57,14 @@ mod tests {
     use crate::attention::reference;
     use crate::fused::testing::{assert_close, check, host, leaf};
     use crate::{
-        AttentionExtras, AttentionShape, CrossSegments, Mask, PositionBias, PositionBuckets, Segments, attention,
-        attention_across_with, attention_dropping, attention_fused_dropping, attention_with,
+        AttentionExtras, AttentionShape, CrossSegments, Mask, PositionBias, PositionBuckets, Precision, Segments,
+        attention, attention_across_with, attention_dropping, attention_fused_dropping, attention_with,
     };
 
     const DROPOUT: AttentionDropout = AttentionDropout { probability: 0.3, key: 11 };
 
     fn shape(mask: Mask) -> AttentionShape {
-        AttentionShape { heads: 4, kv_heads: 2, head_dim: 5, scale: 0.4, mask, cap: None }
+        AttentionShape { heads: 4, kv_heads: 2, head_dim: 5, scale: 0.4, mask, cap: None, precision: Precision::F32 }
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod bias;
 mod block;
 mod disentangled;
 mod dropout;
+#[cfg(test)]
+mod emulated;
 mod kernel;
 mod mask;
 #[cfg(test)]
@@ -23,6 +25,8 @@ mod shape;
 mod stretches;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, feature = "gpu"))]
+pub(crate) mod tiles;
 mod unit;
 
 use burn::tensor::Tensor;
@@ -38,9 +42,9 @@ use stretches::Stretches;
 
 use crate::embedding::embedding;
 use crate::fused::{apply, is_cpu};
-#[cfg(feature = "gpu")]
-use crate::gpu::attention::Batch;
 use crate::segments::{CrossSegments, Segments};
+#[cfg(feature = "gpu")]
+use tiles::Batch;
 
 /// Attention of packed sequences.
 ///

@@ -58,7 +58,15 @@ impl Fixture {
 #[test]
 fn a_window_and_global_tokens_are_longformers() {
     let fixture = Fixture::read("longformer");
-    let shape = |mask| AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 1.0 / 3f32.sqrt(), mask, cap: None };
+    let shape = |mask| AttentionShape {
+        heads: 2,
+        kv_heads: 2,
+        head_dim: 3,
+        scale: 1.0 / 3f32.sqrt(),
+        mask,
+        cap: None,
+        precision: Precision::F32,
+    };
     let (hidden, lengths, global) = (fixture.leaf("hidden"), [24, 19], [0u32, 3, 17, 24, 36]);
     let project = |name: &str| fixture.linear(&hidden, &format!("{name}.weight"), Some(&format!("{name}.bias")));
     let sequences = Segments::sequences(lengths);
@@ -88,7 +96,7 @@ fn a_window_and_global_tokens_are_longformers() {
 
 /// The shape of the fixture's layers.
 fn t5(mask: Mask) -> AttentionShape {
-    AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 1.0, mask, cap: None }
+    AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 1.0, mask, cap: None, precision: Precision::F32 }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
 use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias};
+use crate::matmul::matmul;
 use crate::segments::{CrossSegments, Segments};
 use crate::softcap;
 
@@ -154,7 +155,7 @@ fn with(
             Tensor::cat(parts.collect(), 0)
         };
         let (q, k, v) = (split(rows(&q_nd, &sequence.queries), h), split(keys(&k_md), kv), split(keys(&v_md), kv));
-        let mut scores = q.matmul(k.swap_dims(1, 2)) * shape.scale;
+        let mut scores = matmul(q, k.swap_dims(1, 2)) * shape.scale;
         if let Some(cap) = shape.cap {
             scores = softcap::reference(scores, cap);
         }
@@ -173,7 +174,7 @@ fn with(
             None => p,
             Some(dropout) => p * dropout.mask(h, &sequence.queries, seen, &device),
         };
-        p.matmul(v).swap_dims(0, 1).reshape([t, h * dim])
+        matmul(p, v).swap_dims(0, 1).reshape([t, h * dim])
     });
     Tensor::cat(outputs.collect(), 0)
 }

@@ -1,6 +1,7 @@
 //! Heads, their widths, and which keys their queries see.
 
 use super::mask::Mask;
+use crate::product::Precision;
 
 /// The shape of an attention layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +18,9 @@ pub struct AttentionShape {
     pub cap: Option<f32>,
     /// Which keys a query sees.
     pub mask: Mask,
+    /// How the operands of the products are held: in bf16 on the tensor cores of NVIDIA's GPUs, for heads that are 64 or 128 wide;
+    /// elsewhere always in f32.
+    pub precision: Precision,
 }
 
 impl AttentionShape {

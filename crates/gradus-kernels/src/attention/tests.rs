@@ -7,9 +7,18 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fused::testing::{assert_close, check, given, host, leaf};
+use crate::product::Precision;
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask, cap: None }
+    AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        mask,
+        cap: None,
+        precision: Precision::F32,
+    }
 }
 
 fn window(tokens: usize) -> Mask {

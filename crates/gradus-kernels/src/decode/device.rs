@@ -1,109 +1,272 @@
-//! The cache as plain tensors, on devices without fused kernels.
+//! The cache on devices other than the processor: keys lie in one matrix of rows and values in another, and prompts and slots
+//! have their places there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::Tensor;
 
-use super::{Keys, Memory, Pass};
+use super::{Keys, Pass};
 use crate::attention::PositionBias;
 use crate::attention::reference::{Sequence, of_sequences};
 
-/// Keys and values of consecutive tokens, `[T, kv_heads · head_dim]` each.
+/// Keys and values of prompts and of what rows have added.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stretch(Option<[Tensor<2>; 2]>);
+pub(super) struct Pool {
+    /// Keys and values, `[rows, kv_heads · head_dim]`; none before the first token.
+    rows: Option<[Tensor<2>; 2]>,
+    /// The rows of each prompt, by number.
+    prompts: BTreeMap<usize, Range<usize>>,
+    slots: Vec<Slot>,
+    places: Places,
+}
 
-impl Stretch {
-    fn new(keys_and_values: [Tensor<2>; 2], tokens: Range<usize>) -> Self {
-        let rows = |x: Tensor<2>| x.narrow(0, tokens.start, tokens.len());
-        Self((!tokens.is_empty()).then(|| keys_and_values.map(rows)))
+/// What a row has added.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    /// The rows that it has room for.
+    place: Range<usize>,
+    /// How many of them it holds.
+    length: usize,
+}
+
+/// Which rows are taken.
+#[derive(Debug, Clone, Default)]
+struct Places {
+    /// Rows of the matrices, or that they are about to have.
+    rows: usize,
+    /// Rows that nothing holds, sorted, and none beside another.
+    free: Vec<Range<usize>>,
+}
+
+impl Places {
+    /// `count` rows next to each other.
+    fn take(&mut self, count: usize) -> Range<usize> {
+        if let Some(i) = self.free.iter().position(|range| range.len() >= count) {
+            let range = &mut self.free[i];
+            let taken = range.start..range.start + count;
+            range.start = taken.end;
+            if range.start == range.end {
+                self.free.remove(i);
+            }
+            return taken;
+        }
+        // What is free at the end grows.
+        let start = match self.free.last() {
+            Some(last) if last.end == self.rows => self.free.pop().map_or(self.rows, |range| range.start),
+            _ => self.rows,
+        };
+        self.rows = start + count;
+        start..self.rows
     }
 
-    pub(super) fn length(&self) -> usize {
-        self.0.as_ref().map_or(0, |[keys, _]| keys.dims()[0])
+    fn give_back(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        let at = self.free.partition_point(|other| other.start < range.start);
+        self.free.insert(at, range);
+        if at + 1 < self.free.len() && self.free[at].end == self.free[at + 1].start {
+            self.free[at].end = self.free.remove(at + 1).end;
+        }
+        if at > 0 && self.free[at - 1].end == self.free[at].start {
+            self.free[at - 1].end = self.free.remove(at).end;
+        }
     }
 }
 
-impl Memory<Stretch> {
+impl Pool {
     /// Stores keys and values of prompts, the first of which is numbered `first`.
     pub(super) fn put_prompts(&mut self, first: usize, prompts: &[Range<usize>], parts: [Tensor<2>; 2]) {
-        let parts = parts.map(Tensor::inner);
-        let stretches = prompts.iter().map(|tokens| Stretch::new(parts.clone(), tokens.clone()));
-        self.prompts.extend((first..).zip(stretches));
-    }
-
-    /// Gives slot `to` the first `length` tokens of slot `from`.
-    pub(super) fn copy_slot(&mut self, from: usize, to: usize, length: usize) {
-        self.slots[to] = match self.slots[from].0.clone() {
-            Some(original) => Stretch::new(original, 0..length),
-            None => Stretch::default(),
-        };
-    }
-
-    /// Stores keys and values of new tokens.
-    pub(super) fn put(&mut self, pass: &Pass<'_>, parts: [Tensor<2>; 2]) {
-        let (parts, run_of_slot) = (parts.map(Tensor::inner), self.make_slots(pass.rows, &pass.runs));
-        for (slot, run) in self.slots.iter_mut().zip(run_of_slot) {
-            let Some(run) = run else { continue };
-            // The slot may hold more: of a row that has ended.
-            let kept = slot.0.take().map(|kept| Stretch::new(kept, 0..pass.rows[run.start].length));
-            let kept = kept.and_then(|kept| kept.0);
-            let Stretch(added) = Stretch::new(parts.clone(), run);
-            slot.0 = match (kept, added) {
-                (Some([k, v]), Some([more_k, more_v])) => {
-                    Some([Tensor::cat(vec![k, more_k], 0), Tensor::cat(vec![v, more_v], 0)])
-                }
-                (kept, added) => added.or(kept),
-            };
+        let mut rows = Vec::new();
+        for (i, tokens) in prompts.iter().enumerate() {
+            let place = self.places.take(tokens.len());
+            rows.push((tokens.clone(), place.start));
+            self.prompts.insert(first + i, place);
         }
+        self.write(parts, &rows);
+    }
+
+    pub(super) fn drop_prompts_before(&mut self, prompt: usize) {
+        let kept = self.prompts.split_off(&prompt);
+        for place in std::mem::replace(&mut self.prompts, kept).into_values() {
+            self.places.give_back(place);
+        }
+    }
+
+    pub(super) fn drop_prompt(&mut self, prompt: usize) {
+        if let Some(place) = self.prompts.remove(&prompt) {
+            self.places.give_back(place);
+        }
+    }
+
+    pub(super) fn clear_slot(&mut self, slot: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            self.places.give_back(std::mem::take(slot).place);
+        }
+    }
+
+    /// Whether any row has been added.
+    pub(super) fn has_slots(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// How many tokens a slot holds.
+    pub(super) fn length(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |slot| slot.length)
+    }
+
+    /// Gives slot `to` the first `length` tokens of slot `from`, and room for `capacity`.
+    pub(super) fn copy_slot(&mut self, from: usize, to: usize, length: usize, capacity: usize) {
+        self.slots.resize(self.slots.len().max(to + 1), Slot::default());
+        if self.slots[to].place.len() < length {
+            self.clear_slot(to);
+            self.slots[to].place = self.places.take(length.max(capacity));
+        }
+        self.slots[to].length = length;
+        let (from, to) = (self.slots[from].place.start, self.slots[to].place.start);
+        let like = self.rows.clone().map(|[keys, _]| keys.narrow(0, 0, 1));
+        if let Some(like) = like {
+            self.fit(&like);
+            self.copy(from, to, length);
+        }
+    }
+
+    /// Stores keys and values of new tokens in slots with room for `capacity`.
+    pub(super) fn put(&mut self, pass: &Pass<'_>, capacity: usize, parts: [Tensor<2>; 2]) {
+        let most = pass.rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
+        self.slots.resize(self.slots.len().max(most), Slot::default());
+        let (mut rows, mut outgrown, mut met) = (Vec::new(), Vec::new(), vec![false; self.slots.len()]);
+        for run in &pass.runs {
+            let row = &pass.rows[run.start];
+            assert!(!std::mem::replace(&mut met[row.slot], true), "two rows share slot {}", row.slot);
+            let slot = &mut self.slots[row.slot];
+            let length = row.length + run.len();
+            if slot.place.len() < length {
+                let place = self.places.take(length.max(capacity).max(2 * slot.place.len()));
+                outgrown.push((std::mem::replace(&mut slot.place, place.clone()), place.start, row.length));
+            }
+            // The slot may have held more: of a row that has ended.
+            slot.length = length;
+            rows.push((run.clone(), slot.place.start + row.length));
+        }
+        self.fit(&parts[0].clone().inner());
+        for (old, to, kept) in &outgrown {
+            self.copy(old.start, *to, *kept);
+        }
+        outgrown.into_iter().for_each(|(old, ..)| self.places.give_back(old));
+        self.write(parts, &rows);
+    }
+
+    /// Rows `0` of each pair of `parts` become those from `1`.
+    fn write(&mut self, parts: [Tensor<2>; 2], rows: &[(Range<usize>, usize)]) {
+        let [keys, values] = parts.map(Tensor::inner);
+        self.fit(&keys);
+        let Some(matrices) = self.rows.take() else { return };
+        let [k, v] = matrices;
+        self.rows = Some([put(k, keys, rows), put(v, values, rows)]);
+    }
+
+    /// Gives the matrices as many rows as are taken.
+    fn fit(&mut self, like: &Tensor<2>) {
+        let held = self.rows.as_ref().map_or(0, |[keys, _]| keys.dims()[0]);
+        if self.places.rows > held {
+            // Somewhat more, so that the next few rows need no new matrices.
+            let rows = self.places.rows + self.places.rows / 8;
+            let [keys, values] = self.rows.take().map_or([None, None], |rows| rows.map(Some));
+            self.rows = Some([grown(keys, like, rows), grown(values, like, rows)]);
+        }
+    }
+
+    fn copy(&mut self, from: usize, to: usize, count: usize) {
+        self.rows = self.rows.take().map(|matrices| matrices.map(|matrix| copied(matrix, from, to, count)));
     }
 
     /// What every token attends to, `[B, H · head_dim]`.
     pub(super) fn attend(&self, pass: &Pass<'_>, q_bd: Tensor<2>) -> Tensor<2> {
-        let (q_bd, mut parts, mut rows) = (q_bd.inner(), Parts::default(), BTreeMap::new());
-        let sequences: Vec<Sequence> = pass
-            .runs
-            .iter()
-            .map(|run| {
-                let row = &pass.rows[run.start];
-                let prompt = self.prompt(row.prompt);
-                let mut keys = vec![rows.entry(row.prompt).or_insert_with(|| parts.add(prompt)).clone()];
-                if pass.keys == Keys::Row {
-                    keys.push(parts.add(&self.slots[row.slot]));
+        let q_bd = q_bd.inner();
+        let sequences = pass.runs.iter().map(|run| {
+            let row = &pass.rows[run.start];
+            let prompt = self.prompts.get(&row.prompt);
+            let prompt = prompt.unwrap_or_else(|| panic!("prompt {} is not in the cache", row.prompt)).clone();
+            let added = match pass.keys {
+                Keys::Row => {
+                    self.slots[row.slot].place.start..self.slots[row.slot].place.start + self.slots[row.slot].length
                 }
-                let [position, _] = pass.keys.place(row, prompt.length());
-                Sequence { queries: run.clone(), position, keys, global: Vec::new() }
-            })
-            .collect();
-        let [keys, values] = [parts.keys, parts.values].map(|parts| match parts.is_empty() {
-            true => Tensor::zeros([0, pass.shape.widths()[1]], &q_bd.device()),
-            false => Tensor::cat(parts, 0),
+                Keys::Prompt => 0..0,
+            };
+            let [position, _] = pass.keys.place(row, prompt.len());
+            Sequence { queries: run.clone(), position, keys: vec![prompt, added], global: Vec::new() }
         });
+        let width = pass.shape.widths()[1];
+        let empty = || [(); 2].map(|()| Tensor::zeros([0, width], &q_bd.device()));
+        let [keys, values] = self.rows.clone().unwrap_or_else(empty);
+        #[cfg(feature = "gpu")]
+        if pass.bias.is_none()
+            && let Some(out) =
+                crate::gpu::attention::of_sequences([&q_bd, &keys, &values], sequences.clone(), pass.shape)
+        {
+            return out;
+        }
         let bias = pass.bias.map(|PositionBias { weight_hr, buckets }| PositionBias {
             weight_hr: weight_hr.clone().inner(),
             buckets: buckets.clone(),
         });
-        of_sequences([q_bd, keys, values], bias.as_ref(), sequences.into_iter(), pass.shape)
+        of_sequences([q_bd, keys, values], bias.as_ref(), sequences, pass.shape)
     }
 }
 
-/// Keys and values of several stretches, which become one tensor each.
-#[derive(Default)]
-struct Parts {
-    keys: Vec<Tensor<2>>,
-    values: Vec<Tensor<2>>,
-    tokens: usize,
+/// Whether `tensor` lies on a GPU that writes rows where they lie.
+#[cfg(feature = "gpu")]
+fn is_in_place(tensor: &Tensor<2>) -> bool {
+    crate::fused::gpu(&tensor.device()).is_some_and(|gpu| crate::gpu::cache::supports(&gpu, tensor.dtype()))
 }
 
-impl Parts {
-    /// Where the tokens of `stretch` come to lie.
-    fn add(&mut self, stretch: &Stretch) -> Range<usize> {
-        let from = self.tokens;
-        if let Stretch(Some([keys, values])) = stretch {
-            self.keys.push(keys.clone());
-            self.values.push(values.clone());
-            self.tokens += stretch.length();
+/// `matrix` with rows `0` of each pair of `x` as those from `1`.
+fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[(Range<usize>, usize)]) -> Tensor<2> {
+    #[cfg(feature = "gpu")]
+    if is_in_place(&x) {
+        let mut places = vec![0; x.dims()[0]];
+        for (tokens, to) in rows {
+            for (place, row) in places[tokens.clone()].iter_mut().zip(*to..) {
+                *place = row as u32;
+            }
         }
-        from..self.tokens
+        return crate::gpu::cache::put(matrix, x, &places);
+    }
+    let width = x.dims()[1];
+    rows.iter().filter(|(tokens, _)| !tokens.is_empty()).fold(matrix, |matrix, (tokens, to)| {
+        let part = x.clone().narrow(0, tokens.start, tokens.len());
+        matrix.slice_assign([*to..*to + tokens.len(), 0..width], part)
+    })
+}
+
+/// `matrix` with its `count` rows from `from` once more from `to`.
+fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> {
+    if count == 0 {
+        return matrix;
+    }
+    #[cfg(feature = "gpu")]
+    if is_in_place(&matrix) {
+        return crate::gpu::cache::copied(matrix, from, to, count);
+    }
+    let (width, part) = (matrix.dims()[1], matrix.clone().narrow(0, from, count));
+    matrix.slice_assign([to..to + count, 0..width], part)
+}
+
+/// A matrix of `rows` rows that begins with those of `matrix` and is as wide as `like`.
+fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
+    #[cfg(feature = "gpu")]
+    if is_in_place(like) {
+        return crate::gpu::cache::grown(matrix, like, rows);
+    }
+    let width = like.dims()[1];
+    let more = |held: usize| Tensor::zeros([rows - held, width], &like.device());
+    match matrix {
+        None => more(0),
+        Some(matrix) => {
+            let more = more(matrix.dims()[0]);
+            Tensor::cat(vec![matrix, more], 0)
+        }
     }
 }

@@ -45,7 +45,7 @@ pub struct LayerCache {
     /// What came from devices with fused kernels, packed for them.
     host: Memory<host::Stretch>,
     /// What came from others, where it was.
-    device: Memory<device::Stretch>,
+    device: device::Pool,
 }
 
 /// Keys and values of prompts, by number, and of what rows have added, by slot.
@@ -115,8 +115,7 @@ impl LayerCache {
     /// An empty cache whose rows have room for `capacity` new tokens each; a row that adds more gets more.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
         let host = Memory { prompts: BTreeMap::new(), slots: vec![host::Stretch::default(); slots] };
-        let device = Memory { prompts: BTreeMap::new(), slots: Vec::new() };
-        Self { shape, capacity, next_prompt: 0, host, device }
+        Self { shape, capacity, next_prompt: 0, host, device: device::Pool::default() }
     }
 
     /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `segments` says;
@@ -165,7 +164,7 @@ impl LayerCache {
     /// Forgets one prompt, which no row continues any more; its number stays taken.
     pub fn drop_prompt(&mut self, prompt: usize) {
         self.host.prompts.remove(&prompt);
-        self.device.prompts.remove(&prompt);
+        self.device.drop_prompt(prompt);
     }
 
     /// Gives back the memory of a slot whose row has ended. A slot whose memory is kept serves its next row as well.
@@ -182,19 +181,17 @@ impl LayerCache {
     pub fn copy_slot(&mut self, from: usize, to: usize, length: usize) {
         let missing = || panic!("slot {from} does not hold {length} tokens");
         // Rows are in one memory or the other, as the device is.
-        if self.device.slots.is_empty() {
+        if !self.device.has_slots() {
             let held = self.host.slots.get(from).map_or(0, host::Stretch::length);
             if held < length || to >= self.host.slots.len() {
                 missing()
             }
             self.host.copy_slot(&self.shape, from, to, length);
         } else {
-            let slots = self.device.slots.len().max(to + 1);
-            self.device.slots.resize(slots, device::Stretch::default());
-            if self.device.slots.get(from).map_or(0, device::Stretch::length) < length {
+            if self.device.length(from) < length {
                 missing()
             }
-            self.device.copy_slot(from, to, length);
+            self.device.copy_slot(from, to, length, self.capacity);
         }
     }
 
@@ -233,7 +230,7 @@ impl LayerCache {
         let (device, shape) = (q_bd.device(), self.shape);
         let pass = self.pass(Keys::Row, bias, rows, scale);
         if !is_cpu(&device) {
-            self.device.put(&pass, [k_bd, v_bd]);
+            self.device.put(&pass, self.capacity, [k_bd, v_bd]);
             return self.device.attend(&pass, q_bd);
         }
         let (parts, widths) = ([q_bd, k_bd, v_bd].map(dense), shape.widths());

@@ -5,6 +5,7 @@ use burn::tensor::Device;
 
 use crate::attention::{Mask, PositionBuckets, attention, attention_across, attention_biased};
 use crate::fused::testing::{assert_close, host, values};
+use crate::product::Precision;
 use crate::segments::CrossSegments;
 
 #[test]
@@ -13,7 +14,11 @@ fn token_by_token_equals_the_whole_sequence() {
     let windows = [1, 4, 6, 100].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
     for mask in [Mask::Causal].into_iter().chain(windows) {
         for (prompt, cap) in [(0, None), (1, None), (4, None), (4, Some(0.5))] {
-            check(AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap }, mask, prompt);
+            check(
+                AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap, precision: Precision::F32 },
+                mask,
+                prompt,
+            );
         }
     }
     // What comes later is not there yet, whatever the mask.
@@ -21,7 +26,19 @@ fn token_by_token_equals_the_whole_sequence() {
         (Mask::Bidirectional, Mask::Causal),
         (Mask::BidirectionalWindow(3), Mask::CausalWindow(NonZeroUsize::new(4).expect("not zero"))),
     ] {
-        check(AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap: None }, so_far, 2);
+        check(
+            AttentionShape {
+                heads: 4,
+                kv_heads: 2,
+                head_dim: 3,
+                scale: 0.7,
+                mask,
+                cap: None,
+                precision: Precision::F32,
+            },
+            so_far,
+            2,
+        );
     }
 }
 
@@ -29,7 +46,15 @@ fn token_by_token_equals_the_whole_sequence() {
 fn several_tokens_at_once_equal_the_whole_sequence() {
     let windows = [1, 5, 40].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
     for mask in [Mask::Causal].into_iter().chain(windows) {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap: Some(0.5) };
+        let shape = AttentionShape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 3,
+            scale: 0.7,
+            mask,
+            cap: Some(0.5),
+            precision: Precision::F32,
+        };
         // Turns of one token, of some, and of more than a block, beside a row that goes on by one token a turn; both
         // outgrow the room that slots begin with.
         for (prompt, turns) in [(0, [1, 70, 2]), (5, [33, 1, 32]), (40, [3, 4, 5])] {
@@ -61,7 +86,15 @@ fn a_bias_counts_from_the_beginning_of_the_prompt() {
     let weight_hr = Tensor::from_data(TensorData::new(values(4 * 8, 9), [4, 8]), &Device::flex());
     let bias = PositionBias { weight_hr, buckets };
     for mask in [Mask::Causal, Mask::CausalWindow(NonZeroUsize::new(9).expect("not zero"))] {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap: None };
+        let shape = AttentionShape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 3,
+            scale: 0.7,
+            mask,
+            cap: None,
+            precision: Precision::F32,
+        };
         let [q, k, v] = x.of(&(0..50).collect::<Vec<_>>());
         let whole = host(attention_biased(q, k, v, bias.clone(), &Segments::sequences([50]), shape));
         let mut cache = LayerCache::new(shape, 1, 50);
@@ -81,7 +114,15 @@ fn sources_are_read_and_nothing_is_added() {
     let buckets = PositionBuckets::t5_bidirectional(8, 20);
     let weight_hr = Tensor::from_data(TensorData::new(values(4 * 8, 9), [4, 8]), &Device::flex());
     for mask in [Mask::Bidirectional, Mask::Causal, Mask::BidirectionalWindow(2)] {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask, cap: None };
+        let shape = AttentionShape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 3,
+            scale: 0.7,
+            mask,
+            cap: None,
+            precision: Precision::F32,
+        };
         let mut cache = LayerCache::new(shape, 0, 0);
         cache.add_prompts(x.keys(0..50), x.values(0..50), &sources);
         // Two rows share the last source, one of them with several tokens; one reads nothing.
@@ -100,7 +141,15 @@ fn sources_are_read_and_nothing_is_added() {
 
 #[test]
 fn a_copied_row_goes_on_by_itself_as_its_original_does() {
-    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal, cap: None };
+    let shape = AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 3,
+        scale: 0.7,
+        mask: Mask::Causal,
+        cap: None,
+        precision: Precision::F32,
+    };
     let x = Sequence::new(40);
     let whole = x.whole(shape);
     let expected = |tokens: Range<usize>| &whole[tokens.start * 12..tokens.end * 12];
@@ -130,7 +179,15 @@ fn a_copied_row_goes_on_by_itself_as_its_original_does() {
 
 #[test]
 fn prompts_and_slots_are_forgotten_one_by_one() {
-    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal, cap: None };
+    let shape = AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 3,
+        scale: 0.7,
+        mask: Mask::Causal,
+        cap: None,
+        precision: Precision::F32,
+    };
     let (x, mut cache) = (Sequence::new(6), LayerCache::new(shape, 1, 4));
     cache.add_prompts(x.keys(0..6), x.values(0..6), &Segments::sequences([1, 2, 3]));
     cache.drop_prompt(1);

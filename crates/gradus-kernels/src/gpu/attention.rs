@@ -6,23 +6,27 @@
 //! every continuation of a shared prefix, and of every head of a group. So every gradient is summed by one cube in one
 //! order. Which queries read which keys is a table of the batch, made once and kept on the device.
 
-use std::ops::Range;
-
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::CubeDevice;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::activation::capped;
-use super::{GpuOp, UNITS, Words, arg, computes, element, empty_f32, empty_like, grid_of_units};
-use crate::attention::{AttentionShape, Mask};
-use crate::segments::{CrossSegments, Segments};
+#[cfg(feature = "cuda")]
+use super::cuda::attention as cores;
+#[cfg(feature = "cuda")]
+use super::dims;
+use super::{GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid_of_units, tensor_of};
+use crate::attention::AttentionShape;
+use crate::attention::reference::Sequence;
+use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, Tiles, View};
+#[cfg(feature = "cuda")]
+use crate::product::Precision;
 
 /// A score that no query has.
 const HIDDEN: f32 = -1.0e30;
-/// Farther than any sequence is long.
-const FAR: u32 = 1 << 30;
 
 /// What kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,57 +74,14 @@ impl Tiling {
 /// Sizes of tiles, and rows of a unit.
 const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
 
-/// How far a query sees: the key at position j is seen from i where `j ≤ i + after` and `i ≤ j + before`.
-#[derive(Debug, Clone, Copy)]
-struct View {
-    before: u32,
-    after: u32,
-}
-
-impl From<Mask> for View {
-    fn from(mask: Mask) -> Self {
-        let near = |distance: usize| u32::try_from(distance).map_or(FAR, |distance| distance.min(FAR));
-        match mask {
-            Mask::Causal => Self { before: FAR, after: 0 },
-            Mask::CausalWindow(window) => Self { before: near(window.get() - 1), after: 0 },
-            Mask::Bidirectional => Self { before: FAR, after: FAR },
-            Mask::BidirectionalWindow(distance) => Self { before: near(distance), after: near(distance) },
-        }
-    }
-}
-
-/// Neighboring queries of one sequence, and the rows of the keys that the sequence is made of.
-struct Reader {
-    queries: Range<usize>,
-    /// Where the first query stands in the sequence.
-    position: usize,
-    prefix: Range<usize>,
-    own: Range<usize>,
-}
-
-/// Neighboring keys, the position of the first, and which readers see them.
-struct Read {
-    keys: Range<usize>,
-    position: usize,
-    readers: Vec<usize>,
-}
-
-/// Words of one tile of queries: first row, rows, position of the first; first row of what is continued and its length;
-/// first row of its own; and the length of the sequence.
-const QUERY_WORDS: usize = 7;
-/// Words of one tile of keys: first row, rows, position of the first, and its readers.
-const KEY_WORDS: usize = 5;
-/// Words of one reader of keys: first row, rows, position of the first.
-const READER_WORDS: usize = 3;
-
 /// The tables of a batch on a device, for one size of tiles.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    queries: Words,
-    query_tiles: u32,
-    keys: Words,
-    key_tiles: u32,
-    readers: Words,
+    pub(super) queries: Words,
+    pub(super) query_tiles: u32,
+    pub(super) keys: Words,
+    pub(super) key_tiles: u32,
+    pub(super) readers: Words,
 }
 
 /// [`Tables`] by the size of tiles.
@@ -130,97 +91,30 @@ struct Tables32(Tables);
 struct Tables64(Tables);
 
 impl Tables {
-    fn new(client: &Client, (readers, reads): (Vec<Reader>, Vec<Read>), tile: usize) -> Self {
-        let word = |number: usize| u32::try_from(number).expect("a batch has fewer than 2³² tokens");
-        let (mut queries, mut keys, mut of_keys) = (Vec::new(), Vec::new(), Vec::new());
-        for reader in &readers {
-            for from in reader.queries.clone().step_by(tile) {
-                let rows = (reader.queries.end - from).min(tile);
-                let position = reader.position + from - reader.queries.start;
-                let sequence = [reader.prefix.start, reader.prefix.len(), reader.own.start];
-                let length = reader.prefix.len() + reader.own.len();
-                queries.extend([from, rows, position].into_iter().chain(sequence).chain([length]).map(word));
-            }
-        }
-        for Read { keys: range, position, readers: of } in &reads {
-            let first = of_keys.len() / READER_WORDS;
-            for reader in of.iter().map(|&i| &readers[i]) {
-                of_keys.extend([reader.queries.start, reader.queries.len(), reader.position].map(word));
-            }
-            let last = of_keys.len() / READER_WORDS;
-            for from in range.clone().step_by(tile) {
-                let (rows, at) = ((range.end - from).min(tile), position + from - range.start);
-                keys.extend([from, rows, at, first, last].map(word));
-            }
-        }
+    fn new(client: &Client, tiles: &Tiles) -> Self {
+        let of = |words: &[u32], each: usize| (words.len() / each) as u32;
         Self {
-            query_tiles: word(queries.len() / QUERY_WORDS),
-            key_tiles: word(keys.len() / KEY_WORDS),
-            queries: Words::new(client, &queries),
-            keys: Words::new(client, &keys),
-            readers: Words::new(client, &of_keys),
+            query_tiles: of(&tiles.queries, QUERY_WORDS),
+            key_tiles: of(&tiles.keys, KEY_WORDS),
+            queries: Words::new(client, &tiles.queries),
+            keys: Words::new(client, &tiles.keys),
+            readers: Words::new(client, &tiles.readers),
         }
     }
 }
 
-/// Whose tokens attend to whose.
-#[derive(Debug, Clone)]
-pub(crate) enum Batch {
-    /// Sequences to themselves.
-    Within(Segments),
-    /// Sequences to those of another batch.
-    Across(CrossSegments),
-}
-
-impl Batch {
-    /// Who reads what.
-    fn readers(&self) -> (Vec<Reader>, Vec<Read>) {
-        let (mut readers, mut reads) = (Vec::new(), Vec::new());
-        match self {
-            Self::Within(segments) => {
-                for tree in segments.trees() {
-                    let (first, root) = (readers.len(), tree.start..tree.start + tree.root);
-                    for segment in tree.segments(tree.start) {
-                        let (position, queries) = (segment.prefix.len(), segment.tokens.clone());
-                        readers.push(Reader { queries, position, prefix: segment.prefix, own: segment.tokens });
-                    }
-                    // The root is read by all, and what continues it by itself.
-                    reads.push(Read { keys: root, position: 0, readers: (first..readers.len()).collect() });
-                    for (i, reader) in readers.iter().enumerate().skip(first + 1) {
-                        reads.push(Read { keys: reader.own.clone(), position: reader.position, readers: vec![i] });
-                    }
-                }
-            }
-            Self::Across(cross) => {
-                let mut of_source: Vec<(Range<usize>, Vec<usize>)> =
-                    cross.sources().map(|source| (source, Vec::new())).collect();
-                for (tree, source) in cross.trees() {
-                    for segment in tree.segments(tree.start) {
-                        let of = of_source.iter_mut().find(|(range, _)| *range == source);
-                        of.expect("a source of the batch").1.push(readers.len());
-                        let (position, queries) = (segment.prefix.len(), segment.tokens);
-                        readers.push(Reader { queries, position, prefix: 0..0, own: source.clone() });
-                    }
-                }
-                reads.extend(of_source.into_iter().map(|(keys, readers)| Read { keys, position: 0, readers }));
-            }
-        }
-        (readers, reads)
-    }
-
-    /// The tables on the device of `like`, made when they are asked for first.
-    fn with_tables<R>(&self, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
-        let copies = match self {
-            Self::Within(segments) => segments.on_devices(),
-            Self::Across(cross) => cross.on_devices(),
-        };
-        let make = || Tables::new(&like.client, self.readers(), tile);
-        match tile {
-            8 => f(&copies.get(&like.device, || Tables8(make())).0),
-            16 => f(&copies.get(&like.device, || Tables16(make())).0),
-            32 => f(&copies.get(&like.device, || Tables32(make())).0),
-            _ => f(&copies.get(&like.device, || Tables64(make())).0),
-        }
+/// The tables of `batch` on the device of `like`, made when they are asked for first.
+fn with_tables<R>(batch: &Batch, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
+    let copies = match batch {
+        Batch::Within(segments) => segments.on_devices(),
+        Batch::Across(cross) => cross.on_devices(),
+    };
+    let make = || Tables::new(&like.client, &batch.tiles(tile));
+    match tile {
+        8 => f(&copies.get(&like.device, || Tables8(make())).0),
+        16 => f(&copies.get(&like.device, || Tables16(make())).0),
+        32 => f(&copies.get(&like.device, || Tables32(make())).0),
+        _ => f(&copies.get(&like.device, || Tables64(make())).0),
     }
 }
 
@@ -842,6 +736,51 @@ impl Attention {
         Self { batch, shape }
     }
 
+    /// Whether tensors of `dtype` are multiplied on tensor cores, in bf16.
+    #[cfg(feature = "cuda")]
+    fn is_on_cores(&self, device: &CubeDevice, dtype: DType) -> bool {
+        self.shape.precision == Precision::Bf16 && dtype == DType::F32 && cores::supports(&self.shape, device)
+    }
+
+    /// [`GpuOp::forward`] on tensor cores.
+    #[cfg(feature = "cuda")]
+    fn forward_on_cores(&self, qkv: [&CubeTensor; 3]) -> (CubeTensor, Vec<CubeTensor>) {
+        let (out, log_sums) = (empty_like(qkv[0]), empty_f32(qkv[0], &[qkv[0].shape()[0], self.shape.heads]));
+        let [q, k, v] = qkv.map(cores::narrow);
+        with_tables(&self.batch, &q, cores::TILE, |tables| {
+            cores::forward([&q, &k, &v], &self.shape, tables, &out, &log_sums);
+        });
+        (out.clone(), vec![q, k, v, out, log_sums])
+    }
+
+    /// [`GpuOp::backward`] on tensor cores.
+    #[cfg(feature = "cuda")]
+    fn backward_on_cores(
+        &self,
+        saved: &[CubeTensor],
+        grad: &CubeTensor,
+        dots: &CubeTensor,
+        needed: &[bool],
+    ) -> Vec<Option<CubeTensor>> {
+        let [q, k, v, _, log_sums] = saved else { unreachable!("the forward pass keeps five tensors") };
+        let narrow = cores::narrow(grad);
+        let (operands, kept) = ([q, k, v, &narrow], [log_sums, dots]);
+        with_tables(&self.batch, q, cores::TILE, |tables| {
+            let grad_q = needed[0].then(|| {
+                let grad_q = empty_like(grad);
+                cores::backward_queries(operands, kept, &self.shape, tables, &grad_q);
+                grad_q
+            });
+            let grads = (needed[1] || needed[2]).then(|| {
+                let [grad_k, grad_v] = [k, v].map(|x| empty_f32(x, &dims(x)));
+                cores::backward_keys(operands, kept, &self.shape, tables, [&grad_k, &grad_v]);
+                (grad_k, grad_v)
+            });
+            let (grad_k, grad_v) = grads.unzip();
+            vec![grad_q, grad_k.filter(|_| needed[1]), grad_v.filter(|_| needed[2])]
+        })
+    }
+
     fn tiling(&self, device: &CubeDevice) -> Tiling {
         Tiling::new(&self.shape, device).expect("`supports` was asked before the operation was applied")
     }
@@ -864,6 +803,59 @@ pub(crate) fn attention(
     Ok(crate::fused::apply_on_gpu(op, qkv.map(Tensor::into_dispatch).into()))
 }
 
+/// What queries attend to over keys and values that lie anywhere, without gradient; none where there is no kernel for it.
+///
+/// A sequence is made of at most two ranges of keys.
+pub(crate) fn of_sequences(
+    [q, k, v]: [&Tensor<2>; 3],
+    sequences: impl Iterator<Item = Sequence>,
+    shape: AttentionShape,
+) -> Option<Tensor<2>> {
+    /// Few queries take small tiles: a tile computes as many rows whether they are there or not.
+    const FEW: usize = 8;
+    let (gpu, dtype) = (crate::fused::gpu(&q.device())?, q.dtype());
+    if q.dims()[0] == 0 || k.dims()[0] == 0 || !computes(&gpu, dtype) {
+        return None;
+    }
+    let sequences: Vec<Sequence> = sequences.collect();
+    let longest = sequences.iter().map(|sequence| sequence.queries.len()).max()?;
+    let largest = Tiling::new(&shape, &gpu)?;
+    let tiling = if longest <= FEW { Tiling { tile: FEW, each: 1, ..largest } } else { largest };
+    let (mut words, word) =
+        (Vec::new(), |number: usize| u32::try_from(number).expect("a cache of fewer than 2³² tokens"));
+    for Sequence { queries, position, keys, .. } in &sequences {
+        let [prefix, own] = &keys[..] else { unreachable!("a prompt, and what was added") };
+        for from in queries.clone().step_by(tiling.tile) {
+            let (count, at) = ((queries.end - from).min(tiling.tile), position + from - queries.start);
+            let sequence = [prefix.start, prefix.len(), own.start, prefix.len() + own.len()];
+            words.extend([from, count, at].into_iter().chain(sequence).map(word));
+        }
+    }
+    let [q, k, v] = [q, k, v].map(|x| into_contiguous(cube_of(x.clone())));
+    let (out, log_sums, view) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]), View::from(shape.mask));
+    let tiles = (words.len() / QUERY_WORDS) as u32;
+    let words = Words::new(&q.client, &words);
+    attention_forward::launch(
+        &q.client,
+        CubeCount::Static(tiles, shape.heads as u32, 1),
+        CubeDim::new_1d(tiling.units()),
+        arg(&q),
+        arg(&k),
+        arg(&v),
+        words.arg(),
+        arg(&out),
+        arg(&log_sums),
+        shape.heads as u32,
+        shape.scale,
+        shape.cap.unwrap_or(1.0),
+        view.before,
+        view.after,
+        tiling,
+        element(&q),
+    );
+    Some(tensor_of(out))
+}
+
 impl GpuOp for Attention {
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
         computes(device, dtype) && Tiling::new(&self.shape, device).is_some()
@@ -871,9 +863,13 @@ impl GpuOp for Attention {
 
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
         let [q, k, v] = &inputs[..] else { unreachable!("queries, keys and values") };
+        #[cfg(feature = "cuda")]
+        if self.is_on_cores(&q.device, q.dtype) {
+            return self.forward_on_cores([q, k, v]);
+        }
         let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
         let (out, log_sums) = (empty_like(q), empty_f32(q, &[q.shape()[0], shape.heads]));
-        self.batch.with_tables(q, tiling.tile, |tables| {
+        with_tables(&self.batch, q, tiling.tile, |tables| {
             if tables.query_tiles > 0 {
                 attention_forward::launch(
                     &q.client,
@@ -914,9 +910,13 @@ impl GpuOp for Attention {
             of_grad,
             of_dots,
             shape.head_dim,
-            element(q),
+            element(out),
         );
-        self.batch.with_tables(q, tiling.tile, |tables| {
+        #[cfg(feature = "cuda")]
+        if self.is_on_cores(&q.device, out.dtype) {
+            return self.backward_on_cores(saved, &grad, &dots, needed);
+        }
+        with_tables(&self.batch, q, tiling.tile, |tables| {
             let grad_q = needed[0].then(|| {
                 let grad_q = empty_like(q);
                 if tables.query_tiles > 0 {

@@ -1,11 +1,9 @@
 //! Embedding lookup, one unit an element; the gradient adds up the rows of each id in the order of the tokens.
 
-use burn::backend::ops::FloatTensorOps;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, grid, grid_of_units};
+use super::{GpuOp, UNITS, Words, arg, dims, element, elements, empty, grid, grid_of_units, zeros};
 use crate::embedding::Embedding;
 
 #[cube(launch)]
@@ -57,8 +55,7 @@ impl GpuOp for Embedding {
 
     fn backward(&self, _: &[CubeTensor], grad: CubeTensor, _: &[bool]) -> Vec<Option<CubeTensor>> {
         let [_, d] = dims(&grad);
-        let dtype = grad.dtype.into();
-        let table = CubeBackend::float_zeros(vec![self.rows, d].into(), &grad.device, dtype);
+        let table = zeros(&grad, &[self.rows, d], grad.dtype);
         if elements(&grad) > 0 {
             let mut order: Vec<u32> = (0..self.ids.len() as u32).collect();
             order.sort_by_key(|&row| self.ids[row as usize]);

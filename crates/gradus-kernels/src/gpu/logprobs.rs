@@ -7,16 +7,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::DType;
-use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::activation::capped;
+use super::product::multiply;
 use super::sums::accumulate;
-use super::{GpuOp, UNITS, Words, arg, cube_max, cube_sum, dims, element, elements, empty, empty_f32, grid, rows};
+use super::{
+    GpuOp, UNITS, Words, arg, cube_max, cube_sum, dims, element, elements, empty, empty_f32, grid, rows, zeros,
+};
+use crate::product::Precision;
 use crate::token_logprobs::{Chunk, ROWS};
 
 /// Numbers that a row keeps between chunks: maximum, Σ eˢ, Σ eˢ·s, Σ z, the first best token, and the target's z, with
@@ -179,17 +180,19 @@ fn chunk_gradient<F: Float>(
 pub(crate) struct Logprobs {
     targets: Arc<[u32]>,
     scale: Scale,
+    /// How the operands of the products are held.
+    precision: Precision,
 }
 
 impl Logprobs {
-    pub(crate) fn new(targets: &[u32], temperature: f32, cap: Option<f32>) -> Self {
-        Self { targets: targets.into(), scale: Scale { temperature, cap } }
+    pub(crate) fn new(targets: &[u32], temperature: f32, cap: Option<f32>, precision: Precision) -> Self {
+        Self { targets: targets.into(), scale: Scale { temperature, cap }, precision }
     }
 
-    fn logits(hidden: &CubeTensor, head: &CubeTensor, chunk: &Chunk) -> CubeTensor {
+    fn logits(&self, hidden: &CubeTensor, head: &CubeTensor, chunk: &Chunk) -> CubeTensor {
         let hidden = rows(hidden, chunk.rows.start, chunk.rows.end);
         let head = rows(head, chunk.tokens.start, chunk.tokens.end);
-        into_contiguous(CubeBackend::float_matmul(hidden, CubeBackend::float_transpose(head)))
+        multiply(&hidden, &head, [false, true], self.precision)
     }
 
     fn targets(&self, client: &Client, rows: &Range<usize>) -> Words {
@@ -206,7 +209,7 @@ impl GpuOp for Logprobs {
         let mut state = None;
         for chunk in Chunk::all(m, v) {
             let (n, is_first, is_last) = (chunk.rows.len(), chunk.tokens.start == 0, chunk.tokens.end == v);
-            let logits = Self::logits(hidden, head, &chunk);
+            let logits = self.logits(hidden, head, &chunk);
             let targets = self.targets(client, &chunk.rows);
             let of_rows = if is_first { None } else { state.take() };
             let of_rows = of_rows.unwrap_or_else(|| empty_f32(hidden, &[n, STATE]));
@@ -242,15 +245,11 @@ impl GpuOp for Logprobs {
         let [hidden, head, numbers] = saved else { unreachable!("the forward pass keeps three tensors") };
         let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
         let Scale { temperature, cap } = self.scale;
-        let zeros = |shape: [usize; 2]| {
-            let dtype = DType::F32.into();
-            CubeBackend::float_zeros(shape.to_vec().into(), &hidden.device, dtype)
-        };
         // Sums over chunks are in f32, whatever the tensors are.
-        let grad_hidden = needed[0].then(|| zeros([m, d]));
-        let grad_head = needed[1].then(|| zeros([v, d]));
+        let grad_hidden = needed[0].then(|| zeros(hidden, &[m, d], DType::F32));
+        let grad_head = needed[1].then(|| zeros(hidden, &[v, d], DType::F32));
         for chunk in Chunk::all(m, v) {
-            let logits = Self::logits(hidden, head, &chunk);
+            let logits = self.logits(hidden, head, &chunk);
             chunk_gradient::launch(
                 client,
                 super::grid_of_units(elements(&logits)),
@@ -271,13 +270,13 @@ impl GpuOp for Logprobs {
             );
             if let Some(sum) = &grad_hidden {
                 let of_tokens = rows(head, chunk.tokens.start, chunk.tokens.end);
-                let part = into_contiguous(CubeBackend::float_matmul(logits.clone(), of_tokens));
+                let part = multiply(&logits, &of_tokens, [false, false], self.precision);
                 accumulate(&rows(sum, chunk.rows.start, chunk.rows.end), &part);
             }
             if let Some(sum) = &grad_head {
                 let of_rows = rows(hidden, chunk.rows.start, chunk.rows.end);
-                let part = CubeBackend::float_matmul(CubeBackend::float_transpose(logits), of_rows);
-                accumulate(&rows(sum, chunk.tokens.start, chunk.tokens.end), &into_contiguous(part));
+                let part = multiply(&logits, &of_rows, [true, false], self.precision);
+                accumulate(&rows(sum, chunk.tokens.start, chunk.tokens.end), &part);
             }
         }
         let given = |sum: Option<CubeTensor>, like: &CubeTensor| {

@@ -1,12 +1,16 @@
 //! Kernels for GPUs, written once in CubeCL: CUDA compiles them as C++, wgpu as WGSL for Vulkan, Metal and DirectX 12.
 //!
 //! Tensors are f32 or, where the device has it, bf16; sums, exponentials and everything kept for the backward pass are in
-//! f32. Every sum has a fixed order, so the same input gives the same bits on the same device. Kernels use shared memory
-//! and barriers but no planes and no tensor cores. `docs/gpu.md` says what each moves and computes.
+//! f32. Every sum has a fixed order, so the same input gives the same bits on the same device. These kernels use shared memory
+//! and barriers but no planes and no tensor cores; those of [`cuda`], in CUDA C++, do. `docs/gpu.md` says what each moves and
+//! computes.
 
 pub(crate) mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
+pub(crate) mod cache;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub(crate) mod embedding;
 mod frozen;
 pub(crate) mod logprobs;
@@ -14,6 +18,7 @@ pub(crate) mod memory;
 pub(crate) mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod offline;
+pub(crate) mod product;
 pub(crate) mod quantized;
 pub(crate) mod rope;
 pub(crate) mod sums;
@@ -23,10 +28,12 @@ use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{
     Backend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata,
 };
 use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
@@ -46,6 +53,9 @@ pub fn cuda_sources() -> Vec<offline::Source> {
         activation::offline,
         adamw::offline,
         attention::offline,
+        cache::offline,
+        cuda::attention::offline,
+        cuda::product::offline,
         embedding::offline,
         logprobs::offline,
         norm::offline,
@@ -120,6 +130,17 @@ pub(crate) fn empty(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTen
 /// A tensor of f32 without values beside `like`.
 pub(crate) fn empty_f32(like: &CubeTensor, shape: &[usize]) -> CubeTensor {
     empty(like, shape, DType::F32)
+}
+
+/// Zeros beside `like`. Rows follow each other without gaps, as kernels here want them: Burn's own tensors have gaps on CUDA where
+/// the length of a row is odd.
+pub(crate) fn zeros(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
+    into_contiguous(CubeBackend::float_zeros(Shape::from(shape.to_vec()), &like.device, dtype.into()))
+}
+
+/// `x` as numbers of `dtype`, without gaps between rows.
+pub(crate) fn as_dtype(x: &CubeTensor, dtype: DType) -> CubeTensor {
+    into_contiguous(cast(x.clone(), dtype))
 }
 
 /// A tensor of the shape and type of `like` without values.

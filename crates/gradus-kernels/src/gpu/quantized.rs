@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::{UNITS, Words, arg, elements, grid_of_units};
+use super::{UNITS, Words, arg, computes, elements, grid_of_units};
 use crate::quantized::{BLOCK, Quantized};
 use crate::table::OnDevices;
 
@@ -181,6 +181,18 @@ impl Packed {
 pub(super) fn expanded(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
     let client = device.client();
     copies.get(device, || OnDevice::new(&client, &weight())).expanded(&client, device)
+}
+
+/// [`expanded`] as the operand of a product: in bf16 where the weight is held so and the device multiplies it.
+pub(super) fn operand(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
+    let client = device.client();
+    match &*copies.get(device, || OnDevice::new(&client, &weight())) {
+        OnDevice::Bf16(words, shape) if computes(device, DType::BF16) => {
+            let shape = Shape::from(shape.to_vec());
+            CubeTensor::new_contiguous(client, device.clone(), shape, words.handle.clone(), DType::BF16)
+        }
+        other => other.expanded(&client, device),
+    }
 }
 
 /// [`expanded`] as a tensor, `[in, out]`; none if `device` is no GPU with kernels.

@@ -1,6 +1,5 @@
 //! Sums over the rows of a matrix, and of squares, each in one fixed order.
 
-use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -77,7 +76,7 @@ pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>
         let (rows, bound) = (n as u32, n.max(1));
         debug_assert!(bound > 0);
         if n == 0 {
-            return zeros(x, d, dtype);
+            return super::zeros(x, &[d], dtype);
         }
         sum_rows::launch(
             &x.client,
@@ -105,12 +104,6 @@ pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>
 fn flat(matrix: CubeTensor, d: usize) -> CubeTensor {
     let CubeTensor { client, device, handle, dtype, .. } = matrix;
     CubeTensor::new_contiguous(client, device, burn::tensor::Shape::from(vec![d]), handle, dtype)
-}
-
-fn zeros(like: &CubeTensor, d: usize, dtype: DType) -> CubeTensor {
-    use burn::backend::ops::FloatTensorOps;
-    let dtype = dtype.into();
-    burn_cubecl::CubeBackend::float_zeros(burn::tensor::Shape::from(vec![d]), &like.device(), dtype)
 }
 
 /// Elements whose squares one cube adds up.

@@ -57,7 +57,15 @@ fn decoded() -> Vec<f32> {
     let window = Mask::CausalWindow(std::num::NonZeroUsize::new(3).expect("not zero"));
     let mut all = Vec::new();
     for mask in [Mask::Causal, window, Mask::Bidirectional, Mask::BidirectionalWindow(1)] {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.5, mask, cap: None };
+        let shape = AttentionShape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 3,
+            scale: 0.5,
+            mask,
+            cap: None,
+            precision: Precision::F32,
+        };
         let mut cache = LayerCache::new(shape, 2, 1);
         cache.add_prompts(tensor(5, 6, 1), tensor(5, 6, 2), &Segments::sequences([4, 0, 1]));
         for (seed, rows) in [&[(0, 0, 0), (0, 0, 1), (2, 1, 0)][..], &[(2, 1, 1), (0, 0, 2)], &[(1, 0, 0), (1, 0, 1)]]

@@ -22,6 +22,7 @@ use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::linear::{Layout, linear};
 use crate::low_rank::{low_rank, mat};
+use crate::matmul::matmul;
 use crate::parts::zeros;
 use crate::product::{Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
@@ -72,6 +73,15 @@ impl LmHead {
     /// Of a weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
     pub fn dense(weight_vd: Tensor<2>, precision: Precision) -> Self {
         Self { weight: HeadWeight::Dense(weight_vd, precision), low_rank: None, cap: None }
+    }
+
+    /// How operands of its products are held.
+    #[cfg(feature = "gpu")]
+    fn precision(&self) -> Precision {
+        match &self.weight {
+            HeadWeight::Dense(_, precision) => *precision,
+            HeadWeight::Frozen(weight) => weight.matrix().precision(),
+        }
     }
 
     /// Of a packed weight without gradient.
@@ -174,12 +184,12 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         };
         let weight_vd = match &head.low_rank {
             None => weight_vd,
-            Some(part) => weight_vd + part.b_vr.clone().matmul(part.a_rd.clone()) * part.scale,
+            Some(part) => weight_vd + matmul(part.b_vr.clone(), part.a_rd.clone()) * part.scale,
         };
         #[cfg(feature = "gpu")]
         if let Some(gpu) = crate::fused::gpu(&device) {
             use crate::gpu::GpuOp;
-            let op = crate::gpu::logprobs::Logprobs::new(targets_m, temperature, head.cap);
+            let op = crate::gpu::logprobs::Logprobs::new(targets_m, temperature, head.cap, head.precision());
             if m > 0 && op.supports(&gpu, hidden_md.dtype()) && weight_vd.dtype() == hidden_md.dtype() {
                 let inputs = [hidden_md, weight_vd].map(Tensor::into_dispatch).into();
                 return TokenLogprobs::of_stacked(crate::fused::apply_on_gpu(op, inputs));
@@ -221,7 +231,7 @@ pub fn reference(
     let (m, device) = (targets_m.len(), hidden_md.device());
     let ids: Vec<i32> = targets_m.iter().map(|&id| id as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [m, 1]), &device);
-    let logits = hidden_md.matmul(weight_vd.transpose());
+    let logits = matmul(hidden_md, weight_vd.transpose());
     let logits = cap.map_or_else(|| logits.clone(), |cap| softcap::reference(logits.clone(), cap)) / temperature;
     let logprobs = activation::log_softmax(logits.clone(), 1);
     let at_target = logits.clone().gather(1, ids.clone());

@@ -210,8 +210,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let mut report = Report { machine, model: None, training: Vec::new(), generation: Vec::new() };
     let Some((name, dir, shape)) = subject else { return Ok(report) };
     progress(&format!("loading {name}"));
-    options.device.check_format("`--compute`", options.compute.name())?;
-    options.device.check_format("`--weights`", options.weights.map_or("f32", WeightFormat::name))?;
+    options.device.check_compute("`--compute`", options.compute)?;
     let device = options.device.device();
     let trains = !options.lengths.is_empty() && !options.batch_sizes.is_empty();
     let whole = || {

@@ -9,7 +9,7 @@ use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::metric::MetricConfig;
-use crate::model::WeightFormat;
+use crate::model::Precision;
 use crate::plugin;
 use crate::settings::{EvaluationConfig, MomentFormat, OptimizerName, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
@@ -194,18 +194,13 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
         let message = format!("`train.device` is `{}`, but this build finds {}", train.device, known.join(", "));
         (message, Some(device::suggestion()))
     });
-    let formats = [
-        ("train.compute", Some(train.compute.name())),
-        ("train.sampling_weights", train.sampling_weights.map(WeightFormat::name)),
-    ];
     // Weights that are not trained stay in their format anywhere; a GPU expands one for each product.
-    for (key, format) in formats {
-        let format = format.unwrap_or("f32");
-        let computes = !is_here || train.device == "cpu" || format == "f32";
-        problems.unless(computes, &[key, "train.device"], || {
-            (device::no_format(&format!("`{key}`"), format, &train.device), Some(device::NO_FORMAT_HINT.into()))
-        });
-    }
+    let multiplies = device.is_some_and(|name| machine.bf16_devices.contains(&name));
+    let computes = !is_here || train.compute == Precision::F32 || multiplies;
+    problems.unless(computes, &["train.compute", "train.device"], || {
+        let message = device::no_compute("`train.compute`", train.compute.name(), &train.device);
+        (message, Some(device::NO_COMPUTE_HINT.into()))
+    });
 }
 
 /// How evaluations complete prompts.

@@ -536,11 +536,11 @@ fn a_device_without_kernels_computes_in_f32() {
     assert!(problems("{device: cpu, compute: bf16, frozen_weights: nf4}").is_empty());
     assert_eq!(
         problems("{device: 'gpu:0', compute: bf16, sampling_weights: int8}"),
-        [
-            "`train.compute` is `bf16`, but `gpu:0` computes in `f32` only",
-            "`train.sampling_weights` is `int8`, but `gpu:0` computes in `f32` only",
-        ],
+        ["`train.compute` is `bf16`, but `gpu:0` multiplies in `f32` only"],
     );
+    let machine = Machine { bf16_devices: vec!["gpu".into()], ..machine };
+    let text = format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {{device: 'gpu:0', compute: bf16}}\n");
+    assert!(rules::check(&RunConfig::parse(&text).expect("it reads"), &machine).is_empty());
 }
 
 #[test]

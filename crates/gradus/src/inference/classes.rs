@@ -69,7 +69,7 @@ pub fn classes<E: From<Error>>(
     dir.check_classifier()?;
     let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
     dir.check_vocabulary(tokenizer.vocab_size())?;
-    options.device.check_format("`--compute`", options.compute.name())?;
+    options.device.check_compute("`--compute`", options.compute)?;
     let weights = WeightFormat::from(options.compute);
     let model = Classifier::load_packed(&dir, weights, &options.device.device())?.into_frozen(weights);
     let rows = texts(options, &model, &tokenizer)?;

@@ -29,8 +29,7 @@ pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 use crate::Result;
 use crate::batches::MicroBatch;
 use crate::data::TokenizeOptions;
-use crate::device::DeviceChoice;
-use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
+use crate::model::{ModelDir, open_model, resolve};
 use crate::pretrained::{Pretrained, TextFiles};
 
 /// Tokens of one forward pass.
@@ -53,10 +52,4 @@ fn open_files(name: &str, adapter: Option<&str>, text: &TextFiles) -> Result<Pre
 /// How rows become ids for the model in `files`: with an encoder, prompt and completion apart.
 fn tokenize(files: &Pretrained) -> Result<TokenizeOptions> {
     Ok(TokenizeOptions { apart: files.dir.has_encoder()?, ..TokenizeOptions::default() })
-}
-
-/// Refuses formats of products and weights that `device` does not compute in.
-fn check_formats(device: &DeviceChoice, compute: Precision, weights: WeightFormat) -> Result<()> {
-    device.check_format("`--compute`", compute.name())?;
-    device.check_format("`--weights`", weights.name())
 }

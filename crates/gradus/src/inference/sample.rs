@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::open_files;
 use super::score::check_finite;
-use super::{check_formats, open_files};
 use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, TokenizeOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
@@ -113,7 +113,7 @@ pub fn sample<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let mut params = options.params.clone().forcing(files.dir.forced_ids());
     params.check()?;
-    check_formats(&options.device, options.compute, options.weights)?;
+    options.device.check_compute("`--compute`", options.compute)?;
     params.stop_ids.extend(files.stop_ids());
     let rows = options.prompts.rows(options.max_rows, &options.rename)?;
     let tokenize = TokenizeOptions { max_length: None, ..super::tokenize(&files)? };

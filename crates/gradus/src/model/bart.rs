@@ -244,7 +244,15 @@ impl BartModel {
 
     fn shape(&self, heads: usize, mask: Mask) -> AttentionShape {
         let head_dim = self.config.d_model / heads;
-        AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None }
+        AttentionShape {
+            heads,
+            kv_heads: heads,
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+            mask,
+            cap: None,
+            precision: self.running.compute,
+        }
     }
 
     /// The decoder's attention to itself, and to the sources.

@@ -1,7 +1,7 @@
 //! What every family's trunk does, and what the rest of the program asks about one.
 
 use burn::tensor::Tensor;
-use gradus_kernels::AttentionShape;
+use gradus_kernels::{AttentionShape, Precision};
 
 use super::context::Context;
 use super::layers::Linear;
@@ -60,4 +60,6 @@ pub(super) struct Running {
     pub recompute: bool,
     /// Whether numbers are dropped, as the configuration says, in passes that have masks.
     pub dropout: bool,
+    /// How the operands of attention's products are held, where a device has kernels for that.
+    pub compute: Precision,
 }

@@ -165,6 +165,7 @@ impl Gpt2Model {
             scale,
             mask: Mask::Causal,
             cap: None,
+            precision: self.running.compute,
         }
     }
 

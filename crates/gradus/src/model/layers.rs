@@ -305,8 +305,9 @@ pub trait Layers {
     /// The device of the weights.
     fn device(&self) -> Device;
 
-    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
+    /// Holds the operands of products in `precision`; weights stay in f32.
     fn set_precision(&mut self, precision: Precision) {
+        self.set_attention_precision(precision);
         self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
     }
 
@@ -317,6 +318,9 @@ pub trait Layers {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }
+
+    /// Holds the operands of attention's products in `precision`, where the device has kernels for that.
+    fn set_attention_precision(&mut self, precision: Precision);
 
     /// Has the backward pass run the blocks again instead of keeping what they computed.
     fn set_recompute(&mut self, recompute: bool);
@@ -340,6 +344,9 @@ macro_rules! impl_layers {
             }
             fn device(&self) -> Device {
                 self.device()
+            }
+            fn set_attention_precision(&mut self, precision: gradus_kernels::Precision) {
+                self.body_mut().running_mut().compute = precision;
             }
             fn set_recompute(&mut self, recompute: bool) {
                 self.set_recompute(recompute);

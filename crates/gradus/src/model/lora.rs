@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Precision, low_rank};
+use gradus_kernels::{FrozenWeight, Precision, low_rank, matmul};
 
 use super::dropout::{DropoutStream, Place};
 
@@ -156,7 +156,7 @@ impl Lora {
         // The base may live on a device with autodiff: its product with A is asked for there, and read without.
         let a_there = if tracked { a.clone().autodiff() } else { a.clone() };
         let cross = b.clone() * plain(base(a_there, None)).transpose();
-        let square = b.clone().matmul(a.clone().matmul(a.transpose())) * b.clone();
+        let square = matmul(b.clone(), matmul(a.clone(), a.transpose())) * b.clone();
         let added = (cross * (2.0 * s) + square * (s * s)).sum_dim(1).reshape([out]);
         // Rounding must not make a row of zeros negative.
         place((constant(&self.squares) + added).clamp_min(0.0).sqrt())
@@ -172,7 +172,7 @@ impl Lora {
 
     /// The weight with this part in it: `[in, out]` to `[in, out]`, without gradient. [`settle`](Self::settle) comes first.
     pub(super) fn merged(&self, weight_io: Tensor<2>) -> Tensor<2> {
-        let sum = weight_io + self.lora_a.val().transpose().matmul(self.lora_b.val().transpose()) * self.scale;
+        let sum = weight_io + matmul(self.lora_a.val().transpose(), self.lora_b.val().transpose()) * self.scale;
         let Some(magnitude) = &self.magnitude else { return sum };
         let norms = self.norms.as_deref().expect("settled");
         let norms = Tensor::<1>::from_data(TensorData::new(norms.to_vec(), [norms.len()]), &sum.device());

@@ -10,8 +10,8 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{
-    AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, WeightFormat, attention_across_with,
-    attention_with, branch, packs_weights, recompute_of,
+    AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, Precision, WeightFormat,
+    attention_across_with, attention_with, branch, packs_weights, recompute_of,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -473,7 +473,7 @@ fn final_norm(mut b: Builder<'_>, config: &T5Config) -> RmsNorm {
 
 fn attention_shape(config: &T5Config, mask: Mask) -> AttentionShape {
     let (heads, head_dim) = (config.num_heads, config.d_kv);
-    AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None }
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None, precision: Precision::F32 }
 }
 
 /// The encoder of a T5 alone: texts in, a state for every token out.

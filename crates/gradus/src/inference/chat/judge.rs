@@ -8,7 +8,7 @@ use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
-use crate::inference::{PASSES, check_formats, open};
+use crate::inference::{PASSES, open};
 use crate::model::Precision;
 use crate::model::model_of;
 use crate::reward::{ModelReward, Reward};
@@ -25,7 +25,7 @@ impl ChatJudge {
     /// # Errors
     /// When it cannot be read, or is no reward model.
     pub fn open(name: &str, compute: Precision, device: &DeviceChoice) -> Result<Self> {
-        check_formats(device, compute, compute.into())?;
+        device.check_compute("`--compute`", compute)?;
         let directory = model_of(Path::new(name))?;
         let dir = open(&directory.to_string_lossy(), None)?;
         Ok(Self { reward: ModelReward::load(&dir, &device.device(), compute.into(), PASSES)? })

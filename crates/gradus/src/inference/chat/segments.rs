@@ -9,7 +9,7 @@ use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
-use crate::inference::{PASSES, check_formats, open};
+use crate::inference::{PASSES, open};
 use crate::model::model_of;
 use crate::model::{Precision, Scope, Task};
 use crate::reward::fine_grained::SegmentConfig;
@@ -77,7 +77,6 @@ impl SegmentsJudge {
     /// # Errors
     /// When a model cannot be read, or its part asks for something that it does not say.
     pub fn of_parts(parts: Vec<(String, f64, SegmentConfig)>, device: &DeviceChoice) -> Result<Self> {
-        check_formats(device, Precision::F32, Precision::F32.into())?;
         let part = |(name, weight, config): (String, f64, SegmentConfig)| {
             let dir = open(&config.model, None)?;
             let reward = SegmentReward::load(&dir, &config, &device.device(), Precision::F32.into(), PASSES)?;

@@ -9,8 +9,8 @@ use super::{ChatFormat, ChatOptions};
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
-use crate::inference::{check_formats, open_files};
-use crate::model::{CausalLm, Precision, WeightFormat, model_of};
+use crate::inference::open_files;
+use crate::model::{CausalLm, WeightFormat, model_of};
 use crate::pretrained::Pretrained;
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
@@ -35,7 +35,6 @@ pub(super) struct Talker {
 impl Talker {
     /// Loads the model.
     pub(super) fn open(options: &ChatOptions) -> Result<Self> {
-        check_formats(&options.device, Precision::F32, options.weights)?;
         let directory = model_of(Path::new(&options.model))?;
         let name = directory.to_string_lossy();
         let files = open_files(&name, options.adapter.as_deref(), &options.text)?;

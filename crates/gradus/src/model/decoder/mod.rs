@@ -177,6 +177,7 @@ impl Decoder {
             scale: anatomy.score_scale,
             cap: anatomy.score_cap,
             mask: layer.mask,
+            precision: self.running.compute,
         };
         anatomy.layers.iter().map(shape).collect()
     }

@@ -165,7 +165,8 @@ impl Body for AlbertModel {
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let embedded = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
         let x = self.encoder.embedding_hidden_mapping_in.forward(embedded, dropping.stream);
-        let shape = shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional);
+        let shape =
+            shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional, self.running.compute);
         // What the feed-forward layer adds is not dropped.
         let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
         let activation = self.activation;

@@ -300,13 +300,15 @@ impl BertModel {
         let x = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
         let (width, heads) = (self.config.hidden_size, self.config.num_attention_heads);
         let (probabilities, activation) = (self.config.probabilities(), self.activation);
+        let compute = self.running.compute;
         stack(self.encoder.layer.iter(), x, self.running.recompute, |i| {
             let mask = self.distances.as_ref().map_or(Mask::Bidirectional, |of| Mask::BidirectionalWindow(of[i]));
             let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
             let first = first && i + 1 == self.encoder.layer.len();
             move |block: &Block, [x]| {
                 let Attention { self_, output } = &block.attention;
-                let [x, attended] = self_.forward(pass, x, &seen, |mask| shape(width, heads, mask), mask, first);
+                let [x, attended] =
+                    self_.forward(pass, x, &seen, |mask| shape(width, heads, mask, compute), mask, first);
                 let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
                 pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             }

@@ -5,7 +5,8 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Mask, attention_across_with, attention_with, embedding, recompute_of,
+    Activated, AttentionExtras, AttentionShape, Mask, Precision, attention_across_with, attention_with, embedding,
+    recompute_of,
 };
 
 use super::TextBatch;
@@ -154,9 +155,9 @@ where
 }
 
 /// Heads of equal width that see whole texts, or what `mask` leaves of them.
-pub(super) fn shape(width: usize, heads: usize, mask: Mask) -> AttentionShape {
+pub(super) fn shape(width: usize, heads: usize, mask: Mask, precision: Precision) -> AttentionShape {
     let head_dim = width / heads;
-    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None }
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None, precision }
 }
 
 /// Refuses sizes that mean nothing.

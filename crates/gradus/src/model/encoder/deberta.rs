@@ -270,7 +270,15 @@ impl DebertaModel {
         // One for each kind of score.
         let kinds = 1 + usize::from(c2p) + usize::from(p2c);
         let scale = ((head_dim * kinds) as f32).sqrt().recip();
-        let shape = AttentionShape { heads, kv_heads: heads, head_dim, scale, mask: Mask::Bidirectional, cap: None };
+        let shape = AttentionShape {
+            heads,
+            kv_heads: heads,
+            head_dim,
+            scale,
+            mask: Mask::Bidirectional,
+            cap: None,
+            precision: Precision::F32,
+        };
         let sizes = EmbeddingSizes {
             vocabulary: config.vocab_size,
             positions: if own.position_biased_input { config.max_position_embeddings } else { 0 },

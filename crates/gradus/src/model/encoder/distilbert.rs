@@ -162,7 +162,7 @@ impl DistilBertModel {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let x = dropping.apply(embedded, self.config.dropout, Place::Embedding);
-        let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional);
+        let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional, self.running.compute);
         let DistilBertConfig { dropout, attention_dropout, .. } = self.config;
         // What attention adds is not dropped.
         let probabilities = Probabilities { attention: attention_dropout, attended: 0.0, fed: dropout };

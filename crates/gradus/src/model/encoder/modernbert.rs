@@ -8,7 +8,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, Table, attention_with, rope};
+use gradus_kernels::{AttentionShape, Mask, Precision, Table, attention_with, rope};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -192,8 +192,10 @@ impl ModernBertModel {
         ])?;
         let gate = Gate::named("hidden_activation", &config.hidden_activation)?;
         let views = config.layer_types()?.into_iter().map(|kind| match kind {
-            LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional), 0),
-            LayerType::SlidingAttention => (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2)), 1),
+            LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional, Precision::F32), 0),
+            LayerType::SlidingAttention => {
+                (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2), Precision::F32), 1)
+            }
         });
         let views = views.collect();
         let rope = |kind| config.rope(&dir.config, kind);
@@ -256,6 +258,7 @@ impl Body for ModernBertModel {
         let (angles, gate) = (self.angles(texts), self.gate);
         let x = stack(self.layers.iter(), x, self.running.recompute, |i| {
             let ((shape, view), seen) = (self.views[i], texts.seen());
+            let shape = AttentionShape { precision: self.running.compute, ..shape };
             let ((cos, sin), masks) = (angles[view].clone(), dropping.stream);
             move |block: &Block, [x]| {
                 let Block { attn_norm, attn, mlp_norm, mlp } = block;

@@ -1,0 +1,151 @@
+//! The kernels of `gpu/cuda/attention.cu`, compiled for the processor by `tests/emulated/`, beside the definition.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::reference;
+use super::tiles::{Batch, KEY_WORDS, QUERY_WORDS, View};
+use super::{AttentionShape, Mask, attention_across};
+use crate::emulated::{self, distance, halves};
+use crate::fused::testing::{given, host};
+use crate::product::Precision;
+use crate::segments::{CrossSegments, Segments};
+
+/// Rows of a tile, as the kernels have it.
+const TILE: usize = 64;
+
+/// The kernels for heads of `shape`, as a program; none without a C++ compiler.
+fn compiled(shape: &AttentionShape, folder: &Path) -> Option<PathBuf> {
+    let defines = [("HEAD_DIM", shape.head_dim), ("GROUP", shape.group()), ("IS_CAPPED", shape.cap.is_some().into())];
+    emulated::compiled("attention.cpp", &defines, folder)
+}
+
+/// The buffers of a kernel, as bytes.
+#[derive(Default)]
+struct Buffers(Vec<Vec<u8>>);
+
+impl Buffers {
+    fn halves(mut self, values: &[f32]) -> Self {
+        // They are bf16 already: their lower halves are zero.
+        self.0.push(values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect());
+        self
+    }
+
+    fn floats(mut self, values: &[f32]) -> Self {
+        self.0.push(values.iter().flat_map(|value| value.to_le_bytes()).collect());
+        self
+    }
+
+    fn words(mut self, words: &[u32]) -> Self {
+        self.0.push(words.iter().flat_map(|word| word.to_le_bytes()).collect());
+        self
+    }
+
+    /// Room for `n` numbers that a kernel writes: what it leaves out stays a NaN.
+    fn room(self, n: usize) -> Self {
+        self.floats(&vec![f32::NAN; n])
+    }
+
+    fn values(&self, i: usize) -> Vec<f32> {
+        self.0[i].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
+    }
+
+    /// Runs a kernel over a grid.
+    fn run(mut self, program: &Path, kernel: u32, grid: [usize; 2], is_late: bool, shape: &AttentionShape) -> Self {
+        let View { before, after } = View::from(shape.mask);
+        let scalars = [shape.heads as u32, shape.scale.to_bits(), shape.cap.unwrap_or(1.0).to_bits(), before, after];
+        let head = [kernel, grid[0] as u32, grid[1] as u32, u32::from(is_late)];
+        let mut input: Vec<u8> = head.iter().chain(&scalars).flat_map(|word| word.to_le_bytes()).collect();
+        input.extend((self.0.len() as u32).to_le_bytes());
+        for buffer in &self.0 {
+            input.extend((buffer.len() as u32).to_le_bytes());
+            input.extend(buffer);
+        }
+        let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        child.stdin.take().expect("a pipe").write_all(&input).expect("it reads");
+        let mut output = child.stdout.take().expect("a pipe");
+        for buffer in &mut self.0 {
+            output.read_exact(buffer).expect("it gives its buffers back");
+        }
+        assert!(child.wait().expect("it ends").success());
+        self
+    }
+}
+
+/// Runs all kernels over a batch and compares them with the definition in f32 of the same numbers.
+fn check(name: &str, batch: &Batch, shape: AttentionShape) {
+    emulated::in_folder(name, |folder| {
+        if let Some(program) = compiled(&shape, folder) {
+            for is_late in [false, true] {
+                agrees(name, batch, shape, &program, is_late);
+            }
+        }
+    });
+}
+
+fn agrees(name: &str, batch: &Batch, shape: AttentionShape, program: &Path, is_late: bool) {
+    let (n, m) = match batch {
+        Batch::Within(segments) => (segments.tokens(), segments.tokens()),
+        Batch::Across(cross) => cross.tokens().into(),
+    };
+    let [width, kv_width, _] = shape.widths();
+    let (q, k, v, g) = (halves(n * width, 1), halves(m * kv_width, 2), halves(m * kv_width, 3), halves(n * width, 4));
+    let [tq, tk, tv] = [(&q, n, width), (&k, m, kv_width), (&v, m, kv_width)].map(|(x, n, d)| given([n, d], x));
+    let y = match batch {
+        Batch::Within(segments) => reference::attention(tq.clone(), tk.clone(), tv.clone(), segments, shape),
+        Batch::Across(cross) => attention_across(tq.clone(), tk.clone(), tv.clone(), None, cross, shape),
+    };
+    let gradients = (y.clone() * given([n, width], &g)).sum().backward();
+    let expected = [&tq, &tk, &tv].map(|x| host(x.grad(&gradients).expect("a gradient")));
+
+    let tiles = batch.tiles(TILE);
+    let [of_queries, of_keys] = [tiles.queries.len() / QUERY_WORDS, tiles.keys.len() / KEY_WORDS];
+    let operands = || Buffers::default().halves(&q).halves(&k).halves(&v);
+    let done = operands().words(&tiles.queries).room(n * width).room(n * shape.heads);
+    let done = done.run(program, 0, [of_queries, shape.heads], is_late, &shape);
+    let (out, log_sums) = (done.values(4), done.values(5));
+    let far = |what: &str, found: &[f32], expected: &[f32], most: f64| {
+        let off = distance(found, expected);
+        assert!(off <= most, "{name}, {what}, copies {}: {off:.1e} off", if is_late { "late" } else { "at once" });
+    };
+    far("output", &out, &host(y), 3e-3);
+
+    let dim = shape.head_dim;
+    let dots: Vec<f32> =
+        out.chunks(dim).zip(g.chunks(dim)).map(|(o, g)| o.iter().zip(g).map(|(a, b)| a * b).sum()).collect();
+    let given = || operands().halves(&g).floats(&log_sums).floats(&dots);
+    let done =
+        given().words(&tiles.queries).room(n * width).run(program, 1, [of_queries, shape.heads], is_late, &shape);
+    far("gradient of queries", &done.values(7), &expected[0], 5e-3);
+    let done = given().words(&tiles.keys).words(&tiles.readers).room(m * kv_width).room(m * kv_width);
+    let done = done.run(program, 2, [of_keys, shape.kv_heads], is_late, &shape);
+    far("gradient of keys", &done.values(8), &expected[1], 5e-3);
+    far("gradient of values", &done.values(9), &expected[2], 5e-3);
+}
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    AttentionShape { heads, kv_heads, head_dim, scale, mask, cap: None, precision: Precision::Bf16 }
+}
+
+#[test]
+fn sequences_and_shared_prefixes() {
+    let batch = Batch::Within(Segments::sequences([70, 1, 100]));
+    check("sequences", &batch, shape(2, 1, 64, Mask::Causal));
+    let mut tree = Segments::default();
+    tree.push(90, vec![30, 70, 1]);
+    let batch = Batch::Within(tree);
+    check("prefixes", &batch, AttentionShape { cap: Some(0.5), ..shape(2, 1, 128, Mask::Causal) });
+}
+
+#[test]
+fn windows_both_ways_and_other_sequences() {
+    let window = Mask::CausalWindow(50.try_into().expect("not zero"));
+    check("window", &Batch::Within(Segments::sequences([140])), shape(1, 1, 64, window));
+    check("both ways", &Batch::Within(Segments::sequences([130])), shape(2, 1, 64, Mask::Bidirectional));
+    let near = Mask::BidirectionalWindow(20);
+    check("near", &Batch::Within(Segments::sequences([130])), shape(1, 1, 128, near));
+    let cross = CrossSegments::new(Segments::sequences([40, 70]), Segments::sequences([100, 30]), vec![0, 1]);
+    check("across", &Batch::Across(cross), shape(1, 1, 64, Mask::Bidirectional));
+}

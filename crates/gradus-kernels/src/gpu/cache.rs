@@ -1,0 +1,92 @@
+//! The cache of keys and values for sampling: one matrix of rows, in which rows are written and moved where they lie.
+//!
+//! Attention over it is that of [`super::attention`]: its tables say where the keys of a sequence lie.
+
+use burn::tensor::{DType, Tensor};
+use burn_cubecl::CubeDevice;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::{UNITS, Words, arg, cube_of, dims, element, elements, grid_of_units, tensor_of, zeros};
+
+/// Row `i` of `x` becomes row `rows[i]` of the matrix.
+#[cube(launch)]
+fn put_rows<F: Float>(x: &[F], rows: &[u32], matrix: &mut [F], width: u32, #[define(F)] _dtype: ElemType) {
+    if ABSOLUTE_POS < x.len() {
+        let (row, at) = (ABSOLUTE_POS / (width as usize), ABSOLUTE_POS % (width as usize));
+        matrix[rows[row] as usize * (width as usize) + at] = x[ABSOLUTE_POS];
+    }
+}
+
+/// Numbers `from..from + count` become those from `to`; both ranges lie apart.
+#[cube(launch)]
+fn move_numbers<F: Float>(matrix: &mut [F], from: u32, to: u32, count: u32, #[define(F)] _dtype: ElemType) {
+    if ABSOLUTE_POS < count as usize {
+        matrix[to as usize + ABSOLUTE_POS] = matrix[from as usize + ABSOLUTE_POS];
+    }
+}
+
+/// Whether `device` writes rows of a matrix of `dtype` where they lie.
+pub(crate) fn supports(device: &CubeDevice, dtype: DType) -> bool {
+    super::computes(device, dtype)
+}
+
+/// A matrix that nothing else holds: what somebody else holds is copied.
+fn own(matrix: Tensor<2>) -> CubeTensor {
+    let matrix = cube_of(matrix);
+    if matrix.handle.can_mut() { matrix } else { into_contiguous(matrix.copy()) }
+}
+
+/// `matrix` with `x` as its rows `rows`.
+pub(crate) fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[u32]) -> Tensor<2> {
+    let (matrix, x) = (own(matrix), into_contiguous(cube_of(x)));
+    if elements(&x) > 0 {
+        let (grid, units) = (grid_of_units(elements(&x)), CubeDim::new_1d(UNITS));
+        let (client, [_, width]) = (&x.client, dims(&x));
+        let rows = Words::new(client, rows);
+        put_rows::launch(client, grid, units, arg(&x), rows.arg(), arg(&matrix), width as u32, element(&x));
+    }
+    tensor_of(matrix)
+}
+
+/// `matrix` with its `count` rows from `from` once more from `to`.
+pub(crate) fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> {
+    let matrix = own(matrix);
+    let [_, width] = dims(&matrix);
+    let numbers = |rows: usize| u32::try_from(rows * width).expect("a cache of fewer than 2³² numbers");
+    if count * width > 0 {
+        let (grid, units) = (grid_of_units(count * width), CubeDim::new_1d(UNITS));
+        let (client, dtype) = (&matrix.client, element(&matrix));
+        move_numbers::launch(client, grid, units, arg(&matrix), numbers(from), numbers(to), numbers(count), dtype);
+    }
+    tensor_of(matrix)
+}
+
+/// A matrix of `rows` rows that begins with those of `matrix`, if there is one, and is as wide as `like`.
+pub(crate) fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
+    let like = cube_of(like.clone());
+    let [_, width] = dims(&like);
+    let larger = tensor_of(zeros(&like, &[rows, width], like.dtype));
+    match matrix {
+        None => larger,
+        Some(matrix) => {
+            let known: Vec<u32> = (0..matrix.dims()[0] as u32).collect();
+            put(larger, matrix, &known)
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::Source> {
+    let mut sources = Vec::new();
+    for dtype in offline.dtypes() {
+        let ([a, b, c], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = put_rows::PutRows::new(settings, offline.device(), offline.target(), a, b, c, (), dtype);
+        sources.push(offline.source("cache: put rows", dtype, &kernel));
+        let ([a], settings) = (offline.buffers(), offline.settings(UNITS));
+        let kernel = move_numbers::MoveNumbers::new(settings, offline.device(), offline.target(), a, (), (), (), dtype);
+        sources.push(offline.source("cache: move numbers", dtype, &kernel));
+    }
+    sources
+}

@@ -1,0 +1,515 @@
+// Attention over packed sequences on tensor cores: operands in bf16, sums and exponentials in f32. The mathematics is in
+// `attention/mod.rs`, the tables in `gpu/attention.rs`.
+//
+// A block has four warps, and each warp 16 rows of a tile of 64: queries in `attention_forward` and
+// `attention_backward_queries`, keys in `attention_backward_keys`. A warp keeps its sums in registers, so no other warp
+// adds to them, and the same input gives the same bits. Scores go from one product to the next in registers: the sums of
+// `mma.m16n8k16` lie where the next product wants its left operand.
+//
+// Whoever compiles this defines: HEAD_DIM (64 or 128), GROUP (query heads of a key/value head) and IS_CAPPED (0 or 1).
+// `tests/emulated/` compiles it for a processor.
+
+typedef unsigned short bf16;
+
+#define TILE 64
+#define CHUNKS (HEAD_DIM / 8)
+#define STEPS (HEAD_DIM / 16)
+// Queries that one pass of `attention_backward_keys` takes.
+#define QUERIES 16
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+// A score that no query has.
+#define NOTHING MINUS_INFINITY
+
+struct Scalars {
+    u32 heads;
+    float scale;
+    float cap;
+    u32 before;
+    u32 after;
+};
+
+// One tile of queries: words of the table.
+struct Queries {
+    u32 first, count, position, prefix, prefix_length, own, length;
+};
+
+// Where 8 numbers of a row lie: rows of one matrix of 8 × 8 lie in different banks.
+DEVICE int place(int row, int chunk) { return row * HEAD_DIM + ((chunk ^ (row & 7)) << 3); }
+
+DEVICE u32 row_of_key(const Queries& tile, u32 position) {
+    return position < tile.prefix_length ? tile.prefix + position : tile.own + position - tile.prefix_length;
+}
+
+// Copies keys or values `from..from + COUNT` of a sequence.
+template <int COUNT = TILE>
+DEVICE void copy_keys(bf16* to, const bf16* x, const Queries& tile, u32 from, u32 width, u32 kv_head) {
+    for (int i = thread_index(); i < COUNT * CHUNKS; i += THREADS) {
+        int row = i / CHUNKS, chunk = i % CHUNKS;
+        bool is_there = from + row < tile.length;
+        u64 at = is_there ? (u64)row_of_key(tile, from + row) * width + kv_head * HEAD_DIM + chunk * 8 : 0;
+        copy_later(to + place(row, chunk), x + at, is_there);
+    }
+}
+
+// The left operands of 16 rows from row `first`: those of this lane, `rows` there.
+DEVICE void load_rows(u32 to[STEPS][4], const bf16* x, u32 first, u32 rows, u32 width, u32 head) {
+    int lane = thread_index() % 32, top = lane / 4, column = lane % 4 * 2;
+    for (int half = 0; half < 2; half++) {
+        bool is_there = (u32)(top + 8 * half) < rows;
+        const bf16* row = x + (is_there ? (u64)(first + top + 8 * half) * width + head * HEAD_DIM : 0);
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            to[k][half] = is_there ? *(const u32*)(row + 16 * k + column) : 0;
+            to[k][half + 2] = is_there ? *(const u32*)(row + 16 * k + 8 + column) : 0;
+        }
+    }
+}
+
+// Right operands of rows of shared memory as columns: of `8 × 2` rows from `row`, 16 numbers from step `k`.
+DEVICE void columns_of(u32 to[4], const bf16* shared, int row, int k) {
+    int lane = thread_index() % 32;
+    load_matrices(to, shared + place(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+}
+
+// Right operands of rows of shared memory as rows: of 16 rows from `row`, numbers of chunks `chunk` and `chunk + 1`.
+DEVICE void rows_of(u32 to[4], const bf16* shared, int row, int chunk) {
+    int lane = thread_index() % 32;
+    load_transposed(to, shared + place(row + lane % 16, chunk + lane / 16));
+}
+
+// Left operands of 16 rows of shared memory from `row`, step `k`.
+DEVICE void left_of(u32 to[4], const bf16* shared, int row, int k) {
+    int lane = thread_index() % 32;
+    load_matrices(to, shared + place(row + lane % 16, 2 * k + lane / 16));
+}
+
+// A score from a product, over `unit_of_scores`, and its slope where it is capped.
+// Scores are kept over this factor, so that it costs nothing apart from one multiplication where they become exponents.
+DEVICE float unit_of_scores(const Scalars& of) { return (IS_CAPPED ? 1.0f : of.scale) * LOG2_E; }
+
+DEVICE float score(float product, const Scalars& of, float* slope) {
+    *slope = 1.0f;
+#if IS_CAPPED
+    float t = tanh_of(product * of.scale / of.cap);
+    *slope = 1.0f - t * t;
+    return of.cap * t;
+#else
+    return product;
+#endif
+}
+
+DEVICE bool sees(u32 query, u32 key, const Scalars& of) { return key <= query + of.after && query <= key + of.before; }
+
+// The largest over the four lanes of a row, and the sum.
+DEVICE float largest_of_row(float x) {
+    x = fmaxf(x, shuffle_xor(x, 1));
+    return fmaxf(x, shuffle_xor(x, 2));
+}
+
+DEVICE float sum_of_row(float x) {
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
+}
+
+// The long tiles of causal attention are the last of a sequence: they begin first.
+DEVICE Queries tile_of_block(const u32* tiles) {
+    const u32* word = tiles + (blocks_x() - 1 - block_x()) * 7;
+    return Queries{word[0], word[1], word[2], word[3], word[4], word[5], word[6]};
+}
+
+// The first and the last key that a tile sees; the first is that of a tile of keys.
+DEVICE u32 first_key(const Queries& tile, const Scalars& of) {
+    return tile.position > of.before ? (tile.position - of.before) / TILE * TILE : 0;
+}
+
+DEVICE u32 end_of_keys(const Queries& tile, const Scalars& of) {
+    u32 end = tile.position + tile.count + of.after;
+    return end < tile.length ? end : tile.length;
+}
+
+// Whether every query of a tile sees every key of `from..from + TILE`.
+DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
+    return tile.count == TILE && from + TILE <= tile.length && sees(tile.position, from + TILE - 1, of) &&
+           sees(tile.position + TILE - 1, from, of);
+}
+
+KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, float* out, float* log_sums, Scalars of) {
+    // Keys and values take turns in three places: one is read, and two are on their way.
+    SHARED bf16 places[3][TILE * HEAD_DIM];
+    Queries tile = tile_of_block(tiles);
+    u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
+    int warp = thread_index() / 32, lane = thread_index() % 32;
+    u32 from = first_key(tile, of), end = end_of_keys(tile, of);
+    float unit = unit_of_scores(of);
+    copy_keys(places[0], k, tile, from, kv_width, kv_head);
+    end_group();
+    copy_keys(places[1], v, tile, from, kv_width, kv_head);
+    end_group();
+    u32 queries[STEPS][4];
+    u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
+    load_rows(queries, q, tile.first + 16 * warp, rows_here, width, head);
+    float sums[CHUNKS][4] = {};
+    float largest[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f};
+    for (int at = 0; from < end; from += TILE) {
+        const bf16* keys = places[at];
+        const bf16* values = places[(at + 1) % 3];
+        wait_for_groups<1>();
+        // All warps are through with the values before these keys: their place is free.
+        synchronize();
+        if (from + TILE < end) copy_keys(places[(at + 2) % 3], k, tile, from + TILE, kv_width, kv_head);
+        end_group();
+        float scores[TILE / 8][4] = {};
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+#pragma unroll
+            for (int pair = 0; pair < TILE / 16; pair++) {
+                u32 b[4];
+                columns_of(b, keys, 16 * pair, step);
+                multiply(scores[2 * pair], queries[step], b[0], b[1]);
+                multiply(scores[2 * pair + 1], queries[step], b[2], b[3]);
+            }
+        }
+#if IS_CAPPED
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float slope;
+                scores[j][i] = score(scores[j][i], of, &slope);
+            }
+        }
+#endif
+        if (!sees_all(tile, from, of)) {
+#pragma unroll
+            for (int j = 0; j < TILE / 8; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 row = 16 * warp + lane / 4 + i / 2 * 8, key = from + 8 * j + lane % 4 * 2 + i % 2;
+                    bool is_seen = row < tile.count && key < tile.length && sees(tile.position + row, key, of);
+                    scores[j][i] = is_seen ? scores[j][i] : NOTHING;
+                }
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float highest = largest[half];
+#pragma unroll
+            for (int j = 0; j < TILE / 8; j++) {
+                highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+            }
+            highest = largest_of_row(highest);
+            // Of a row that has seen no key yet, every exponent is that of nothing less nothing: 0 stands in for the largest.
+            float bound = highest == NOTHING ? 0.0f : highest * unit;
+            float shrink = exp2_of(largest[half] * unit - bound);
+            largest[half] = highest;
+            total[half] *= shrink;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                sums[c][2 * half] *= shrink;
+                sums[c][2 * half + 1] *= shrink;
+            }
+#pragma unroll
+            for (int j = 0; j < TILE / 8; j++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    scores[j][i] = exp2_of(scores[j][i] * unit - bound);
+                    total[half] += scores[j][i];
+                }
+            }
+        }
+        wait_for_groups<1>();
+        // All warps are through with the keys.
+        synchronize();
+        if (from + TILE < end) copy_keys(places[at], v, tile, from + TILE, kv_width, kv_head);
+        end_group();
+#pragma unroll
+        for (int step = 0; step < TILE / 16; step++) {
+            const float *a = scores[2 * step], *b = scores[2 * step + 1];
+            u32 weights[4] = {pack(a[0], a[1]), pack(a[2], a[3]), pack(b[0], b[1]), pack(b[2], b[3])};
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c += 2) {
+                u32 b[4];
+                rows_of(b, values, 16 * step, c);
+                multiply(sums[c], weights, b[0], b[1]);
+                multiply(sums[c + 1], weights, b[2], b[3]);
+            }
+        }
+        at = (at + 2) % 3;
+    }
+    wait_for_groups<0>();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = sum_of_row(total[half]);
+        u32 row = 16 * warp + lane / 4 + 8 * half;
+        if (row >= tile.count) continue;
+        u64 at = tile.first + row;
+        float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            float* to = out + at * width + head * HEAD_DIM + 8 * c + lane % 4 * 2;
+            to[0] = sums[c][2 * half] * inverse;
+            to[1] = sums[c][2 * half + 1] * inverse;
+        }
+        if (lane % 4 == 0) {
+            log_sums[at * of.heads + head] = sum > 0.0f ? (largest[half] * unit + log2_of(sum)) * LN_2 : 0.0f;
+        }
+    }
+}
+
+// Keys that one pass of `attention_backward_queries` takes.
+#define KEYS 32
+
+KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
+                                  const float* dots, const u32* tiles, float* grad_q, Scalars of) {
+    // While one place is read, the other is filled.
+    SHARED bf16 places[2][2][KEYS * HEAD_DIM];
+    Queries tile = tile_of_block(tiles);
+    u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
+    int warp = thread_index() / 32, lane = thread_index() % 32;
+    u32 from = first_key(tile, of), end = end_of_keys(tile, of);
+    float unit = unit_of_scores(of);
+    copy_keys<KEYS>(places[0][0], k, tile, from, kv_width, kv_head);
+    copy_keys<KEYS>(places[0][1], v, tile, from, kv_width, kv_head);
+    end_group();
+    u32 queries[STEPS][4], grads[STEPS][4];
+    u32 rows_here = tile.count > 16u * warp ? tile.count - 16u * warp : 0;
+    load_rows(queries, q, tile.first + 16 * warp, rows_here, width, head);
+    load_rows(grads, grad, tile.first + 16 * warp, rows_here, width, head);
+    float log_sum[2] = {}, dot[2] = {};
+    for (int half = 0; half < 2; half++) {
+        u32 row = 16 * warp + lane / 4 + 8 * half;
+        if (row < tile.count) {
+            u64 at = (u64)(tile.first + row) * of.heads + head;
+            log_sum[half] = log_sums[at] * LOG2_E;
+            dot[half] = dots[at];
+        }
+    }
+    float sums[CHUNKS][4] = {};
+    for (int at = 0; from < end; from += KEYS, at ^= 1) {
+        const bf16 *keys = places[at][0], *values = places[at][1];
+        wait_for_groups<0>();
+        synchronize();
+        if (from + KEYS < end) {
+            copy_keys<KEYS>(places[at ^ 1][0], k, tile, from + KEYS, kv_width, kv_head);
+            copy_keys<KEYS>(places[at ^ 1][1], v, tile, from + KEYS, kv_width, kv_head);
+        }
+        end_group();
+        bool is_all = sees_all(tile, from, of);
+        // 16 keys at a time: their scores are used up before the next ones come.
+#pragma unroll
+        for (int pair = 0; pair < KEYS / 16; pair++) {
+            float scores[2][4] = {}, grads_p[2][4] = {};
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                u32 b[4];
+                columns_of(b, keys, 16 * pair, step);
+                multiply(scores[0], queries[step], b[0], b[1]);
+                multiply(scores[1], queries[step], b[2], b[3]);
+                columns_of(b, values, 16 * pair, step);
+                multiply(grads_p[0], grads[step], b[0], b[1]);
+                multiply(grads_p[1], grads[step], b[2], b[3]);
+            }
+            float slopes[2][4];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float slope;
+                    float p = exp2_of(score(scores[j][i], of, &slope) * unit - log_sum[i / 2]);
+                    slopes[j][i] = p * (grads_p[j][i] - dot[i / 2]) * slope;
+                }
+            }
+            if (!is_all) {
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        u32 row = 16 * warp + lane / 4 + i / 2 * 8, key = from + 16 * pair + 8 * j + lane % 4 * 2 + i % 2;
+                        bool is_seen = row < tile.count && key < tile.length && sees(tile.position + row, key, of);
+                        slopes[j][i] = is_seen ? slopes[j][i] : 0.0f;
+                    }
+                }
+            }
+            u32 left[4] = {pack(slopes[0][0], slopes[0][1]), pack(slopes[0][2], slopes[0][3]),
+                           pack(slopes[1][0], slopes[1][1]), pack(slopes[1][2], slopes[1][3])};
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c += 2) {
+                u32 b[4];
+                rows_of(b, keys, 16 * pair, c);
+                multiply(sums[c], left, b[0], b[1]);
+                multiply(sums[c + 1], left, b[2], b[3]);
+            }
+        }
+    }
+    wait_for_groups<0>();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 row = 16 * warp + lane / 4 + 8 * half;
+        if (row >= tile.count) continue;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            float* to = grad_q + (u64)(tile.first + row) * width + head * HEAD_DIM + 8 * c + lane % 4 * 2;
+            to[0] = sums[c][2 * half] * of.scale;
+            to[1] = sums[c][2 * half + 1] * of.scale;
+        }
+    }
+}
+
+// Copies `count` rows from row `first`, of `of_tile` that a pass takes.
+DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, int of_tile, u32 width, u32 head) {
+    for (int i = thread_index(); i < of_tile * CHUNKS; i += THREADS) {
+        int row = i / CHUNKS, chunk = i % CHUNKS;
+        bool is_there = (u32)row < count;
+        copy_later(to + place(row, chunk), x + (is_there ? (first + row) * width + head * HEAD_DIM + chunk * 8 : 0), is_there);
+    }
+}
+
+// Queries of one head that read a tile of keys, some at a time.
+struct Pass {
+    u32 member, reader;
+    // Row and position of the first of them, and the position where the reader's end.
+    u64 row;
+    u32 from, end;
+};
+
+// The first pass of the reader and the head that `pass` names, or of those after them; none if `member` is `GROUP`.
+DEVICE void find(Pass& pass, const u32* readers, const u32* tile, const Scalars& of) {
+    u32 count = tile[1], position = tile[2];
+    for (; pass.member < GROUP; pass.member++, pass.reader = tile[3]) {
+        for (; pass.reader < tile[4]; pass.reader++) {
+            const u32* reader = readers + 3 * pass.reader;
+            u32 start = reader[2], last = start + reader[1];
+            u32 end = position + count + of.before;
+            pass.from = position > start + of.after ? position - of.after : start;
+            pass.end = end < last ? end : last;
+            pass.row = (u64)reader[0] + pass.from - start;
+            if (pass.from < pass.end) return;
+        }
+    }
+}
+
+DEVICE Pass after(Pass pass, const u32* readers, const u32* tile, const Scalars& of) {
+    pass.from += QUERIES;
+    pass.row += QUERIES;
+    if (pass.from >= pass.end) {
+        pass.reader++;
+        find(pass, readers, tile, of);
+    }
+    return pass;
+}
+
+KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
+                               const float* dots, const u32* tiles, const u32* readers, float* grad_k, float* grad_v,
+                               Scalars of) {
+    SHARED bf16 keys[TILE * HEAD_DIM];
+    SHARED bf16 values[TILE * HEAD_DIM];
+    // Queries, and the gradients of what they got: while one place is read, the other is filled.
+    SHARED bf16 places[2][2][QUERIES * HEAD_DIM];
+    const u32* tile = tiles + block_x() * 5;
+    u32 first = tile[0], count = tile[1], position = tile[2];
+    u32 kv_head = block_y(), width = of.heads * HEAD_DIM, kv_width = width / GROUP;
+    int warp = thread_index() / 32, lane = thread_index() % 32;
+    float unit = unit_of_scores(of);
+    copy_rows(keys, k, first, count, TILE, kv_width, kv_head);
+    copy_rows(values, v, first, count, TILE, kv_width, kv_head);
+    Pass pass{0, tile[3], 0, 0, 0};
+    find(pass, readers, tile, of);
+    // What lane i knows of query i of the pass: its log-sum, to base 2, and its dot.
+    float log_sum = 0.0f, dot = 0.0f;
+    auto fetch = [&](const Pass& of_pass, int at, float* to_log_sum, float* to_dot) {
+        u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;
+        copy_rows(places[at][0], q, of_pass.row, here, QUERIES, width, head);
+        copy_rows(places[at][1], grad, of_pass.row, here, QUERIES, width, head);
+        if ((u32)lane % QUERIES < here) {
+            u64 row = (of_pass.row + lane % QUERIES) * of.heads + head;
+            *to_log_sum = log_sums[row] * LOG2_E;
+            *to_dot = dots[row];
+        }
+    };
+    if (pass.member < GROUP) fetch(pass, 0, &log_sum, &dot);
+    end_group();
+    float sums_k[CHUNKS][4] = {}, sums_v[CHUNKS][4] = {};
+    for (int at = 0; pass.member < GROUP; at ^= 1) {
+        const bf16 *asked = places[at][0], *grads = places[at][1];
+        wait_for_groups<0>();
+        synchronize();
+        Pass next = after(pass, readers, tile, of);
+        float next_log_sum = 0.0f, next_dot = 0.0f;
+        if (next.member < GROUP) fetch(next, at ^ 1, &next_log_sum, &next_dot);
+        end_group();
+        float scores[2][4] = {}, grads_p[2][4] = {};
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            u32 a[4], b[4];
+            left_of(a, keys, 16 * warp, step);
+            columns_of(b, asked, 0, step);
+            multiply(scores[0], a, b[0], b[1]);
+            multiply(scores[1], a, b[2], b[3]);
+            left_of(a, values, 16 * warp, step);
+            columns_of(b, grads, 0, step);
+            multiply(grads_p[0], a, b[0], b[1]);
+            multiply(grads_p[1], a, b[2], b[3]);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+#pragma unroll
+            for (int odd = 0; odd < 2; odd++) {
+                int column = 8 * j + lane % 4 * 2 + odd;
+                float of_log_sum = shuffle(log_sum, column), of_dot = shuffle(dot, column);
+#pragma unroll
+                for (int i = odd; i < 4; i += 2) {
+                    float slope;
+                    float p = exp2_of(score(scores[j][i], of, &slope) * unit - of_log_sum);
+                    scores[j][i] = p;
+                    grads_p[j][i] = p * (grads_p[j][i] - of_dot) * slope;
+                }
+            }
+        }
+        bool is_all = count == TILE && pass.from + QUERIES <= pass.end && sees(pass.from, position + TILE - 1, of) &&
+                      sees(pass.from + QUERIES - 1, position, of);
+        if (!is_all) {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 query = pass.from + 8 * j + lane % 4 * 2 + i % 2, row = 16 * warp + lane / 4 + i / 2 * 8;
+                    bool is_seen = row < count && query < pass.end && sees(query, position + row, of);
+                    scores[j][i] = is_seen ? scores[j][i] : 0.0f;
+                    grads_p[j][i] = is_seen ? grads_p[j][i] : 0.0f;
+                }
+            }
+        }
+        u32 left_p[4] = {pack(scores[0][0], scores[0][1]), pack(scores[0][2], scores[0][3]),
+                         pack(scores[1][0], scores[1][1]), pack(scores[1][2], scores[1][3])};
+        u32 left_s[4] = {pack(grads_p[0][0], grads_p[0][1]), pack(grads_p[0][2], grads_p[0][3]),
+                         pack(grads_p[1][0], grads_p[1][1]), pack(grads_p[1][2], grads_p[1][3])};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c += 2) {
+            u32 b[4];
+            rows_of(b, grads, 0, c);
+            multiply(sums_v[c], left_p, b[0], b[1]);
+            multiply(sums_v[c + 1], left_p, b[2], b[3]);
+            rows_of(b, asked, 0, c);
+            multiply(sums_k[c], left_s, b[0], b[1]);
+            multiply(sums_k[c + 1], left_s, b[2], b[3]);
+        }
+        pass = next;
+        log_sum = next_log_sum;
+        dot = next_dot;
+    }
+    wait_for_groups<0>();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 row = 16 * warp + lane / 4 + 8 * half;
+        if (row >= count) continue;
+        u64 at = (u64)(first + row) * kv_width + kv_head * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            grad_k[at + 8 * c] = sums_k[c][2 * half] * of.scale;
+            grad_k[at + 8 * c + 1] = sums_k[c][2 * half + 1] * of.scale;
+            grad_v[at + 8 * c] = sums_v[c][2 * half];
+            grad_v[at + 8 * c + 1] = sums_v[c][2 * half + 1];
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Attention on tensor cores, with operands in bf16 and sums in f32: launches of `attention.cu`.
+
+use burn::tensor::DType;
+use burn_cubecl::CubeDevice;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Buffer, Program, runs_on};
+use crate::attention::AttentionShape;
+use crate::attention::tiles::View;
+use crate::gpu::as_dtype;
+use crate::gpu::attention::Tables;
+
+/// Rows of a tile.
+pub(crate) const TILE: usize = 64;
+const TEXT: &str = include_str!("attention.cu");
+
+/// Whether there is a kernel for heads of `shape` on `device`.
+pub(crate) fn supports(shape: &AttentionShape, device: &CubeDevice) -> bool {
+    runs_on(device) && matches!(shape.head_dim, 64 | 128)
+}
+
+/// The operands of a product: a tensor in bf16.
+pub(crate) fn narrow(x: &CubeTensor) -> CubeTensor {
+    as_dtype(x, DType::BF16)
+}
+
+/// A kernel of the file for heads of `shape`.
+pub(crate) fn program(shape: &AttentionShape, entry: &'static str) -> Program {
+    let defines = format!(
+        "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n",
+        shape.head_dim,
+        shape.group(),
+        u8::from(shape.cap.is_some())
+    );
+    Program { text: TEXT, defines, entry }
+}
+
+/// The struct `Scalars` of the file.
+pub(crate) fn scalars(shape: &AttentionShape) -> [u32; 5] {
+    let View { before, after } = View::from(shape.mask);
+    [shape.heads as u32, shape.scale.to_bits(), shape.cap.unwrap_or(1.0).to_bits(), before, after]
+}
+
+/// Fills `out` and `log_sums`, both in f32.
+pub(crate) fn forward(
+    [q, k, v]: [&CubeTensor; 3],
+    shape: &AttentionShape,
+    tables: &Tables,
+    out: &CubeTensor,
+    log_sums: &CubeTensor,
+) {
+    if tables.query_tiles > 0 {
+        let read = [q, k, v].map(Buffer::read);
+        let [q_read, k_read, v_read] = read;
+        program(shape, "attention_forward").launch(
+            &q.client,
+            [tables.query_tiles, shape.heads as u32],
+            [q_read, k_read, v_read, (&tables.queries).into(), Buffer::written(out), Buffer::written(log_sums)],
+            &scalars(shape),
+        );
+    }
+}
+
+/// Fills `grad_q`, in f32, from what the forward pass gave, and from `dots`, the sum of `∂O ∘ O` over each head.
+pub(crate) fn backward_queries(
+    [q, k, v, grad]: [&CubeTensor; 4],
+    [log_sums, dots]: [&CubeTensor; 2],
+    shape: &AttentionShape,
+    tables: &Tables,
+    grad_q: &CubeTensor,
+) {
+    if tables.query_tiles > 0 {
+        let [a, b, c, d] = [q, k, v, grad].map(Buffer::read);
+        let [e, f] = [log_sums, dots].map(Buffer::read);
+        program(shape, "attention_backward_queries").launch(
+            &q.client,
+            [tables.query_tiles, shape.heads as u32],
+            [a, b, c, d, e, f, (&tables.queries).into(), Buffer::written(grad_q)],
+            &scalars(shape),
+        );
+    }
+}
+
+/// Fills `grad_k` and `grad_v`, in f32.
+pub(crate) fn backward_keys(
+    [q, k, v, grad]: [&CubeTensor; 4],
+    [log_sums, dots]: [&CubeTensor; 2],
+    shape: &AttentionShape,
+    tables: &Tables,
+    [grad_k, grad_v]: [&CubeTensor; 2],
+) {
+    if tables.key_tiles > 0 {
+        let [a, b, c, d] = [q, k, v, grad].map(Buffer::read);
+        let [e, f] = [log_sums, dots].map(Buffer::read);
+        let [to_k, to_v] = [grad_k, grad_v].map(Buffer::written);
+        program(shape, "attention_backward_keys").launch(
+            &q.client,
+            [tables.key_tiles, shape.kv_heads as u32],
+            [a, b, c, d, e, f, (&tables.keys).into(), (&tables.readers).into(), to_k, to_v],
+            &scalars(shape),
+        );
+    }
+}
+
+/// The kernels as NVRTC is given them.
+pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gpu::offline::Source> {
+    let mut sources = Vec::new();
+    for (head_dim, group, cap) in [(64, 1, None), (128, 2, None), (128, 2, Some(50.0))] {
+        let mask = crate::attention::Mask::Causal;
+        let shape = AttentionShape {
+            heads: group,
+            kv_heads: 1,
+            head_dim,
+            scale: 1.0,
+            mask,
+            cap,
+            precision: crate::Precision::Bf16,
+        };
+        let name = format!("attention on tensor cores, {head_dim} wide, {group} a group, {cap:?}");
+        sources.push(crate::gpu::offline::Source { name, text: program(&shape, "attention_forward").source() });
+    }
+    sources
+}

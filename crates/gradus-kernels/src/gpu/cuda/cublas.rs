@@ -1,0 +1,321 @@
+//! Products by cuBLASLt, which is opened when it is needed first. Without it, or with one that refuses, others multiply.
+//!
+//! CubeCL does not say which stream it queues its kernels in. So a product waits for all that the context was given before, and
+//! all that it is given later waits for the product: `cuCtxRecordEvent` and `cuCtxWaitEvent`, from CUDA 12.4.
+//!
+//! The same product gives the same bits: one algorithm is chosen for each kind of product, whatever the addresses are, and none that adds
+//! up parts of the inner dimension apart.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use burn::backend::TensorMetadata;
+use burn::tensor::DType;
+use burn_cubecl::CubeDevice;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::cuda::CudaRuntime;
+use libloading::Library;
+
+use crate::cuda;
+use crate::gpu::empty_f32;
+
+/// The server of CubeCL's that runs CUDA.
+type Server = <CudaRuntime as cubecl::__private::Runtime>::Server;
+type Pointer = *mut c_void;
+
+/// Memory that a product may use beside its operands.
+const WORKSPACE: usize = 32 << 20;
+
+/// `CUDA_R_32F`, `CUDA_R_16BF` and `CUBLAS_COMPUTE_32F`: f32 is not shortened to TF32.
+const R_32F: c_int = 0;
+const R_16BF: c_int = 14;
+const COMPUTE_32F: c_int = 68;
+/// Attributes of a product: which operands are transposed.
+const TRANSPOSED_A: c_int = 3;
+const TRANSPOSED_B: c_int = 4;
+/// Attributes of a matrix: matrices of a batch, and numbers from one to the next.
+const BATCH_COUNT: c_int = 5;
+const BATCH_STRIDE: c_int = 6;
+/// Attributes of a search: bytes of workspace, how parts of a sum may be added up, and how operands and result are aligned.
+const MOST_WORKSPACE: c_int = 1;
+const REDUCTIONS: c_int = 3;
+const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+/// Declares functions of a library by their types, and how they are looked up.
+macro_rules! functions {
+    ($name:ident { $($field:ident: $symbol:literal ($($argument:ty),*);)* }) => {
+        struct $name {
+            $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            /// Functions live as long as it is open.
+            _library: Library,
+        }
+
+        impl $name {
+            fn new(library: Library) -> Option<Self> {
+                // SAFETY: the functions have these types (cublasLt.h, cuda.h), and the library stays open.
+                unsafe { Some(Self { $($field: *library.get(concat!($symbol, "\0").as_bytes()).ok()?,)* _library: library }) }
+            }
+        }
+    };
+}
+
+functions!(Lt {
+    create: "cublasLtCreate" (*mut Pointer);
+    new_product: "cublasLtMatmulDescCreate" (*mut Pointer, c_int, c_int);
+    set_product: "cublasLtMatmulDescSetAttribute" (Pointer, c_int, *const c_void, usize);
+    new_matrix: "cublasLtMatrixLayoutCreate" (*mut Pointer, c_int, u64, u64, i64);
+    set_matrix: "cublasLtMatrixLayoutSetAttribute" (Pointer, c_int, *const c_void, usize);
+    new_search: "cublasLtMatmulPreferenceCreate" (*mut Pointer);
+    set_search: "cublasLtMatmulPreferenceSetAttribute" (Pointer, c_int, *const c_void, usize);
+    end_search: "cublasLtMatmulPreferenceDestroy" (Pointer);
+    search: "cublasLtMatmulAlgoGetHeuristic"
+        (Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut Found, *mut c_int);
+    multiply: "cublasLtMatmul" (
+        Pointer, Pointer, *const c_void, *const c_void, Pointer, *const c_void, Pointer, *const c_void, *const c_void, Pointer,
+        *mut c_void, Pointer, *const [u64; 8], *mut c_void, usize, Pointer
+    );
+});
+
+functions!(Driver {
+    device: "cuDeviceGet" (*mut c_int, c_int);
+    context: "cuDevicePrimaryCtxRetain" (*mut Pointer, c_int);
+    set_context: "cuCtxSetCurrent" (Pointer);
+    new_stream: "cuStreamCreate" (*mut Pointer, u32);
+    new_event: "cuEventCreate" (*mut Pointer, u32);
+    record_context: "cuCtxRecordEvent" (Pointer, Pointer);
+    context_waits: "cuCtxWaitEvent" (Pointer, Pointer);
+    record: "cuEventRecord" (Pointer, Pointer);
+    stream_waits: "cuStreamWaitEvent" (Pointer, Pointer, u32);
+});
+
+/// One kind of product: sizes as cuBLASLt counts them, column by column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Kind {
+    m: usize,
+    n: usize,
+    k: usize,
+    batch: usize,
+    transposed: [bool; 2],
+    is_narrow: bool,
+    /// Of both operands and the result, in bytes.
+    alignments: [u32; 3],
+}
+
+/// What was made for a kind of product once.
+#[derive(Clone, Copy)]
+struct Plan {
+    product: Pointer,
+    a: Pointer,
+    b: Pointer,
+    out: Pointer,
+    algorithm: [u64; 8],
+}
+
+/// cuBLASLt on one GPU.
+struct OnDevice {
+    lt: Lt,
+    driver: Driver,
+    handle: Pointer,
+    context: Pointer,
+    stream: Pointer,
+    /// That all before a product is done, and that the product is.
+    events: [Pointer; 2],
+    /// The address of the workspace, and what keeps it there.
+    workspace: (u64, Box<dyn Any>),
+    /// None of a kind that cuBLASLt refuses.
+    plans: HashMap<Kind, Option<Plan>>,
+}
+
+// SAFETY: cuBLASLt's and the driver's objects may be used from any thread, and a mutex gives them to one at a time.
+unsafe impl Send for OnDevice {}
+
+/// What a call returned: none but of success.
+fn done(status: c_int) -> Option<()> {
+    (status == 0).then_some(())
+}
+
+impl OnDevice {
+    fn new(like: &CubeTensor, number: usize) -> Option<Self> {
+        let lt = Lt::new(cuda::open(&cuda::names("cublasLt"))?)?;
+        let driver = Driver::new(cuda::driver()?)?;
+        let mut pointers = [std::ptr::null_mut(); 5];
+        let [handle, context, stream, before, after] = &mut pointers;
+        let mut device = 0;
+        // Without times, events cost less.
+        const NO_TIMES: u32 = 2;
+        const NOT_BLOCKING: u32 = 1;
+        // SAFETY: the calls write to variables of their types. CubeCL uses the same primary context, which so stays alive.
+        unsafe {
+            done((driver.device)(&mut device, c_int::try_from(number).ok()?))?;
+            done((driver.context)(context, device))?;
+            done((driver.set_context)(*context))?;
+            done((driver.new_stream)(stream, NOT_BLOCKING))?;
+            done((driver.new_event)(before, NO_TIMES))?;
+            done((driver.new_event)(after, NO_TIMES))?;
+            done((lt.create)(handle))?;
+        }
+        let [handle, context, stream, before, after] = pointers;
+        let (address, kept) = resource(&empty_f32(like, &[WORKSPACE / 4]))?;
+        let workspace = (address, Box::new(kept) as Box<dyn Any>);
+        Some(Self { lt, driver, handle, context, stream, events: [before, after], workspace, plans: HashMap::new() })
+    }
+
+    fn plan(&mut self, kind: Kind) -> Option<Plan> {
+        if let Some(known) = self.plans.get(&kind) {
+            return *known;
+        }
+        let made = self.planned(kind);
+        self.plans.insert(kind, made);
+        made
+    }
+
+    fn planned(&self, kind: Kind) -> Option<Plan> {
+        let Kind { m, n, k, batch, transposed, is_narrow, alignments } = kind;
+        let dtype = if is_narrow { R_16BF } else { R_32F };
+        let matrix = |dtype: c_int, rows: usize, columns: usize| {
+            let (mut layout, stride) = (std::ptr::null_mut(), (rows * columns) as i64);
+            let count = c_int::try_from(batch).ok()?;
+            // SAFETY: attributes have the types and sizes that cublasLt.h gives them.
+            unsafe {
+                done((self.lt.new_matrix)(&mut layout, dtype, rows as u64, columns as u64, rows as i64))?;
+                done((self.lt.set_matrix)(layout, BATCH_COUNT, (&raw const count).cast(), size_of_val(&count)))?;
+                done((self.lt.set_matrix)(layout, BATCH_STRIDE, (&raw const stride).cast(), size_of_val(&stride)))?;
+            }
+            Some(layout)
+        };
+        let sides = |is_transposed: bool, rows: usize, columns: usize| {
+            if is_transposed { (columns, rows) } else { (rows, columns) }
+        };
+        let ((a_rows, a_columns), (b_rows, b_columns)) = (sides(transposed[0], m, k), sides(transposed[1], k, n));
+        let (a, b, out) = (matrix(dtype, a_rows, a_columns)?, matrix(dtype, b_rows, b_columns)?, matrix(R_32F, m, n)?);
+        let (mut product, mut search) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut found = Found { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let mut count = 0;
+        // SAFETY: as above; one result is asked for, and there is room for it.
+        unsafe {
+            done((self.lt.new_product)(&mut product, COMPUTE_32F, R_32F))?;
+            for (attribute, is_transposed) in [(TRANSPOSED_A, transposed[0]), (TRANSPOSED_B, transposed[1])] {
+                let operation = c_int::from(is_transposed);
+                done((self.lt.set_product)(
+                    product,
+                    attribute,
+                    (&raw const operation).cast(),
+                    size_of_val(&operation),
+                ))?;
+            }
+            done((self.lt.new_search)(&mut search))?;
+            let most = WORKSPACE;
+            done((self.lt.set_search)(search, MOST_WORKSPACE, (&raw const most).cast(), size_of_val(&most)))?;
+            let none = 0u32;
+            done((self.lt.set_search)(search, REDUCTIONS, (&raw const none).cast(), size_of_val(&none)))?;
+            let [of_a, of_b, of_out] = alignments;
+            for (attribute, bytes) in ALIGNMENTS.into_iter().zip([of_a, of_b, of_out, of_out]) {
+                done((self.lt.set_search)(search, attribute, (&raw const bytes).cast(), size_of_val(&bytes)))?;
+            }
+            let asked = (self.lt.search)(self.handle, product, a, b, out, out, search, 1, &mut found, &mut count);
+            done((self.lt.end_search)(search))?;
+            done(asked)?;
+        }
+        (count > 0 && found.state == 0).then_some(Plan { product, a, b, out, algorithm: found.algorithm })
+    }
+
+    /// Queues a product. The operands lie one below the other as cuBLASLt has them: columns.
+    fn multiply(&mut self, kind: Kind, [a, b, out, workspace]: [u64; 4]) -> Option<()> {
+        let plan = self.plan(kind)?;
+        let (one, zero) = (1.0f32, 0.0f32);
+        let [before, after] = self.events;
+        let pointer = |address: u64| address as Pointer;
+        // SAFETY: the pointers are of memory of the sizes that the plan names, which the caller keeps alive; and all that reads or
+        // writes it is done before, or waits.
+        unsafe {
+            done((self.driver.set_context)(self.context))?;
+            done((self.driver.record_context)(self.context, before))?;
+            done((self.driver.stream_waits)(self.stream, before, 0))?;
+            done((self.lt.multiply)(
+                self.handle,
+                plan.product,
+                (&raw const one).cast(),
+                pointer(a),
+                plan.a,
+                pointer(b),
+                plan.b,
+                (&raw const zero).cast(),
+                pointer(out),
+                plan.out,
+                pointer(out),
+                plan.out,
+                &plan.algorithm,
+                pointer(workspace),
+                WORKSPACE,
+                self.stream,
+            ))?;
+            done((self.driver.record)(after, self.stream))?;
+            done((self.driver.context_waits)(self.context, after))
+        }
+    }
+}
+
+/// cuBLASLt by the number of the GPU; none where it is not to be had.
+static DEVICES: LazyLock<Mutex<HashMap<usize, Option<OnDevice>>>> = LazyLock::new(Mutex::default);
+
+/// The address of a tensor, and what keeps it there.
+fn resource(x: &CubeTensor) -> Option<(u64, impl Any + use<>)> {
+    let resource = x.client.get_resource::<Server>(x.handle.clone()).ok()?;
+    Some((resource.resource().ptr, resource))
+}
+
+/// `op(a) · op(b)` in f32 of matrices, or batches of as many, that follow each other without gaps; `op` transposes an operand that
+/// `transposed` says. Both are in f32, or both in bf16. None without cuBLASLt.
+pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
+    let CubeDevice::Cuda(device) = &a.device else { return None };
+    let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
+    let rank = shape_a.len();
+    let side = |shape: &[usize], is_transposed: bool| {
+        let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
+        if is_transposed { [columns, rows] } else { [rows, columns] }
+    };
+    let ([rows, inner], [_, columns]) = (side(&shape_a, transposed[0]), side(&shape_b, transposed[1]));
+    let batch: usize = shape_a[..rank - 2].iter().product();
+    if shape_a[..rank - 2] != shape_b[..rank - 2] {
+        return None;
+    }
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let lt = devices.entry(device.index).or_insert_with(|| OnDevice::new(a, device.index)).as_mut()?;
+    let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
+    let out = empty_f32(a, &shape);
+    // Asking for an address also waits until CubeCL has queued all that it was given before.
+    let workspace = lt.workspace.0;
+    let ((at_a, _a), (at_b, _b), (at_out, _out)) = (resource(a)?, resource(b)?, resource(&out)?);
+    // Where a matrix of a batch begins says how all of them are aligned. More than 16 bytes would choose by where memory was free.
+    let alignment = |address: u64, of_matrix: usize| {
+        let step = if batch > 1 { of_matrix as u64 } else { 0 };
+        1 << (address | step).trailing_zeros().min(4)
+    };
+    let size = a.dtype.size();
+    let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
+    // Row by row is column by column of the transposed: (A B)ᵀ = Bᵀ Aᵀ.
+    let kind = Kind {
+        m: columns,
+        n: rows,
+        k: inner,
+        batch,
+        transposed: [transposed[1], transposed[0]],
+        is_narrow: a.dtype == DType::BF16,
+        alignments: [alignment(at_b, of_b), alignment(at_a, of_a), alignment(at_out, of_out)],
+    };
+    lt.multiply(kind, [at_b, at_a, at_out, workspace])?;
+    Some(out)
+}

@@ -1,0 +1,60 @@
+//! Products of matrices on tensor cores: launches of `product.cu`.
+
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Buffer, Program, runs_on};
+use crate::gpu::{dims, empty_f32};
+
+const TEXT: &str = include_str!("product.cu");
+
+/// Rows of a tile.
+const ROWS: usize = 128;
+/// Columns of a tile: few where the tiles of many would not keep all multiprocessors busy.
+const COLUMNS: [usize; 2] = [128, 64];
+
+/// Rows, columns and inner dimension of `op(a) · op(b)`.
+fn sizes(a: &CubeTensor, b: &CubeTensor, [of_a, of_b]: [bool; 2]) -> [usize; 3] {
+    let ([top, side], [above, beside]) = (dims(a), dims(b));
+    let (rows, inner) = if of_a { (side, top) } else { (top, side) };
+    [rows, if of_b { above } else { beside }, inner]
+}
+
+/// `op(a) · op(b)` of operands in bf16, summed up in f32, where `op` transposes an operand that `transposed` says. None where there is
+/// no kernel for it: on other GPUs, of more than two dimensions, and of rows that do not begin at 16 bytes.
+pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
+    let is_matrix = |x: &CubeTensor| x.meta.num_dims() == 2 && dims(x)[1].is_multiple_of(8);
+    if !(runs_on(&a.device) && is_matrix(a) && is_matrix(b)) {
+        return None;
+    }
+    let [rows, columns, inner] = sizes(a, b, transposed);
+    let processors = a.client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1) as usize;
+    let blocks = |of_tile: usize| rows.div_ceil(ROWS) * columns.div_ceil(of_tile);
+    let of_tile = COLUMNS.into_iter().find(|&of_tile| blocks(of_tile) >= processors).unwrap_or(COLUMNS[1]);
+    let out = empty_f32(a, &[rows, columns]);
+    program(of_tile, transposed).launch(
+        &a.client,
+        [blocks(of_tile) as u32, 1],
+        [Buffer::read(a), Buffer::read(b), Buffer::written(&out)],
+        &[rows, columns, inner].map(|size| size as u32),
+    );
+    Some(out)
+}
+
+fn program(columns: usize, transposed: [bool; 2]) -> Program {
+    let [left, right] = transposed.map(u8::from);
+    let defines =
+        format!("#define COLUMNS {columns}\n#define LEFT_TRANSPOSED {left}\n#define RIGHT_TRANSPOSED {right}\n");
+    Program { text: TEXT, defines, entry: "product" }
+}
+
+/// The kernels as NVRTC is given them.
+pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gpu::offline::Source> {
+    let mut sources = Vec::new();
+    for columns in COLUMNS {
+        for transposed in [[false, false], [false, true], [true, false]] {
+            let name = format!("product on tensor cores, {columns} columns, transposed {transposed:?}");
+            sources.push(crate::gpu::offline::Source { name, text: program(columns, transposed).source() });
+        }
+    }
+    sources
+}

@@ -1,0 +1,131 @@
+//! Products of matrices. CubeCL multiplies; which of its ways is taken is chosen here, by what the operands are held in, so that the
+//! same product gives the same bits on the same device, and f32 is not shortened to TF32.
+
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
+use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
+use cubek::matmul::launch::launch_ref;
+use cubek::matmul::multi_level::Strategy as Staged;
+use cubek::matmul::routine::BlueprintStrategy;
+use cubek::matmul::strategy::Strategy;
+use cubek::std::InputBinding;
+
+use super::sums::column_sums;
+use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
+use crate::linear::{Layout, Linear};
+use crate::product::Precision;
+
+/// Ways to multiply operands of `dtype`, the best first; one that cannot take a shape refuses before it computes.
+fn strategies(dtype: DType) -> Vec<Strategy> {
+    let unit = [Staged::SimpleUnit(BlueprintStrategy::default()), Staged::Naive];
+    let cores = [Staged::SimpleCyclicCmma(BlueprintStrategy::default())];
+    let cores = cores.into_iter().filter(|_| dtype == DType::BF16);
+    cores.chain(unit).map(Strategy::MultiLevel).collect()
+}
+
+/// A product of operands of one type on one of NVIDIA's GPUs. Of few rows a kernel of its own is in the queue sooner than cuBLASLt.
+#[cfg(feature = "cuda")]
+fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
+    use super::cuda::{cublas, product};
+    const FEW_ROWS: usize = 128;
+    let rows = a.shape()[a.shape().len() - if transposed[0] { 1 } else { 2 }];
+    let own = || (a.dtype == DType::BF16).then(|| product::multiply(a, b, transposed)).flatten();
+    let lt = || cublas::multiply(a, b, transposed);
+    if rows <= FEW_ROWS { own().or_else(lt) } else { lt().or_else(own) }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2]) -> Option<CubeTensor> {
+    None
+}
+
+/// `op(a) · op(b)` in f32, where `op` transposes the last two dimensions of an operand that `transposed` says. Operands are held in
+/// `precision`, if the device has it, and summed up in f32.
+///
+/// # Panics
+/// When the shapes do not fit.
+pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], precision: Precision) -> CubeTensor {
+    let is_narrow = precision == Precision::Bf16 && computes(&a.device, DType::BF16);
+    let dtype = if is_narrow { DType::BF16 } else { DType::F32 };
+    let (a, b) = (as_dtype(a, dtype), as_dtype(b, dtype));
+    if elements(&a) > 0
+        && elements(&b) > 0
+        && let Some(product) = on_cuda(&a, &b, transposed)
+    {
+        return product;
+    }
+    let operand = |x: CubeTensor, is_transposed: bool| if is_transposed { CubeBackend::float_transpose(x) } else { x };
+    let (a, b) = (operand(a, transposed[0]), operand(b, transposed[1]));
+    let mut shape = a.shape().to_vec();
+    let rank = shape.len();
+    shape[rank - 1] = b.shape()[rank - 1];
+    if elements(&a) == 0 || elements(&b) == 0 {
+        return zeros(&a, &shape, DType::F32);
+    }
+    let out = empty_f32(&a, &shape);
+    let [held, summed] = [dtype, DType::F32].map(dtype_to_storage_type);
+    for strategy in strategies(dtype) {
+        let [a, b] = [&a, &b].map(|x| InputBinding::new(x.clone().binding(), held));
+        let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: held, rhs: held, out: summed });
+        if launch_ref(&strategy, &out.client, a, b, out.clone().binding(), &mut types).is_ok() {
+            return out;
+        }
+    }
+    unreachable!("the last of the ways to multiply takes every shape")
+}
+
+/// A product of matrices, or of batches of as many.
+#[derive(Debug)]
+pub(crate) struct Matmul;
+
+impl GpuOp for Matmul {
+    fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
+        dtype == DType::F32
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        (multiply(&inputs[0], &inputs[1], [false, false], Precision::F32), inputs)
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let grad_a = needed[0].then(|| multiply(&grad, &saved[1], [false, true], Precision::F32));
+        let grad_b = needed[1].then(|| multiply(&saved[0], &grad, [true, false], Precision::F32));
+        vec![grad_a, grad_b]
+    }
+}
+
+/// `y` plus a row, if there is one.
+pub(super) fn plus_bias(y: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
+    let Some(bias) = bias else { return y };
+    let n = elements(&bias);
+    let CubeTensor { client, device, handle, dtype, .. } = bias;
+    CubeBackend::float_add(y, CubeTensor::new_contiguous(client, device, vec![1, n].into(), handle, dtype))
+}
+
+impl GpuOp for Linear {
+    fn supports(&self, _: &CubeDevice, dtype: DType) -> bool {
+        dtype == DType::F32
+    }
+
+    fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>) {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next();
+        let (Some(x), Some(weight), bias) = (next(), next(), next()) else { unreachable!("rows and a weight") };
+        let y = multiply(&x, &weight, [false, self.layout == Layout::OutIn], self.precision);
+        (plus_bias(y, bias), vec![x, weight])
+    }
+
+    fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>> {
+        let [x, weight] = saved else { unreachable!("the forward pass keeps two tensors") };
+        let grad_x = needed[0].then(|| multiply(&grad, weight, [false, self.layout == Layout::InOut], self.precision));
+        let grad_weight = needed[1].then(|| match self.layout {
+            Layout::OutIn => multiply(&grad, x, [true, false], self.precision),
+            Layout::InOut => multiply(x, &grad, [true, false], self.precision),
+        });
+        let grad_bias = needed.get(2).map(|needed| needed.then(|| column_sums(&grad, None, DType::F32)));
+        [grad_x, grad_weight].into_iter().chain(grad_bias).collect()
+    }
+}
