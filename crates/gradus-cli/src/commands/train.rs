@@ -76,11 +76,14 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
             "`train.threads` is {threads}, but this machine runs {cores} at once: the others only cost time"
         ));
     }
-    gradus::machine::use_threads(plan.train().threads.or_else(|| joined.threads(cores)))?;
+    let own = joined.threads(cores);
+    let threads = plan.train().threads.or(own);
+    gradus::machine::use_threads(threads)?;
+    let own = own.unwrap_or(cores);
     // One rank fetches what the others find.
     let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };
     joined.ranks.agree("what is fetched", fetched.map_err(of_library))?;
-    let ranks = joined.ranks;
+    let ranks = joined.ranks.with_spare_processor(threads.unwrap_or(own) < own);
     let outcome = gradus::train::run_on(plan, ranks, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
     if !ranks.is_first() {
         return Ok(());

@@ -44,6 +44,8 @@ pub struct Ranks {
     group: Option<&'static Group>,
     /// Whether this process computes while it exchanges.
     computes: bool,
+    /// Whether it has no processor for a thread that exchanges beside those that compute.
+    is_full: bool,
 }
 
 struct Group {
@@ -135,12 +137,18 @@ pub fn catching<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 impl Ranks {
     /// One rank alone.
-    pub const ALONE: Self = Self { group: None, computes: false };
+    pub const ALONE: Self = Self { group: None, computes: false, is_full: false };
 
     /// The ranks behind `link`. `patience` is the longest that one waits for another.
     pub fn new(link: Box<dyn Link>, patience: Duration) -> Self {
         let group = Group { link, patience, state: Mutex::default() };
-        Self { group: Some(Box::leak(Box::new(group))), computes: false }
+        Self { group: Some(Box::leak(Box::new(group))), computes: false, is_full: false }
+    }
+
+    /// The same ranks, of which this one has a processor to spare or not. Without one, gradients are exchanged after the backward pass
+    /// that makes the last of them, not beside it: a thread that exchanges would take a processor from those that compute.
+    pub fn with_spare_processor(self, has_one: bool) -> Self {
+        Self { is_full: !has_one, ..self }
     }
 
     /// The number of this rank, from 0.
@@ -154,9 +162,9 @@ impl Ranks {
     }
 
     /// The same ranks for a thread that exchanges while others of the process compute. Only one thread exchanges at a time. `None` where
-    /// there is no other rank, or the link is bound to its thread.
+    /// there is no other rank, no processor for that thread, or the link is bound to its thread.
     pub(crate) fn beside(self) -> Option<Self> {
-        let group = self.group.filter(|_| !self.is_alone())?;
+        let group = self.group.filter(|_| !self.is_alone() && !self.is_full)?;
         group.link.lets_threads().then_some(Self { computes: true, ..self })
     }
 
