@@ -132,7 +132,7 @@ impl Case {
         let plain: Vec<Tensor<2>> = self.inputs.iter().map(|input| input.clone().inner()).collect();
         let forward = median(device, || drop(run(&plain)));
         let both = median(device, || drop(backward(&run(&self.inputs))));
-        let reserved = device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved as u64);
+        let reserved = device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved);
         Side { numbers, forward, both, reserved }
     }
 }

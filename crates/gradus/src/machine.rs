@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use gradus_kernels::Precision;
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::model::Precision;
 
 /// The version of the tensor engine this build is made with.
 const BURN_VERSION: &str = "0.22.1";

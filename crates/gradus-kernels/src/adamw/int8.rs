@@ -22,7 +22,7 @@ enum Place {
     /// On the host; of devices without a kernel, too.
     Host([Codes; 2]),
     #[cfg(feature = "gpu")]
-    Gpu(crate::gpu::adamw::Int8Moments),
+    Gpu(Box<crate::gpu::adamw::Int8Moments>),
 }
 
 impl Int8Moments {
@@ -62,7 +62,7 @@ impl Int8Moments {
     fn on(moments: [Codes; 2], device: &Device) -> Self {
         #[cfg(feature = "gpu")]
         if let Some(device) = crate::fused::gpu(device) {
-            return Self(Place::Gpu(crate::gpu::adamw::Int8Moments::new(&moments, &device)));
+            return Self(Place::Gpu(Box::new(crate::gpu::adamw::Int8Moments::new(&moments, &device))));
         }
         // Without GPUs all moments lie on the host.
         let _ = device;

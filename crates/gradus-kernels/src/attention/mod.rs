@@ -21,6 +21,7 @@ mod mask;
 mod parity;
 mod pieces;
 pub(crate) mod reference;
+pub(crate) mod sequence;
 mod shape;
 mod stretches;
 #[cfg(test)]

@@ -4,23 +4,11 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
+use super::sequence::Sequence;
 use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias};
 use crate::matmul::matmul;
 use crate::segments::{CrossSegments, Segments};
 use crate::softcap;
-
-/// Queries of one sequence, and the keys that it is made of.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Sequence {
-    /// Rows of the queries.
-    pub queries: Range<usize>,
-    /// Where the first stands in the sequence.
-    pub position: usize,
-    /// Rows of the keys, in the order of the sequence.
-    pub keys: Vec<Range<usize>>,
-    /// Positions that are global.
-    pub global: Vec<usize>,
-}
 
 /// [`attention`](super::attention) in plain tensors.
 pub fn attention(

@@ -8,7 +8,8 @@ use burn::tensor::Tensor;
 
 use super::{Keys, Pass};
 use crate::attention::PositionBias;
-use crate::attention::reference::{Sequence, of_sequences};
+use crate::attention::reference::of_sequences;
+use crate::attention::sequence::Sequence;
 
 /// Keys and values of prompts and of what rows have added.
 #[derive(Debug, Clone, Default)]

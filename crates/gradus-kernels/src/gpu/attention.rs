@@ -18,10 +18,11 @@ use super::activation::capped;
 use super::cuda::attention as cores;
 #[cfg(feature = "cuda")]
 use super::dims;
+use super::tables::with_tables;
 use super::{GpuOp, UNITS, Words, arg, computes, cube_of, element, empty_f32, empty_like, grid_of_units, tensor_of};
 use crate::attention::AttentionShape;
-use crate::attention::reference::Sequence;
-use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, Tiles, View};
+use crate::attention::sequence::Sequence;
+use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View};
 #[cfg(feature = "cuda")]
 use crate::product::Precision;
 
@@ -73,50 +74,6 @@ impl Tiling {
 
 /// Sizes of tiles, and rows of a unit.
 const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
-
-/// The tables of a batch on a device, for one size of tiles.
-#[derive(Debug)]
-pub(crate) struct Tables {
-    pub(super) queries: Words,
-    pub(super) query_tiles: u32,
-    pub(super) keys: Words,
-    pub(super) key_tiles: u32,
-    pub(super) readers: Words,
-}
-
-/// [`Tables`] by the size of tiles.
-struct Tables8(Tables);
-struct Tables16(Tables);
-struct Tables32(Tables);
-struct Tables64(Tables);
-
-impl Tables {
-    fn new(client: &Client, tiles: &Tiles) -> Self {
-        let of = |words: &[u32], each: usize| (words.len() / each) as u32;
-        Self {
-            query_tiles: of(&tiles.queries, QUERY_WORDS),
-            key_tiles: of(&tiles.keys, KEY_WORDS),
-            queries: Words::new(client, &tiles.queries),
-            keys: Words::new(client, &tiles.keys),
-            readers: Words::new(client, &tiles.readers),
-        }
-    }
-}
-
-/// The tables of `batch` on the device of `like`, made when they are asked for first.
-fn with_tables<R>(batch: &Batch, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
-    let copies = match batch {
-        Batch::Within(segments) => segments.on_devices(),
-        Batch::Across(cross) => cross.on_devices(),
-    };
-    let make = || Tables::new(&like.client, &batch.tiles(tile));
-    match tile {
-        8 => f(&copies.get(&like.device, || Tables8(make())).0),
-        16 => f(&copies.get(&like.device, || Tables16(make())).0),
-        32 => f(&copies.get(&like.device, || Tables32(make())).0),
-        _ => f(&copies.get(&like.device, || Tables64(make())).0),
-    }
-}
 
 /// The row of a sequence's key at `position`.
 #[cube]

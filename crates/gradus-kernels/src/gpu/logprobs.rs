@@ -107,7 +107,7 @@ fn add_chunk<F: Float>(
                 // Σ e^(z − both)(z − both), from sums around each maximum.
                 state[at + 2] = a * (state[at + 2] + down * state[at + 1]) + b * (weighted + other * sum);
                 state[at + 1] = a * state[at + 1] + b * sum;
-                state[at + 3] = state[at + 3] + total;
+                state[at + 3] += total;
                 if largest > before {
                     state[at + 4] = token;
                 }

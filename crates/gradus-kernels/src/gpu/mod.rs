@@ -13,6 +13,7 @@ pub(crate) mod cache;
 pub(crate) mod cuda;
 pub(crate) mod embedding;
 mod frozen;
+mod linear;
 pub(crate) mod logprobs;
 pub(crate) mod memory;
 pub(crate) mod norm;
@@ -22,6 +23,7 @@ pub(crate) mod product;
 pub(crate) mod quantized;
 pub(crate) mod rope;
 pub(crate) mod sums;
+mod tables;
 
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -15,7 +15,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("ranks", &["gradus_mpi"]),
     ("progress", &[]),
     ("device", &["gradus_kernels"]),
-    ("machine", &["device"]),
+    ("machine", &["device", "gradus_kernels"]),
     ("host", &[]),
     ("hub", &[]),
     ("math", &[]),

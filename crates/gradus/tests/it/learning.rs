@@ -371,6 +371,7 @@ fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
     std::fs::write(&config, values.to_string()).unwrap();
 
     let place = Place::new(questions());
+    std::fs::write(place.0.path().join("rows.jsonl"), "{\"text\": \"tea is warm\"}\n").unwrap();
     let text = format!(
         "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{sft: {{}}}}\n",
         directory.path().display(),

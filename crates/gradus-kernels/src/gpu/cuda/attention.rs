@@ -8,7 +8,7 @@ use super::{Buffer, Program, runs_on};
 use crate::attention::AttentionShape;
 use crate::attention::tiles::View;
 use crate::gpu::as_dtype;
-use crate::gpu::attention::Tables;
+use crate::gpu::tables::Tables;
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 64;

@@ -1,0 +1,51 @@
+//! The tables of attention on a device: which queries read which keys, made once for a batch and a size of tiles.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::Words;
+use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, Tiles};
+
+/// The tables of a batch on a device, for one size of tiles.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(super) queries: Words,
+    pub(super) query_tiles: u32,
+    pub(super) keys: Words,
+    pub(super) key_tiles: u32,
+    pub(super) readers: Words,
+}
+
+/// [`Tables`] by the size of tiles.
+struct Tables8(Tables);
+struct Tables16(Tables);
+struct Tables32(Tables);
+struct Tables64(Tables);
+
+impl Tables {
+    fn new(client: &Client, tiles: &Tiles) -> Self {
+        let of = |words: &[u32], each: usize| (words.len() / each) as u32;
+        Self {
+            query_tiles: of(&tiles.queries, QUERY_WORDS),
+            key_tiles: of(&tiles.keys, KEY_WORDS),
+            queries: Words::new(client, &tiles.queries),
+            keys: Words::new(client, &tiles.keys),
+            readers: Words::new(client, &tiles.readers),
+        }
+    }
+}
+
+/// The tables of `batch` on the device of `like`, made when they are asked for first.
+pub(super) fn with_tables<R>(batch: &Batch, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
+    let copies = match batch {
+        Batch::Within(segments) => segments.on_devices(),
+        Batch::Across(cross) => cross.on_devices(),
+    };
+    let make = || Tables::new(&like.client, &batch.tiles(tile));
+    match tile {
+        8 => f(&copies.get(&like.device, || Tables8(make())).0),
+        16 => f(&copies.get(&like.device, || Tables16(make())).0),
+        32 => f(&copies.get(&like.device, || Tables32(make())).0),
+        _ => f(&copies.get(&like.device, || Tables64(make())).0),
+    }
+}
