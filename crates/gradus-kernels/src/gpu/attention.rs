@@ -760,6 +760,36 @@ pub(crate) fn attention(
     Ok(crate::fused::apply_on_gpu(op, qkv.map(Tensor::into_dispatch).into()))
 }
 
+/// Fills `out` and `log_sums` for `count` tiles of queries, which `tiles` describes.
+fn forward(
+    [q, k, v]: [&CubeTensor; 3],
+    tiles: &Words,
+    count: u32,
+    [out, log_sums]: [&CubeTensor; 2],
+    shape: &AttentionShape,
+    tiling: Tiling,
+) {
+    let view = View::from(shape.mask);
+    attention_forward::launch(
+        &q.client,
+        CubeCount::Static(count, shape.heads as u32, 1),
+        CubeDim::new_1d(tiling.units()),
+        arg(q),
+        arg(k),
+        arg(v),
+        tiles.arg(),
+        arg(out),
+        arg(log_sums),
+        shape.heads as u32,
+        shape.scale,
+        shape.cap.unwrap_or(1.0),
+        view.before,
+        view.after,
+        tiling,
+        element(q),
+    );
+}
+
 /// What queries attend to over keys and values that lie anywhere, without gradient; none where there is no kernel for it.
 ///
 /// A sequence is made of at most two ranges of keys.
@@ -789,27 +819,10 @@ pub(crate) fn of_sequences(
         }
     }
     let [q, k, v] = [q, k, v].map(|x| into_contiguous(cube_of(x.clone())));
-    let (out, log_sums, view) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]), View::from(shape.mask));
+    let (out, log_sums) = (empty_like(&q), empty_f32(&q, &[q.shape()[0], shape.heads]));
     let tiles = (words.len() / QUERY_WORDS) as u32;
     let words = Words::new(&q.client, &words);
-    attention_forward::launch(
-        &q.client,
-        CubeCount::Static(tiles, shape.heads as u32, 1),
-        CubeDim::new_1d(tiling.units()),
-        arg(&q),
-        arg(&k),
-        arg(&v),
-        words.arg(),
-        arg(&out),
-        arg(&log_sums),
-        shape.heads as u32,
-        shape.scale,
-        shape.cap.unwrap_or(1.0),
-        view.before,
-        view.after,
-        tiling,
-        element(&q),
-    );
+    forward([&q, &k, &v], &words, tiles, [&out, &log_sums], &shape, tiling);
     Some(tensor_of(out))
 }
 
@@ -824,28 +837,11 @@ impl GpuOp for Attention {
         if self.is_on_cores(&q.device, q.dtype) {
             return self.forward_on_cores([q, k, v]);
         }
-        let (shape, view, tiling) = (&self.shape, View::from(self.shape.mask), self.tiling(&q.device));
+        let (shape, tiling) = (&self.shape, self.tiling(&q.device));
         let (out, log_sums) = (empty_like(q), empty_f32(q, &[q.shape()[0], shape.heads]));
         with_tables(&self.batch, q, tiling.tile, |tables| {
             if tables.query_tiles > 0 {
-                attention_forward::launch(
-                    &q.client,
-                    CubeCount::Static(tables.query_tiles, shape.heads as u32, 1),
-                    CubeDim::new_1d(tiling.units()),
-                    arg(q),
-                    arg(k),
-                    arg(v),
-                    tables.queries.arg(),
-                    arg(&out),
-                    arg(&log_sums),
-                    shape.heads as u32,
-                    shape.scale,
-                    shape.cap.unwrap_or(1.0),
-                    view.before,
-                    view.after,
-                    tiling,
-                    element(q),
-                );
+                forward([q, k, v], &tables.queries, tables.query_tiles, [&out, &log_sums], shape, tiling);
             }
         });
         let saved = vec![q.clone(), k.clone(), v.clone(), out.clone(), log_sums];

@@ -21,6 +21,8 @@ from gradus.trl._translate import EVAL_NAMES, Asked, Translated, translate
 
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
+_OF_POLICY: Final = ("loss/", "perplexity/", "entropy/", "mean_token_accuracy/")
+"""How the names of what `gradus.evaluate` measures of a policy begin, before the name of the answer."""
 
 
 def _core() -> Any:
@@ -339,7 +341,9 @@ class Trainer:
         else:
             model = str(self._model_directory())
         found = _core().evaluate(model, self._rows(data, "eval_dataset"), **keys)
-        return {name: float(value) for name, value in dict(found).items() if isinstance(value, (int, float))}
+        # TRL's names say nothing of the answer that a policy is measured on: of pairs it is the chosen one.
+        names = {name: name.removesuffix("/chosen") if name.startswith(_OF_POLICY) else name for name in dict(found)}
+        return {names[name]: float(value) for name, value in dict(found).items() if isinstance(value, (int, float))}
 
     def _measuring(self) -> dict[str, Any]:
         """The keys of `gradus.evaluate` for this method."""
