@@ -32,6 +32,16 @@ pub(crate) fn in_folder(name: &str, f: impl FnOnce(&Path)) {
     std::fs::remove_dir_all(&folder).expect("its own folder");
 }
 
+/// What `program` answers to `input`, in `bytes` bytes.
+pub(crate) fn answer(program: &Path, input: &[u8], bytes: usize) -> Vec<u8> {
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+    let mut output = vec![0; bytes];
+    child.stdout.take().expect("a pipe").read_exact(&mut output).expect("it answers");
+    assert!(child.wait().expect("it ends").success());
+    output
+}
+
 /// Numbers that bf16 holds.
 pub(crate) fn halves(n: usize, seed: u64) -> Vec<f32> {
     values(n, seed).into_iter().map(|value| f32::from_bits(value.to_bits() & 0xffff_0000)).collect()
@@ -51,11 +61,7 @@ fn product(program: &Path, blocks: u32, is_late: bool, sizes: [usize; 3], operan
     let mut input: Vec<u8> = head.flat_map(u32::to_le_bytes).collect();
     let halves = operands.into_iter().flatten().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes());
     input.extend(halves);
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    child.stdin.take().expect("a pipe").write_all(&input).expect("it reads");
-    let mut output = vec![0; 4 * rows * columns];
-    child.stdout.take().expect("a pipe").read_exact(&mut output).expect("it gives the product");
-    assert!(child.wait().expect("it ends").success());
+    let output = answer(program, &input, 4 * rows * columns);
     output.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
 }
 

@@ -129,6 +129,8 @@ impl Pool {
         let like = self.rows.clone().map(|[keys, _]| keys.narrow(0, 0, 1));
         if let Some(like) = like {
             self.fit(&like);
+            // It is part of a matrix, which is written where it lies only if nothing else holds it.
+            drop(like);
             self.copy(from, to, length);
         }
     }
