@@ -7,7 +7,7 @@ use burn::tensor::{Int, Tensor, TensorData, activation};
 /// Cross-entropy, `−ln softmax(z)[y]`, `[M]`. `logits_mk` carries gradient.
 ///
 /// # Panics
-/// When there is not one label a row, or one is not below K.
+/// When there is not one label per row, or a label is not below K.
 pub fn cross_entropy(logits_mk: Tensor<2>, labels_m: &[usize]) -> Tensor<1> {
     let [m, k] = logits_mk.dims();
     assert_eq!(labels_m.len(), m, "one label a row");
@@ -17,8 +17,8 @@ pub fn cross_entropy(logits_mk: Tensor<2>, labels_m: &[usize]) -> Tensor<1> {
     -activation::log_softmax(logits_mk, 1).gather(1, labels_m1).reshape([m])
 }
 
-/// The mean over labels of the binary cross-entropy, `−(y ln σ(z) + (1 − y) ln σ(−z))`, `[M]`. `logits_mk` carries gradient,
-/// `targets_mk` holds 1 for labels that hold and 0 for others.
+/// Mean over labels of the binary cross-entropy, `−(y ln σ(z) + (1 − y) ln σ(−z))`, `[M]`. `logits_mk` carries gradient. `targets_mk` is 1
+/// for labels that apply and 0 for others.
 ///
 /// # Panics
 /// When the shapes differ.
@@ -30,7 +30,7 @@ pub fn binary_cross_entropy(logits_mk: Tensor<2>, targets_mk: Tensor<2>) -> Tens
     losses_mk.mean_dim(1).reshape([m])
 }
 
-/// The mean over outputs of the squared error, `[M]`. `outputs_mk` carries gradient.
+/// Mean over outputs of the squared error, `[M]`. `outputs_mk` carries gradient.
 ///
 /// # Panics
 /// When the shapes differ.
@@ -47,11 +47,11 @@ mod tests {
 
     #[test]
     fn cross_entropy_of_two_rows() {
-        // exp: 1, 2, 5 and 1, 1, 2: shares 1/8, 2/8, 5/8 and 1/4, 1/4, 1/2.
+        // exp: 1, 2, 5 and 1, 1, 2. Probabilities: 1/8, 2/8, 5/8 and 1/4, 1/4, 1/2.
         let z = leaf(&[0.0, 2f32.ln(), 5f32.ln(), 0.0, 0.0, 2f32.ln()]);
         let loss_m = cross_entropy(z.clone().reshape([2, 3]), &[1, 2]);
         close(&values(&loss_m), &[4f64.ln(), 2f64.ln()], VALUE_TOLERANCE);
-        // Shares, less 1 at the label.
+        // Probabilities, minus 1 at the label.
         let expected = [0.125, -0.75, 0.625, 0.25, 0.25, -0.5];
         close(&gradient(&loss_m, &z), &expected, GRADIENT_TOLERANCE);
         let far = leaf(&[200.0, -200.0]);
@@ -63,7 +63,7 @@ mod tests {
     fn binary_cross_entropy_is_a_mean_over_labels() {
         let (z, y) = (leaf(&[0.0, 3f32.ln(), -200.0, 200.0]), plain(&[1.0, 0.0, 0.0, 1.0]));
         let loss_m = binary_cross_entropy(z.clone().reshape([2, 2]), y.reshape([2, 2]));
-        // −ln ½ and −ln ¼; the second row is right beyond what f32 tells from certain.
+        // −ln ½ and −ln ¼; in the second row, f32 cannot distinguish the probabilities from 0 and 1.
         close(&values(&loss_m), &[(2f64.ln() + 4f64.ln()) / 2.0, 0.0], VALUE_TOLERANCE);
         close(&gradient(&loss_m, &z), &[-0.25, 0.375, 0.0, 0.0], GRADIENT_TOLERANCE);
     }

@@ -1,31 +1,31 @@
-//! Contrastive and simple preference optimization, one value per pair: what they add to the losses of a difference Δ in
-//! [`super::dpo`].
+//! Contrastive and simple preference optimization, one value per pair: their additions to the losses of a difference Δ
+//! in [`super::dpo`].
 //!
-//! Neither has a reference: Δ is the difference of the logprobs of the chosen and the rejected completion, summed over
-//! their tokens (CPO; Xu et al. 2024, <https://arxiv.org/abs/2401.08417>) or their means (SimPO). CPO's loss is
-//! [`super::dpo::sigmoid`] of it plus the negative log-likelihood of the chosen completions. Names as in TRL 1.16's
-//! experimental trainer.
+//! Neither has a reference. In CPO (Xu et al. 2024, <https://arxiv.org/abs/2401.08417>), Δ is the difference between
+//! the summed logprobs of the chosen and the rejected completion; in SimPO, it is the difference between their means.
+//! CPO's loss is [`super::dpo::sigmoid`] of Δ plus the negative log-likelihood of the chosen completions. Names as in
+//! TRL 1.16's experimental trainer.
 
 use burn::tensor::Tensor;
 
 use super::dpo;
 
-/// `−log σ(βΔ̄ − γ)`, smoothed as [`super::dpo::sigmoid`]: the chosen completion is to be better by the margin γ.
+/// `−log σ(βΔ̄ − γ)`, smoothed as [`super::dpo::sigmoid`]. The chosen completion must be better by the margin γ.
 ///
-/// `mean_delta_p` is `[P]`, the difference of the means over tokens.
+/// `mean_delta_p` is `[P]`, the difference between the means over tokens.
 /// Meng et al. 2024 (SimPO), equation 6, <https://arxiv.org/abs/2405.14734>.
 pub fn simpo(mean_delta_p: Tensor<1>, beta: f64, gamma: f64, label_smoothing: f64) -> Tensor<1> {
     dpo::sigmoid(mean_delta_p - gamma / beta, beta, label_smoothing)
 }
 
-/// `(1 − π^(−α))/α` of a completion with logprob `log π`, which it becomes for α → 0: the shape of the reward.
+/// Shaped reward `(1 − π^(−α))/α` of a completion with logprob `log π`. For α → 0 it becomes `log π`.
 ///
 /// Gupta et al. 2025 (AlphaPO), equation 7, <https://arxiv.org/abs/2501.03884>.
 pub fn shaped(logprobs_b: Tensor<1>, alpha: f64) -> Tensor<1> {
     if alpha == 0.0 {
         return logprobs_b;
     }
-    // 1 − e^(−y) = 2·sinh(y/2)·e^(−y/2), which keeps its digits near 0.
+    // 1 − e^(−y) = 2·sinh(y/2)·e^(−y/2), which is accurate near 0.
     let half_b = logprobs_b * (alpha / 2.0);
     half_b.clone().sinh() * (-half_b).exp() * (2.0 / alpha)
 }
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_margin_moves_the_point_where_the_loss_is_ln_2() {
-        // β = 2, γ = 1: Δ̄ = ½ is just the margin.
+        // β = 2, γ = 1: Δ̄ = ½ is exactly at the margin.
         let found = values(&simpo(plain(&[0.5, 0.0]), 2.0, 1.0, 0.0));
         close(&found, &[2f64.ln(), (1.0 + 1f64.exp()).ln()], VALUE_TOLERANCE);
     }

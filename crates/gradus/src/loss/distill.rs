@@ -1,18 +1,17 @@
-//! Generalized knowledge distillation, one value per token: how far the student's next-token distribution is from the
-//! teacher's.
+//! Generalized knowledge distillation, one value per token: the divergence of the student's next-token distribution from the teacher's.
 //!
 //! Agarwal et al. 2024, equation 1, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental trainers.
 
 use burn::tensor::{Bool, Int, Tensor, activation};
 
-/// The log-probability of what cannot be: its probability is 0, and its logarithm is a number.
+/// Log-probability of an impossible token: finite, but its exponential is 0.
 const NOTHING: f32 = -1e4;
 
-/// The most that the logarithm of the probability of known ids is, so that the rest has one, too (TRL).
+/// Upper bound of the log-probability of the known ids together, so that the log-probability of the rest is finite (as in TRL).
 const KNOWN_MOST: f32 = -1e-7;
 
-/// The generalized Jensen–Shannon divergence of each row, `[R]`: `β·KL(T ‖ M) + (1 − β)·KL(S ‖ M)` with
-/// `M = β·T + (1 − β)·S`; `KL(T ‖ S)` for β = 0 and `KL(S ‖ T)` for β = 1, its limits but for a factor.
+/// Generalized Jensen–Shannon divergence of each row, `[R]`: `β·KL(T ‖ M) + (1 − β)·KL(S ‖ M)` with `M = β·T + (1 − β)·S`. For β = 0 it is
+/// `KL(T ‖ S)`, for β = 1 `KL(S ‖ T)`: the limits of the formula up to a factor.
 ///
 /// Both are logits, `[R, V]`; `student_rv` carries gradient, `teacher_rv` does not.
 ///
@@ -23,19 +22,19 @@ pub fn jensen_shannon(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -
     divergence_of(activation::log_softmax(student_rv, 1), activation::log_softmax(teacher_rv, 1), beta)
 }
 
-/// What a teacher tells of a row: the log-probabilities of a few ids.
+/// Log-probabilities that a teacher reports for a few ids of each row.
 #[derive(Debug, Clone)]
 pub struct Support {
-    /// The ids, `[R, K]`, each once in a row.
+    /// The ids, `[R, K]`, without repetition within a row.
     pub ids_rk: Tensor<2, Int>,
-    /// What the teacher gives them, `[R, K]`.
+    /// The teacher's log-probabilities of these ids, `[R, K]`.
     pub teacher_rk: Tensor<2>,
-    /// Which places of a row hold no id, `[R, K]`.
+    /// Mask of the entries that hold no id, `[R, K]`.
     pub absent_rk: Tensor<2, Bool>,
 }
 
-/// [`jensen_shannon`] among the ids of `support` alone, `[R]`. With `has_rest`, all other ids together are one more, with the
-/// probability that is left; without it, both distributions are divided by their sums over the support.
+/// [`jensen_shannon`] over the ids of `support` alone, `[R]`. With `has_rest`, all other ids together count as one more id with the
+/// remaining probability. Without it, both distributions are normalized over the support.
 ///
 /// `student_rv` are logits, `[R, V]`, and carry gradient.
 pub fn jensen_shannon_among(student_rv: Tensor<2>, support: Support, beta: f64, has_rest: bool) -> Tensor<1> {
@@ -52,7 +51,7 @@ pub fn jensen_shannon_among(student_rv: Tensor<2>, support: Support, beta: f64, 
     divergence_of(complete(student_rk), complete(teacher_rk), beta)
 }
 
-/// The logarithm of the sum of probabilities, `[R, 1]`, given their logarithms.
+/// Logarithm of a sum of probabilities, `[R, 1]`, from their logarithms.
 fn log_sum(logprobs_rk: Tensor<2>) -> Tensor<2> {
     let most_r1 = logprobs_rk.clone().max_dim(1).detach();
     (logprobs_rk - most_r1.clone()).exp().sum_dim(1).log() + most_r1
@@ -65,7 +64,7 @@ fn log_rest(known_r1: Tensor<2>) -> Tensor<2> {
     (half_r1.clone() * -2.0).log() - (-half_r1).log1p()
 }
 
-/// The divergence of each row, given log-probabilities.
+/// Divergence of each row, from log-probabilities.
 fn divergence_of(student_rv: Tensor<2>, teacher_rv: Tensor<2>, beta: f64) -> Tensor<1> {
     // Σ p·(log p − log q) of each row.
     let divergence = |p_rv: Tensor<2>, q_rv: Tensor<2>| {
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
     use crate::loss::check::{VALUE_TOLERANCE, close, values};
 
-    /// Rows of the ids with the logarithms of these probabilities; a probability of 0 stands for no id.
+    /// Builds a support from rows of ids and probabilities. A probability of 0 marks an absent id.
     fn support(rows: &[&[(i64, f64)]]) -> Support {
         let (device, shape) = (Device::flex().autodiff(), [rows.len(), rows[0].len()]);
         let all = || rows.iter().copied().flatten();
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn few_ids_and_the_rest_are_a_distribution() {
-        // S = (¼, ¼, ½), of which the teacher tells the first with ½: the rest has ¾ and ½.
+        // S = (¼, ¼, ½). The teacher reports only the first id, with ½. The rest has probability ¾ and ½.
         let student_rv = || {
             let logits: Vec<f32> = [0.25f32, 0.25, 0.5].iter().map(|p| p.ln() + 3.0).collect();
             Tensor::<1>::from_floats(logits.as_slice(), &Device::flex().autodiff()).reshape([1, 3])
@@ -122,7 +121,7 @@ mod tests {
             let found = jensen_shannon_among(student_rv(), support(&[&[(0, 0.5), (2, 0.0)]]), beta, true);
             close(&values(&found), &[expected], VALUE_TOLERANCE);
         }
-        // Without the rest, two ids are all that there is.
+        // Without the rest, the distributions have only the two ids.
         let (s, t) = ([1.0 / 3.0, 2.0 / 3.0], [0.75, 0.25]);
         let found = jensen_shannon_among(student_rv(), support(&[&[(1, 0.3), (2, 0.1)]]), 0.0, false);
         close(&values(&found), &[kl(t, s)], VALUE_TOLERANCE);

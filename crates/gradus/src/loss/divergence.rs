@@ -1,8 +1,8 @@
-//! Other divergences between policy and reference than the reverse KL, as DPO sees them.
+//! Divergences between policy and reference for DPO, other than the reverse KL.
 //!
-//! Wang et al. 2024 (f-DPO), <https://arxiv.org/abs/2309.16240>: where DPO has the log-ratio `s = log u` of policy and
-//! reference, `u = π/π_ref`, any divergence `D_f` has `f′(u)`. A loss of differences takes one for the other; a loss of a
-//! single side cannot, because the partition function no longer cancels. Follows TRL 1.16.
+//! Wang et al. 2024 (f-DPO), <https://arxiv.org/abs/2309.16240>. DPO uses the log-ratio `s = log u` with `u = π/π_ref`; any other
+//! divergence `D_f` uses `f′(u)` instead. This works for losses of differences. It does not for losses of a single completion, because the
+//! partition function does not cancel there. Follows TRL 1.16.
 //!
 //! All tensors are `[B]`, one value per completion, and carry gradient.
 
@@ -15,12 +15,12 @@ pub fn forward_kl(ratios_b: Tensor<1>) -> Tensor<1> {
     1.0 - (-ratios_b).exp()
 }
 
-/// `f′(u) = log(2u/(1 + u)) = log 2 + log σ(s)`: Jensen and Shannon.
+/// `f′(u) = log(2u/(1 + u)) = log 2 + log σ(s)`: the Jensen–Shannon divergence.
 pub fn jensen_shannon(ratios_b: Tensor<1>) -> Tensor<1> {
     log_sigmoid(ratios_b) + std::f64::consts::LN_2
 }
 
-/// Where the exponent of [`alpha`] ends, so that `f32` holds its exponential (TRL).
+/// Upper bound of the exponent in [`alpha`], so that the exponential fits an `f32` (as in TRL).
 const EXPONENT_MAX: f64 = 80.0;
 
 /// `f′(u) = (u^(α−1) − 1)/(α − 1)`; `s` itself, the reverse KL, at `α = 1`. At `α = 0` it is [`forward_kl`].

@@ -3,10 +3,10 @@
 //! Rafailov et al. 2023, <https://arxiv.org/abs/2305.18290>. Names of the variants as in TRL 1.16.
 //!
 //! `s_w` and `s_l` are the log-ratios of the chosen and the rejected completion: `Σₜ logprobₜ − Σₜ reference_logprobₜ`
-//! over their counted tokens; `Δ = s_w − s_l`. `w` is better than `l`. All tensors are `[P]` and carry gradient. `beta` is
-//! the strength of the tie to the reference.
+//! over their counted tokens; `Δ = s_w − s_l`. `w` is better than `l`. All tensors are `[P]` and carry gradient. `beta` is the strength of
+//! the pull towards the reference.
 //!
-//! Under another divergence than the reverse KL, the losses of Δ take the scores of [`super::divergence`] for `s`.
+//! With a divergence other than the reverse KL, the losses of Δ use the scores of [`super::divergence`] for `s`.
 //!
 //! Differs from TRL: `sigmoid` honors `label_smoothing` (the conservative DPO of Mitchell 2023), where TRL ignores it.
 //! TRL's `sft`, the negative log-likelihood of the chosen completions, is [`super::sft::nll`].
@@ -17,8 +17,8 @@ use super::numeric::log_sigmoid;
 
 /// `−(1−ε)·log σ(βΔ) − ε·log σ(−βΔ)`.
 ///
-/// Rafailov et al. 2023, equation 7; ε = `label_smoothing`, the share of labels taken to be flipped
-/// (Mitchell 2023, <https://ericmitchell.ai/cdpo.pdf>).
+/// Rafailov et al. 2023, equation 7; ε = `label_smoothing`, the assumed share of flipped labels (Mitchell 2023,
+/// <https://ericmitchell.ai/cdpo.pdf>).
 pub fn sigmoid(delta_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
     let logits_p = delta_p * beta;
     if label_smoothing == 0.0 {
@@ -34,9 +34,9 @@ pub fn hinge(delta_p: Tensor<1>, beta: f64) -> Tensor<1> {
     activation::relu(1.0 - delta_p * beta)
 }
 
-/// `(Δ̄ − 1/(2β))²`, where `Δ̄ = s_w/n_w − s_l/n_l` is the difference of the means over tokens.
+/// `(Δ̄ − 1/(2β))²`, where `Δ̄ = s_w/n_w − s_l/n_l` is the difference between the means over tokens.
 ///
-/// Azar et al. 2024, equation 17, <https://arxiv.org/abs/2310.12036>; means instead of sums as in TRL.
+/// Azar et al. 2024, equation 17, <https://arxiv.org/abs/2310.12036>; with means instead of sums, as in TRL.
 pub fn ipo(mean_delta_p: Tensor<1>, beta: f64) -> Tensor<1> {
     (mean_delta_p - 1.0 / (2.0 * beta)).square()
 }
@@ -55,8 +55,8 @@ pub fn robust(delta_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> 
     (right_p + log_sigmoid(-logits_p) * label_smoothing) / (1.0 - 2.0 * label_smoothing)
 }
 
-/// `σ(βΔ)·(log σ(βΔ) − log(1−ε)) + σ(−βΔ)·(log σ(−βΔ) − log ε)`: the reverse KL to labels that are right with
-/// probability 1 − ε; ε > 0, 1e-3 is usual.
+/// `σ(βΔ)·(log σ(βΔ) − log(1−ε)) + σ(−βΔ)·(log σ(−βΔ) − log ε)`: the reverse KL to labels that are right with probability 1 − ε. ε must be
+/// positive; 1e-3 is usual.
 ///
 /// Ji et al. 2024, equation 16, <https://arxiv.org/abs/2402.00856>.
 pub fn exo_pair(delta_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
@@ -72,7 +72,7 @@ pub fn discopop(delta_p: Tensor<1>, beta: f64, tau: f64) -> Tensor<1> {
     let logits_p = delta_p * beta;
     let gate_p = activation::sigmoid(logits_p.clone() / tau);
     let logistic_p = -log_sigmoid(logits_p.clone());
-    // The exponential is only ever weighed in where βΔ is not far below 0; bounded, so that 0·∞ cannot arise.
+    // The gate is near 0 where βΔ is far below 0. The bound prevents 0·∞ there.
     let exponential_p = (-logits_p).clamp_max(80.0).exp();
     logistic_p.clone() + (exponential_p - logistic_p) * gate_p
 }
@@ -100,35 +100,35 @@ pub fn sppo_hard(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tenso
     (chosen_p - target).square() + (rejected_p + target).square()
 }
 
-/// `1 − σ(β s_w) + σ(β s_l)`: the chosen completion becomes likelier, the rejected one less likely.
+/// `1 − σ(β s_w) + σ(β s_l)`: makes the chosen completion likelier and the rejected one less likely.
 ///
 /// D'Oosterlinck et al. 2024 (anchored preference optimization), <https://arxiv.org/abs/2408.06266>.
 pub fn apo_zero(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
     activation::sigmoid(chosen_p * -beta) + activation::sigmoid(rejected_p * beta)
 }
 
-/// `σ(β s_w) + 1 − σ(β (s_w − s_l))`: both become less likely, the rejected one more so.
+/// `σ(β s_w) + 1 − σ(β (s_w − s_l))`: makes both less likely, the rejected one more so.
 ///
 /// D'Oosterlinck et al. 2024, <https://arxiv.org/abs/2408.06266>.
 pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor<1> {
     activation::sigmoid(chosen_p.clone() * beta) + activation::sigmoid((chosen_p - rejected_p) * -beta)
 }
 
-/// [`sigmoid`] of `d − d̂`: the distribution of preferences under the policy against that under the reference.
+/// [`sigmoid`] of `d − d̂`: compares the distribution of preferences under the policy with that under the reference.
 ///
-/// `d = Σ logprobs of w − Σ logprobs of l` under the policy; `d̂`, which carries no gradient, is the same under the
-/// reference, of the pair that has `d`'s rank in the step ([`crate::math::rank`]).
-/// Melnyk et al. 2024 (alignment via optimal transport, paired), <https://arxiv.org/abs/2406.05882>.
+/// `d = Σ logprobs of w − Σ logprobs of l` under the policy. `d̂` is the same difference under the reference, for the pair that has `d`'s
+/// rank in the step ([`crate::math::rank`]). It carries no gradient. Melnyk et al. 2024 (alignment via optimal transport, paired),
+/// <https://arxiv.org/abs/2406.05882>.
 pub fn aot(differences_p: Tensor<1>, beside_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
     sigmoid(differences_p - beside_p, beta, label_smoothing)
 }
 
-/// [`sigmoid`] of `s_w − ŝ_l`, where `ŝ_l` is the rejected log-ratio of the same rank in the step: the distribution of
-/// the chosen against that of the rejected.
+/// [`sigmoid`] of `s_w − ŝ_l`, where `ŝ_l` is the rejected log-ratio of the same rank in the step: compares the distribution of chosen
+/// log-ratios with that of rejected ones.
 ///
-/// `beside_chosen_p` is `ŝ_l`; `beside_rejected_p` the chosen log-ratio that has the rank of `s_l`. Neither carries
-/// gradient: a term of the sorted sum stands once with each of its two completions, which may lie in different passes.
-/// Its value is counted with the chosen one.
+/// `beside_chosen_p` is `ŝ_l`; `beside_rejected_p` is the chosen log-ratio with the rank of `s_l`. Neither carries gradient. The two
+/// completions of a sorted pair may be in different passes, so each pass computes the term for its own completion. The value is counted
+/// only with the chosen one.
 /// Melnyk et al. 2024 (alignment via optimal transport, unpaired), <https://arxiv.org/abs/2406.05882>.
 pub fn aot_unpaired(
     [chosen_p, beside_chosen_p]: [Tensor<1>; 2],
@@ -147,8 +147,8 @@ mod tests {
     use crate::loss::check::{GRADIENT_TOLERANCE, close, gradient, leaf, mean_is, plain, values};
     use proptest::prelude::*;
 
-    // Two pairs, completions of 3 and 4 against 2 and 3 tokens; sums of logprobs −1.75, −2.2 and −2.25, −2.0, of
-    // reference logprobs −2, −2 and −2, −2.5. Values from TRL 1.16.0.
+    // Two pairs: completions of 3 and 4 tokens against 2 and 3 tokens. Sums of logprobs: −1.75, −2.2 and −2.25, −2.0. Sums of reference
+    // logprobs: −2, −2 and −2, −2.5. Values from TRL 1.16.0.
     const BETA: f64 = 0.1;
     const CHOSEN_P: [f32; 2] = [0.25, -0.2];
     const REJECTED_P: [f32; 2] = [-0.25, 0.5];
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_sorted_pair_of_two_passes_has_the_gradient_of_both() {
-        // Chosen 0.25 and −0.2, rejected −0.25 and 0.5: sorted, −0.2 stands beside −0.25 and 0.25 beside 0.5.
+        // Chosen 0.25 and −0.2, rejected −0.25 and 0.5. Sorted, −0.2 is paired with −0.25, and 0.25 with 0.5.
         let (chosen_p, rejected_p) = (leaf(&CHOSEN_P), leaf(&REJECTED_P));
         let loss_p = || {
             let chosen = [chosen_p.clone(), plain(&[0.5, -0.25])];

@@ -1,13 +1,13 @@
-//! Direct reward optimization: a policy gradient with a penalty on the squared log-ratio to the policy that sampled.
+//! Direct reward optimization: a policy gradient with a penalty on the squared log-ratio to the behavior policy.
 //!
-//! Richemond et al. 2024, equation 8, <https://arxiv.org/abs/2405.19107>, per token, with the advantage in the place of the reward
-//! minus the value.
+//! Richemond et al. 2024, equation 8, <https://arxiv.org/abs/2405.19107>, per token, with the advantage in place of the reward minus the
+//! value.
 
 use burn::tensor::Tensor;
 
 /// `−(Âₜ·log πₜ − β/2·(log πₜ − log qₜ)²)`, one value per token.
 ///
-/// All tensors are `[M]`; `logprobs_m` alone carries gradient.
+/// All tensors are `[M]`; only `logprobs_m` carries gradient.
 ///
 /// # Panics
 /// When the lengths differ.

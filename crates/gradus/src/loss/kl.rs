@@ -1,7 +1,7 @@
 //! KL estimators with gradient, one value per token: `d = logprob − reference`, on tokens sampled from the policy.
 //!
-//! Schulman 2020, <http://joschu.net/blog/kl-approx.html>. As values k1 and k3 are unbiased; as differentiated losses
-//! only k2 has the gradient of the reverse KL. Estimators without gradient are in [`crate::math::kl`].
+//! Schulman 2020, <http://joschu.net/blog/kl-approx.html>. k1 and k3 are unbiased as values. As differentiated losses, only k2 has the
+//! gradient of the reverse KL. Estimators without gradient are in [`crate::math::kl`].
 
 use burn::tensor::Tensor;
 
@@ -44,19 +44,19 @@ pub fn k3(logprobs_m: Tensor<1>, reference_m: Tensor<1>) -> Tensor<1> {
     (-difference_m.clone()).exp() - 1.0 + difference_m
 }
 
-/// Whether the KL term of a loss is multiplied by the importance ratio.
+/// Correction of a loss's KL term by the importance ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KlCorrection {
-    /// Yes: its gradient becomes that of the reverse KL (DeepSeek-V3.2, section 3.1; TRL's default).
+    /// Multiply by the ratio: the gradient becomes that of the reverse KL (DeepSeek-V3.2, section 3.1; TRL's default).
     ImportanceRatio,
-    /// No: plain k3, as in the GRPO paper.
+    /// No correction: plain k3, as in the GRPO paper.
     None,
 }
 
-/// The KL term of GRPO, one value per token: k3 of the policy against the reference, times the ratio when corrected.
+/// KL term of GRPO, one value per token: k3 of the policy against the reference, times the ratio if corrected.
 ///
-/// All tensors are `[M]`; `logprobs_m` and `log_ratios_m` (of [`super::surrogate::Level`]) carry gradient, the reference does
-/// not. Follows TRL 1.16.
+/// All tensors are `[M]`; `logprobs_m` and `log_ratios_m` (of [`super::surrogate::Level`]) carry gradient, the reference does not. Follows
+/// TRL 1.16.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn the_term_of_a_loss_as_in_trl() {
-        // Five counted tokens; TRL 1.16.0 logs the mean of the corrected term as `kl`. The rest is that of `loss/surrogate`
-        // (−0.394 211 95), by which the loss with β = 0.04 differs.
+        // Five counted tokens; TRL 1.16.0 logs the mean of the corrected term as `kl`. The rest of the loss is that of `loss/surrogate`
+        // (−0.394 211 95), which is subtracted from the loss with β = 0.04.
         let (logprobs_m, old_m) = (plain(&[-1.0, -0.5, -2.0, -0.2, -1.5]), plain(&[-1.1, -0.9, -1.7, -0.5, -1.2]));
         let reference_m = plain(&[-1.2, -0.6, -1.5, -0.4, -1.0]);
         for (correction, loss) in [(KlCorrection::ImportanceRatio, -0.392_023_53), (KlCorrection::None, -0.391_494_02)]

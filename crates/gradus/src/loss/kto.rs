@@ -4,19 +4,17 @@
 
 use burn::tensor::{Tensor, activation};
 
-/// `σ(−β(s − z))` of a desirable completion, `σ(−β(z − s))` of another: how far it is from being as much likelier, or less
-/// likely, than the point of reference `z` as it could be.
+/// `σ(−β(s − z))` of a desirable completion, `σ(−β(z − s))` of an undesirable one. The loss falls as a desirable completion becomes
+/// likelier than the reference point `z`, and an undesirable one less likely.
 ///
-/// `log_ratios_b` is `s = Σₜ logprobₜ − Σₜ reference_logprobₜ` and carries gradient; `signs_b` is 1 for what is desirable
-/// and −1 for what is not; `[B]` both. `z ≥ 0` estimates the KL of policy and reference. With `z = 0` it is the unpaired
-/// form of anchored preference optimization (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7,
-/// <https://arxiv.org/abs/2408.06266>).
+/// `log_ratios_b` is `s = Σₜ logprobₜ − Σₜ reference_logprobₜ` and carries gradient; `signs_b` is 1 for desirable and −1 for undesirable
+/// completions. Both are `[B]`. `z ≥ 0` estimates the KL of policy and reference. With `z = 0` it is the unpaired form of anchored
+/// preference optimization (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7, <https://arxiv.org/abs/2408.06266>).
 pub fn kto(log_ratios_b: Tensor<1>, signs_b: Tensor<1>, z: f64, beta: f64) -> Tensor<1> {
     activation::sigmoid((log_ratios_b - z) * signs_b * -beta)
 }
 
-/// The point of reference `z` of a step: the mean log-ratio of its prompts with completions of other prompts, where that is
-/// above 0. 0 without any.
+/// Reference point `z` of a step: the mean log-ratio of its prompts with completions of other prompts, at least 0. 0 without log-ratios.
 pub fn reference_point(log_ratios: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = log_ratios.len().max(1);
     (log_ratios.sum::<f64>() / count as f64).max(0.0)
@@ -29,7 +27,7 @@ mod tests {
 
     #[test]
     fn desirable_and_not_around_the_point_of_reference() {
-        // β = ½, z = 1: s = 3 and s = −1 are 1 and −1 away: 1 − σ(1), 1 − σ(−1); without desire the other way round.
+        // β = ½, z = 1: s = 3 gives 1 − σ(1), s = −1 gives 1 − σ(−1). The values of undesirable completions are swapped.
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let (log_ratios_b, signs_b) = (leaf(&[3.0, -1.0, 3.0, -1.0]), plain(&[1.0, 1.0, -1.0, -1.0]));
         let loss_b = kto(log_ratios_b.clone(), signs_b, 1.0, 0.5);

@@ -1,8 +1,8 @@
-//! Losses: pure functions on tensors, one value per counted token or per pair; reduction is a separate step
-//! ([`reduce`]) with weights made on the host ([`crate::math::weights`]).
+//! Losses: pure functions on tensors, one value per counted token or per pair. Reduction is a separate step
+//! ([`reduce`]) with weights computed on the host ([`crate::math::weights`]).
 //!
-//! Tensors hold only what counts: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences. Nothing
-//! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
+//! Tensors hold only counted entries: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences.
+//! Masked entries never enter the arithmetic. Losses do not depend on models, texts or the configuration.
 
 pub mod cispo;
 pub mod classify;

@@ -1,4 +1,4 @@
-//! Numerical forms that are easily written wrong, in one place.
+//! Numerical forms that are easy to get wrong.
 
 use burn::tensor::{Tensor, activation};
 
@@ -9,9 +9,9 @@ pub fn log_sigmoid(x: Tensor<1>) -> Tensor<1> {
 
 /// `log(1 − e^x)` for `x ≤ 0`, the log-probability of the complement; −∞ at 0.
 ///
-/// Above −ln 2 as `log(−expm1 x)`, with `−expm1 x = −2·sinh(x/2)·e^(x/2)`; below as `log1p(−e^x)` (Mächler 2012,
-/// "Accurately computing log(1 − exp(−|a|))"). Each branch sees only its own arguments, so neither can put a NaN into
-/// the other's gradient.
+/// Computed as `log(−expm1 x)` above −ln 2, with `−expm1 x = −2·sinh(x/2)·e^(x/2)`, and as `log1p(−e^x)` below (Mächler
+/// 2012, "Accurately computing log(1 − exp(−|a|))"). Each branch receives only arguments of its own range, so neither
+/// can put a NaN into the other's gradient.
 pub fn log1mexp(x: Tensor<1>) -> Tensor<1> {
     const EDGE: f64 = -std::f64::consts::LN_2;
     let is_near = x.clone().greater_scalar(EDGE);

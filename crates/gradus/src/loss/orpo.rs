@@ -8,7 +8,7 @@ use super::numeric::{log_sigmoid, log1mexp};
 
 /// `log odds(w) − log odds(l)`, where `log odds(p) = log p − log(1 − p)`.
 ///
-/// `chosen_p` and `rejected_p`, both `[P]` and below 0, are the mean logprobs of a completion's tokens.
+/// `chosen_p` and `rejected_p` are `[P]` and negative: the mean logprobs of each completion's tokens.
 pub fn log_odds_ratio(chosen_p: Tensor<1>, rejected_p: Tensor<1>) -> Tensor<1> {
     (chosen_p.clone() - rejected_p.clone()) - (log1mexp(chosen_p) - log1mexp(rejected_p))
 }

@@ -4,8 +4,8 @@ use burn::tensor::Tensor;
 
 /// `Lₜ = −Âₜ·log π(aₜ)`, one value per token, not yet reduced; its gradient is that of REINFORCE with advantages.
 ///
-/// Williams 1992, <https://doi.org/10.1007/BF00992696>; Mnih et al. 2016, <https://arxiv.org/abs/1602.01783>, whose loss this
-/// is of the actor. Both tensors are `[M]`; `logprobs_m` (in nats) carries gradient, `advantages_m` does not.
+/// Williams 1992, <https://doi.org/10.1007/BF00992696>; Mnih et al. 2016, <https://arxiv.org/abs/1602.01783> (the actor's loss). Both
+/// tensors are `[M]`; `logprobs_m` (in nats) carries gradient, `advantages_m` does not.
 ///
 /// # Panics
 /// When the lengths differ.

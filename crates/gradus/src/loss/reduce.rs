@@ -1,6 +1,6 @@
-//! From values per token to one number, and from tokens to sequences.
+//! Reductions: from values per token to one number, and from tokens to sequences.
 //!
-//! The denominator is in the weights: [`crate::math::token_weights`] makes them on the host for a whole optimizer step.
+//! The weights include the denominator: [`crate::math::token_weights`] computes them on the host for a whole optimizer step.
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 
@@ -16,9 +16,9 @@ pub fn weighted_sum(values_m: Tensor<1>, weights_m: Tensor<1>) -> Tensor<1> {
     (values_m * weights_m).sum()
 }
 
-/// The sum of each sequence's values, `[B]`; 0 for a sequence without any. Differentiable.
+/// Sum of each sequence's values, `[B]`; 0 for a sequence without values. Differentiable.
 ///
-/// `values_m` holds the values of sequence 0, then those of sequence 1, and so on; `counts_b` says how many each has.
+/// `values_m` holds the values of sequence 0, then those of sequence 1, and so on; `counts_b` holds the number of values per sequence.
 ///
 /// # Panics
 /// When the counts do not sum to `M`.
@@ -36,7 +36,7 @@ pub fn segment_sum(values_m: Tensor<1>, counts_b: &[usize]) -> Tensor<1> {
     zeros_b.select_assign(0, sequences_m, values_m, IndexingUpdateOp::Add)
 }
 
-/// Each sequence's value at each of its places, `[B]` to `[M]`. Differentiable.
+/// Repeats the value of each sequence for each of its tokens, `[B]` to `[M]`. Differentiable.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -53,7 +53,7 @@ pub fn spread(values_b: Tensor<1>, counts_b: &[usize]) -> Tensor<1> {
     values_b.select(0, Tensor::<1, Int>::from_data(TensorData::new(sequences_m, [m]), &device))
 }
 
-/// The mean of each sequence's values, `[B]`; 0 for a sequence without any. Differentiable.
+/// Mean of each sequence's values, `[B]`; 0 for a sequence without values. Differentiable.
 ///
 /// # Panics
 /// When the counts do not sum to `M`.

@@ -1,8 +1,8 @@
 //! Reward models: the Bradley–Terry likelihood of preferences.
 //!
 //! Stiennon et al. 2020, section 3.4, <https://arxiv.org/abs/2009.01325>; margins from Touvron et al. 2023, equation 2,
-//! <https://arxiv.org/abs/2307.09288>; centring from Eisenstein et al. 2023, equation 2,
-//! <https://arxiv.org/abs/2312.09244>. Follows TRL 1.16; differs in returning pairs where TRL returns a mean.
+//! <https://arxiv.org/abs/2307.09288>; centering from Eisenstein et al. 2023, equation 2,
+//! <https://arxiv.org/abs/2312.09244>. Follows TRL 1.16, but returns one value per pair where TRL returns a mean.
 
 use burn::tensor::Tensor;
 
@@ -25,7 +25,7 @@ pub fn bradley_terry(chosen_p: Tensor<1>, rejected_p: Tensor<1>, margins_p: Opti
     -log_sigmoid(difference_p)
 }
 
-/// `(r_chosen + r_rejected)²`, one value per pair: added with a small weight, it keeps rewards near 0.
+/// `(r_chosen + r_rejected)²`, one value per pair. Added to the loss with a small weight, it keeps rewards near 0.
 ///
 /// # Panics
 /// When the lengths differ.

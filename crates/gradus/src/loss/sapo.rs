@@ -6,8 +6,8 @@ use burn::tensor::{Tensor, activation};
 
 use super::surrogate::ratio;
 
-/// `−(4/τ)·σ(τ(ρₜ − 1))·Âₜ`, one value per token; `τ` of a token is `positive` where its advantage is above 0, else `negative`.
-/// At ratio 1 its slope is that of `−ρ·Â`.
+/// `−(4/τ)·σ(τ(ρₜ − 1))·Âₜ`, one value per token. The `τ` of a token is `positive` if its advantage is above 0, else `negative`. At ratio 1
+/// the slope equals that of `−ρ·Â`.
 ///
 /// Both tensors are `[M]`; `log_ratios_m` ([`super::surrogate::Level`]) carries gradient.
 ///
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn at_ratio_one_the_gradient_is_reinforce() {
-        // σ(0) = ½ and σ'(0) = ¼: −(4/τ)·½·Â, and the slope is −Â whatever τ.
+        // σ(0) = ½ and σ'(0) = ¼: the value is −(4/τ)·½·Â, and the slope is −Â for any τ.
         let log_ratios_m = leaf(&[0.0, 0.0]);
         let loss_m = sapo(log_ratios_m.clone(), plain(&[3.0, -2.0]), 1.0, 2.0);
         close(&values(&loss_m), &[-6.0, 2.0], VALUE_TOLERANCE);

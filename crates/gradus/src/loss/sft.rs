@@ -11,8 +11,8 @@ pub fn nll(logprobs_m: Tensor<1>) -> Tensor<1> {
 
 /// Negative log-likelihood against a target mixed with the uniform distribution, one value per token.
 ///
-/// `(1−ε)·(−logprob) + ε·meanᵥ(−log pᵥ)`, where `meanᵥ(−log pᵥ) = log Σᵥ e^(zᵥ) − meanᵥ zᵥ`: the partition function
-/// and the mean logit are all it needs of the vocabulary. Szegedy et al. 2016, section 7,
+/// `(1−ε)·(−logprob) + ε·meanᵥ(−log pᵥ)`, where `meanᵥ(−log pᵥ) = log Σᵥ e^(zᵥ) − meanᵥ zᵥ`: only the partition
+/// function and the mean logit depend on the vocabulary. Szegedy et al. 2016, section 7,
 /// <https://arxiv.org/abs/1512.00567>; ε as `label_smoothing_factor` in transformers 5.23.
 ///
 /// All tensors are `[M]` and carry gradient.

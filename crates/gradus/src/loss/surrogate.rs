@@ -1,46 +1,46 @@
-//! The clipped surrogate of PPO and GRPO, and what to watch while it runs.
+//! The clipped surrogate of PPO and GRPO, and statistics of its ratios.
 
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::{segment_mean, segment_sum, spread};
 
-/// Bound of `logprob − old logprob` before it is exponentiated: `e^20` still fits an f32 with room for an advantage.
-/// As in verl; TRL has none.
+/// Bound of `logprob − old logprob` before the exponential. An f32 can hold `e^20` times an advantage. As in verl; TRL has no bound.
 pub const LOG_RATIO_BOUND: f64 = 20.0;
 
-/// The bounds of the importance ratio.
+/// Bounds of the importance ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clip {
-    /// It is clipped below at `1 − low` …
+    /// Clips below at `1 − low`.
     pub low: f64,
-    /// … and above at `1 + high`; the two may differ (Yu et al. 2025, section 3.1, <https://arxiv.org/abs/2503.14476>).
+    /// Clips above at `1 + high`. It may differ from `low` (Yu et al. 2025, section 3.1, <https://arxiv.org/abs/2503.14476>).
     pub high: f64,
-    /// Cap of the unclipped ratio, which otherwise grows without bound where the advantage is negative (two-sided
-    /// clipping, INTELLECT-2, section 3.4, <https://arxiv.org/abs/2505.07291>).
+    /// Cap of the unclipped ratio. Without it, the loss is unbounded for negative advantages (two-sided clipping, INTELLECT-2, section 3.4,
+    /// <https://arxiv.org/abs/2505.07291>).
     pub delta: Option<f64>,
 }
 
 impl Clip {
-    /// As far below 1 as above it.
+    /// Clips by `range` below and above 1.
     pub fn symmetric(range: f64) -> Self {
         Self { low: range, high: range, delta: None }
     }
 }
 
-/// The unit that has an importance ratio: a token or a sequence.
+/// Unit of the importance ratio: a token or a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Each token (PPO, GRPO).
+    /// One ratio per token (PPO, GRPO).
     Token,
-    /// Each sequence: the geometric mean of its tokens' (Zheng et al. 2025, GSPO, equation 7, <https://arxiv.org/abs/2507.18071>).
+    /// One ratio per sequence: the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO, equation 7,
+    /// <https://arxiv.org/abs/2507.18071>).
     SequenceMean,
-    /// Each sequence: the product of its tokens' (RLOO).
+    /// One ratio per sequence: the product of its tokens' ratios (RLOO).
     SequenceProduct,
 }
 
 impl Level {
-    /// The log-ratios `x` of tokens, `logprob − old_logprob`, at this level: of sequences, theirs at each of their tokens.
+    /// Computes the log-ratios `x = logprob − old_logprob` at this level. The log-ratio of a sequence is repeated for each of its tokens.
     ///
     /// All are `[M]`; `logprobs_m` carries gradient, `old_logprobs_m` does not.
     ///
@@ -58,18 +58,17 @@ impl Level {
     }
 }
 
-/// `ρ = eˣ`, the log-ratio `x` bounded; `[M]` both.
+/// `ρ = eˣ` with the log-ratio `x` bounded by [`LOG_RATIO_BOUND`]; both `[M]`.
 pub fn ratio(log_ratios_m: Tensor<1>) -> Tensor<1> {
     log_ratios_m.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 }
 
 /// The clipped surrogate, one value per token, not yet reduced.
 ///
-/// `Lₜ = −min(min(ρₜ, δ)·Âₜ, clip(ρₜ, 1−ε_low, 1+ε_high)·Âₜ)` with `ρₜ` the [`ratio`] of a token or of its sequence ([`Level`]).
-/// Schulman et al. 2017, equation 7, <https://arxiv.org/abs/1707.06347>; Shao et al. 2024, equation 3,
-/// <https://arxiv.org/abs/2402.03300>, which differs in advantages, reduction and KL term alone.
-/// Follows TRL 1.12 (its last PPO trainer) and 1.16 (GRPO); differs in returning tokens where TRL returns a mean.
-///
+/// `Lₜ = −min(min(ρₜ, δ)·Âₜ, clip(ρₜ, 1−ε_low, 1+ε_high)·Âₜ)` with `ρₜ` the [`ratio`] of a token or of its sequence ([`Level`]). Schulman
+/// et al. 2017, equation 7, <https://arxiv.org/abs/1707.06347>; Shao et al. 2024, equation 3, <https://arxiv.org/abs/2402.03300>, which
+/// differs only in advantages, reduction and KL term. Follows TRL 1.12 (its last PPO trainer) and 1.16 (GRPO), but returns one value per
+/// token where TRL returns a mean.
 /// All tensors are `[M]`.
 /// `log_ratios_m` carries gradient; `advantages_m` does not.
 ///
@@ -88,21 +87,21 @@ pub fn clipped_surrogate(log_ratios_m: Tensor<1>, advantages_m: Tensor<1>, clip:
     -(capped_m * advantages_m.clone()).min_pair(clipped_m * advantages_m)
 }
 
-/// What the ratios of an update were, from values read to the host; micro-batches are added up.
+/// Statistics of the ratios of an update, from values on the host; micro-batches are added up.
 ///
-/// With `x = logprob − old logprob` and `ρ = eˣ`. A token is clipped low when its ratio is below `1 − low` and its
-/// advantage negative, high when the ratio is above `1 + high` and the advantage positive: where the loss has no gradient.
+/// `x = logprob − old logprob` and `ρ = eˣ`. A token is clipped low if its ratio is below `1 − low` and its advantage negative. It is
+/// clipped high if its ratio is above `1 + high` and its advantage positive. Clipped tokens have no gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Tokens clipped low.
+    /// Number of tokens clipped low.
     pub low: usize,
-    /// Tokens clipped high.
+    /// Number of tokens clipped high.
     pub high: usize,
-    /// The smallest share of low-clipped tokens in a sequence; `None` before any.
+    /// Smallest share of low-clipped tokens in a sequence; `None` without sequences.
     pub low_min: Option<f64>,
-    /// The largest share of high-clipped tokens in a sequence; `None` before any.
+    /// Largest share of high-clipped tokens in a sequence; `None` without sequences.
     pub high_max: Option<f64>,
     /// `Σ x²`.
     pub square_sum: f64,
@@ -112,12 +111,12 @@ pub struct Statistics {
     pub ratio_sum: f64,
     /// `Σ ρ²`.
     pub ratio_square_sum: f64,
-    /// The largest ρ.
+    /// Largest ρ.
     pub ratio_max: f64,
 }
 
 impl Statistics {
-    /// The statistics of one micro-batch; `counts_b` says how many of the `M` tokens each sequence has.
+    /// Computes the statistics of one micro-batch; `counts_b` holds the number of tokens of each sequence.
     ///
     /// # Panics
     /// When the lengths differ, or the counts do not sum to `M`.
@@ -146,7 +145,7 @@ impl Statistics {
         sums
     }
 
-    /// [`new`](Self::new) at `level`: of sequences, each counts as one token; those without any do not count.
+    /// Like [`new`](Self::new), but at `level`. At the level of sequences, each sequence counts as one token; empty sequences do not count.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -189,7 +188,7 @@ impl Statistics {
         self.ratio_max = self.ratio_max.max(ratio);
     }
 
-    /// Adds another micro-batch.
+    /// Adds the statistics of another micro-batch.
     pub fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;
         self.low += other.low;
@@ -207,17 +206,17 @@ impl Statistics {
         if self.tokens == 0 { 0.0 } else { sum / self.tokens as f64 }
     }
 
-    /// The share of tokens clipped low (`clip_ratio/low_mean` in TRL); 0 without tokens.
+    /// Share of tokens clipped low (`clip_ratio/low_mean` in TRL); 0 without tokens.
     pub fn low_fraction(&self) -> f64 {
         self.per_token(self.low as f64)
     }
 
-    /// The share of tokens clipped high (`clip_ratio/high_mean` in TRL); 0 without tokens.
+    /// Share of tokens clipped high (`clip_ratio/high_mean` in TRL); 0 without tokens.
     pub fn high_fraction(&self) -> f64 {
         self.per_token(self.high as f64)
     }
 
-    /// The share of tokens clipped at all (`clip_ratio/region_mean` and `policy/clipfrac_avg` in TRL); 0 without tokens.
+    /// Share of clipped tokens (`clip_ratio/region_mean` and `policy/clipfrac_avg` in TRL); 0 without tokens.
     pub fn clip_fraction(&self) -> f64 {
         self.per_token((self.low + self.high) as f64)
     }
@@ -227,23 +226,23 @@ impl Statistics {
         0.5 * self.per_token(self.square_sum)
     }
 
-    /// `mean(ρ − 1 − x)`, the k3 estimate of KL(old ‖ new) that early stopping looks at; 0 without tokens.
+    /// `mean(ρ − 1 − x)`, the k3 estimate of KL(old ‖ new) that early stopping uses; 0 without tokens.
     pub fn k3(&self) -> f64 {
         self.per_token(self.k3_sum)
     }
 
-    /// The mean ratio (`val/ratio` in TRL); 0 without tokens.
+    /// Mean ratio (`val/ratio` in TRL); 0 without tokens.
     pub fn ratio(&self) -> f64 {
         self.per_token(self.ratio_sum)
     }
 
-    /// The biased variance of the ratio over tokens; 0 without tokens.
+    /// Biased variance of the ratio over tokens; 0 without tokens.
     pub fn ratio_variance(&self) -> f64 {
         (self.per_token(self.ratio_square_sum) - self.ratio().powi(2)).max(0.0)
     }
 }
 
-/// The smaller or larger of what is there.
+/// Combines two optional values with `of` (minimum or maximum).
 fn extreme(a: Option<f64>, b: Option<f64>, of: fn(f64, f64) -> f64) -> Option<f64> {
     [a, b].into_iter().flatten().reduce(of)
 }
@@ -332,7 +331,7 @@ mod tests {
 
     #[test]
     fn ratios_of_sequences_are_means_or_products() {
-        // Log-ratios 0.1, 0.3 and 0.2 of one sequence, none of the next, −0.4 of the last.
+        // Log-ratios 0.1, 0.3 and 0.2 in the first sequence, none in the second, −0.4 in the last.
         let (logprobs_m, old_m) = (leaf(&[0.1, 0.3, 0.2, -0.4]), plain(&[0.0; 4]));
         let counts_b = [3, 0, 1];
         let at = |level: Level| level.log_ratios(logprobs_m.clone(), old_m.clone(), &counts_b);

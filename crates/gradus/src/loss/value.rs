@@ -1,4 +1,4 @@
-//! The critic's loss: squared distance of the values from the returns.
+//! The critic's loss: the squared difference between values and returns.
 
 use burn::tensor::Tensor;
 
@@ -16,8 +16,8 @@ pub fn plain(values_m: Tensor<1>, returns_m: Tensor<1>) -> Tensor<1> {
 
 /// `½·max((V − R)², (V_clip − R)²)` with `V_clip = V_old + clip(V − V_old, ±ε)`, one value per token.
 ///
-/// The form of OpenAI's baselines (`ppo2`), Ziegler et al. 2019 and TRL 1.12; in no paper before Engstrom et al. 2020,
-/// section 3, <https://arxiv.org/abs/2005.12729>.
+/// As in OpenAI's baselines (`ppo2`), Ziegler et al. 2019 and TRL 1.12. The first paper with this form is Engstrom et al. 2020, section 3,
+/// <https://arxiv.org/abs/2005.12729>.
 ///
 /// All tensors are `[M]`; only `values_m` carries gradient.
 ///
@@ -31,9 +31,9 @@ pub fn clipped(values_m: Tensor<1>, old_values_m: Tensor<1>, returns_m: Tensor<1
     (values_m - returns_m.clone()).square().max_pair((clipped_m - returns_m).square()) * 0.5
 }
 
-/// `V_old + clip(V − V_old, ±ε)`: whose [`plain`] error alone is the clipped value loss of Stable-Baselines3 and RL4LMs.
+/// `V_old + clip(V − V_old, ±ε)`. The [`plain`] error of these values is the clipped value loss of Stable-Baselines3 and RL4LMs.
 ///
-/// Both are `[M]`; `values_m` carries gradient, and none where it is clipped.
+/// Both are `[M]`; `values_m` carries gradient, except where it is clipped.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -44,7 +44,7 @@ pub fn near(values_m: Tensor<1>, old_values_m: Tensor<1>, clip_range: f64) -> Te
     old_values_m + moved_m
 }
 
-/// The share of tokens whose clipped error was the larger one (`val/clipfrac_avg` in TRL); 0 without tokens.
+/// Share of tokens whose clipped error is larger than the plain one (`val/clipfrac_avg` in TRL); 0 without tokens.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(clip_fraction(&[0.1, 0.5, 0.5, -0.5], &old_m, &returns_m, 0.2), 0.25);
         assert_eq!(clip_fraction(&[], &[], &[], 0.2), 0.0);
 
-        // The clipped error alone: V_clip − R of −0.9, −0.8, 0.2, −1.2, and no gradient where it is clipped.
+        // Clipped error alone: V_clip − R is −0.9, −0.8, 0.2, −1.2. Clipped tokens have no gradient.
         let loss_m = plain(near(values_m.clone(), check::plain(&old_m), 0.2), check::plain(&returns_m));
         close(&check::values(&loss_m), &[0.405, 0.32, 0.02, 0.72], VALUE_TOLERANCE);
         close(&gradient(&loss_m, &values_m), &[-0.9, 0.0, 0.0, 0.0], GRADIENT_TOLERANCE);

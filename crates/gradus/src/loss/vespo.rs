@@ -1,4 +1,4 @@
-//! Variational sequence-level soft policy optimization: sequences weighted by a gamma kernel of their whole ratio.
+//! Variational sequence-level soft policy optimization: sequences are weighted by a gamma kernel of their ratio.
 //!
 //! Equation 12 of <https://arxiv.org/abs/2602.10693>. Follows TRL 1.16.
 
@@ -6,23 +6,23 @@ use burn::tensor::Tensor;
 
 use super::surrogate::LOG_RATIO_BOUND;
 
-/// The shape of the kernel, for sequences with an advantage of at least 0 and for others.
+/// Shape of the kernel, for sequences with an advantage of at least 0 and for the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gamma {
-    /// The exponent `k` of the ratio.
+    /// Exponent `k` of the ratio.
     pub k: [f64; 2],
-    /// The rate `λ`.
+    /// Rate `λ`.
     pub lambda: [f64; 2],
 }
 
-/// The least log-ratio of a sequence.
+/// Smallest log-ratio of a sequence, ln 1e-8.
 const LEAST: f64 = -18.420_680_743_952_367;
 
 impl Gamma {
-    /// `φ(w) = w^k·e^(λ(1 − w))` of each sequence, with `w` the product of its tokens' ratios: 1 where nothing has moved.
+    /// Computes `φ(w) = w^k·e^(λ(1 − w))` of each sequence, with `w` the product of its tokens' ratios. It is 1 for a ratio of 1.
     ///
-    /// `log_ratios_m` are the tokens'; a sequence without any weighs as one that has not moved. `corrections_m` are further ratios of
-    /// the tokens, to a sampler that is another policy than the ratios are taken to.
+    /// `log_ratios_m` holds the log-ratios of tokens; an empty sequence has the ratio 1. `corrections_m` holds further ratios of the tokens
+    /// to the sampler, if that is not the policy of `log_ratios_m`.
     ///
     /// # Panics
     /// When the lengths differ, or the counts do not sum to `M`.
@@ -54,7 +54,7 @@ impl Gamma {
     }
 }
 
-/// `−φ·Âₜ·log πₜ`, one value per token; `φ` of its sequence ([`Gamma::weights`]) carries no gradient.
+/// `−φ·Âₜ·log πₜ`, one value per token; the weight `φ` of its sequence ([`Gamma::weights`]) carries no gradient.
 ///
 /// All tensors are `[M]`; `logprobs_m` carries gradient.
 ///

@@ -1,59 +1,58 @@
-//! How right labels are: a count of every pair of a true and a found label, and what follows from it.
+//! Quality of predicted labels: a confusion matrix and the scores that follow from it.
 
-/// Counts of texts or tokens by true and found label: `[K, K]`, a row for every true label.
+/// Confusion matrix: counts of texts or tokens by true and predicted label, `[K, K]`, one row per true label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confusion {
     labels: usize,
     counts_kk: Vec<usize>,
 }
 
-/// How right one label is.
+/// Scores of one label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClassScore {
-    /// Of those that were found to have it, the share that has it; 0 where none was found.
+    /// Share of the predictions of this label that are right; 0 if it was never predicted.
     pub precision: f64,
-    /// Of those that have it, the share that was found; 0 where none has it.
+    /// Share of the items with this label that were predicted to have it; 0 if no item has it.
     pub recall: f64,
-    /// Their harmonic mean, `2 P R / (P + R)`; 0 where both are.
+    /// Harmonic mean of precision and recall, `2 P R / (P + R)`; 0 if both are 0.
     pub f1: f64,
-    /// How many have it.
+    /// Number of items that have the label.
     pub support: usize,
-    /// How many were found to have it.
+    /// Number of items that were predicted to have the label.
     pub found: usize,
 }
 
 impl Confusion {
-    /// Of `labels` labels, before anything is counted.
+    /// Creates an empty matrix for `labels` labels.
     pub fn new(labels: usize) -> Self {
         Self { labels, counts_kk: vec![0; labels * labels] }
     }
 
-    /// Counts one.
+    /// Counts one item with the true label `wanted` and the predicted label `found`.
     ///
     /// # Panics
-    /// When a label is not below their number.
+    /// When a label is not below the number of labels.
     pub fn add(&mut self, wanted: usize, found: usize) {
         assert!(wanted < self.labels && found < self.labels, "a label is below their number");
         self.counts_kk[wanted * self.labels + found] += 1;
     }
 
-    /// How many of the true label `wanted` were found to have each.
+    /// Counts of the items with the true label `wanted`, by predicted label.
     pub fn row(&self, wanted: usize) -> &[usize] {
         &self.counts_kk[wanted * self.labels..][..self.labels]
     }
 
-    /// All that were counted.
+    /// Number of counted items.
     pub fn total(&self) -> usize {
         self.counts_kk.iter().sum()
     }
 
-    /// The share that was right; 0 of nothing.
+    /// Share of items with the right label; 0 without items.
     pub fn accuracy(&self) -> f64 {
         share((0..self.labels).map(|label| self.row(label)[label]).sum(), self.total())
     }
 
-    /// How right "any label but `negative`" is, and how often that was right or wrong rightly: of the labels that say that something
-    /// was found it does not matter which.
+    /// Scores of "any label but `negative`", and the accuracy of that binary decision. All labels other than `negative` are treated as one.
     pub fn detection(&self, negative: usize) -> (ClassScore, f64) {
         let sum = |wanted: &dyn Fn(usize) -> bool, found: &dyn Fn(usize) -> bool| -> usize {
             let cells = (0..self.labels).flat_map(|w| (0..self.labels).map(move |f| (w, f)));
@@ -65,7 +64,7 @@ impl Confusion {
         (class, share(right + self.row(negative)[negative], self.total()))
     }
 
-    /// How right each label is.
+    /// Scores of each label.
     pub fn classes(&self) -> Vec<ClassScore> {
         let of_label = |label: usize| {
             let right = self.row(label)[label];
@@ -77,12 +76,12 @@ impl Confusion {
 }
 
 impl ClassScore {
-    /// Of `right` found rightly, `found` in all, and `support` that have the label.
+    /// Computes the scores from the number of right predictions, of all predictions (`found`) and of items with the label (`support`).
     pub fn new(right: usize, found: usize, support: usize) -> Self {
         Self {
             precision: share(right, found),
             recall: share(right, support),
-            // 2 · right / (found + support): the same, without dividing by what may be 0.
+            // 2 · right / (found + support) equals the harmonic mean but does not divide by a term that may be 0.
             f1: share(2 * right, found + support),
             support,
             found,
@@ -90,7 +89,7 @@ impl ClassScore {
     }
 }
 
-/// The mean F1 of the labels that any text has or was found to have, as scikit-learn's `f1_score(average="macro")`.
+/// Mean F1 of the labels that occur among the true or predicted labels, like scikit-learn's `f1_score(average="macro")`.
 pub fn macro_f1(classes: &[ClassScore]) -> f64 {
     let seen: Vec<f64> = classes.iter().filter(|class| class.support + class.found > 0).map(|class| class.f1).collect();
     if seen.is_empty() { 0.0 } else { seen.iter().sum::<f64>() / seen.len() as f64 }
@@ -106,7 +105,7 @@ mod tests {
 
     #[test]
     fn precision_recall_and_f1_follow_from_the_counts() {
-        // True 0: found 0, 0, 1. True 1: found 1. True 2: found 0, 2. Nothing has label 3.
+        // True 0: predicted 0, 0, 1. True 1: predicted 1. True 2: predicted 0, 2. No item has label 3.
         let mut counts = Confusion::new(4);
         for (wanted, found) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0), (2, 2)] {
             counts.add(wanted, found);
@@ -128,19 +127,19 @@ mod tests {
         counts.add(0, 0);
         assert_eq!(macro_f1(&counts.classes()), 1.0);
         counts.add(0, 1);
-        // Of label 0: P 1, R ½, F1 ⅔; of label 1: 0.
+        // Label 0: P 1, R ½, F1 ⅔. Label 1: F1 0.
         assert!((macro_f1(&counts.classes()) - 1.0 / 3.0).abs() < 1e-12);
     }
 
     #[test]
     fn what_was_found_is_told_from_nothing() {
-        // Label 2 is negative. True 0: found 0, 1, 2. True 2: found 2, 2, 0. Nothing has label 1.
+        // Label 2 is negative. True 0: predicted 0, 1, 2. True 2: predicted 2, 2, 0. No item has label 1.
         let mut counts = Confusion::new(3);
         for (wanted, found) in [(0, 0), (0, 1), (0, 2), (2, 2), (2, 2), (2, 0)] {
             counts.add(wanted, found);
         }
         let (class, accuracy) = counts.detection(2);
-        // Label 1 in place of 0 is as good: 2 of the 3 found, 2 of the 3 there; 4 of all 6 are right.
+        // Label 1 instead of 0 counts as right: 2 of 3 predictions, 2 of 3 items with a label. 4 of all 6 are right.
         assert_eq!((class.precision, class.recall, class.support, class.found), (2.0 / 3.0, 2.0 / 3.0, 3, 3));
         assert_eq!(accuracy, 4.0 / 6.0);
         assert_eq!(counts.classes()[2].f1, 2.0 * 2.0 / (3.0 + 3.0));

@@ -1,10 +1,10 @@
-//! Conjugate gradients: `A x = b` from products with `A` alone.
+//! Conjugate gradients: solves `A x = b` using only products with `A`.
 //!
 //! Hestenes and Stiefel 1952; as in Schulman et al. 2015 (TRPO), appendix C, <https://arxiv.org/abs/1502.05477>.
 
 use rayon::prelude::*;
 
-/// Numbers summed on their own, so that a sum has the same bits whoever computes it.
+/// Number of values per partial sum. Fixed, so that a sum has the same bits for any number of threads.
 const CHUNK: usize = 64 * 1024;
 
 /// `Σ aᵢ·bᵢ`, in `f64`.
@@ -28,11 +28,11 @@ pub fn add_scaled(a: &mut [f32], scale: f64, b: &[f32]) {
     a.par_chunks_mut(CHUNK).zip(b.par_chunks(CHUNK)).for_each(|(a, b)| a.iter_mut().zip(b).for_each(each));
 }
 
-/// `x` with `A x ≈ b`, from `x = 0`: at most `max_steps` products, fewer when `‖b − A x‖²` falls below `tolerance`, or
-/// where the curvature along a direction is not positive.
+/// Solves `A x ≈ b`, starting from `x = 0`. Makes at most `max_steps` products. Stops earlier if `‖b − A x‖²` falls
+/// below `tolerance` or the curvature along a direction is not positive.
 ///
 /// # Errors
-/// The first of `product`.
+/// The first error that `product` returns.
 pub fn conjugate_gradient<E>(
     mut product: impl FnMut(&[f32]) -> Result<Vec<f32>, E>,
     b: &[f32],

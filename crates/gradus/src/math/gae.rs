@@ -7,8 +7,8 @@
 ///
 /// `δₜ = rₜ + γ·Vₜ₊₁ − Vₜ`, `Âₜ = δₜ + γλ·Âₜ₊₁`, where `V_T` is `bootstrap` and `Â_T` is 0.
 ///
-/// `values_t[t]` is the value of the state before token `t`. `bootstrap` says how the sequence stopped: 0 when it
-/// ended, the value of the state after the last token when it was cut off; the caller decides.
+/// `values_t[t]` is the value of the state before token `t`. The caller chooses `bootstrap`: 0 if the sequence ended,
+/// the value of the state after the last token if it was cut off.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -26,7 +26,7 @@ pub fn gae(rewards_t: &[f32], values_t: &[f32], bootstrap: f32, discount: f64, g
     advantages_t
 }
 
-/// What the critic is trained towards: `Âₜ + Vₜ`, the TD(λ) return. Advantages as [`gae`] gave them, before whitening.
+/// Targets of the critic: `Âₜ + Vₜ`, the TD(λ) return. The advantages are those of [`gae`], before whitening.
 ///
 /// # Panics
 /// When the lengths differ.

@@ -1,4 +1,4 @@
-//! Group baselines: the advantage of a completion over the other completions of the same prompt.
+//! Group baselines: how much better a completion is than the other completions of the same prompt.
 //!
 //! Shao et al. 2024, "DeepSeekMath", section 4.1.2, <https://arxiv.org/abs/2402.03300>; Liu et al. 2025 (Dr. GRPO, no
 //! division), <https://arxiv.org/abs/2503.20783>. Follows TRL 1.16, unscored completions included.
@@ -8,46 +8,46 @@ use super::stats::{self, Variance};
 /// Added to the standard deviation before dividing, as TRL does (verl 1e-6, OpenRLHF 1e-9).
 pub const SCALE_EPSILON: f64 = 1e-4;
 
-/// What a reward is compared with.
+/// Baseline that is subtracted from a reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Baseline {
-    /// The mean of its group (Shao et al. 2024).
+    /// Mean of the group (Shao et al. 2024).
     Mean,
-    /// The mean of the others of its group, which makes the baseline independent of the completion: RLOO. Kool et al.
-    /// 2019; Ahmadian et al. 2024, equation 7, <https://arxiv.org/abs/2402.14740>.
+    /// Mean of the other completions of the group (RLOO), which makes the baseline independent of the completion. Kool
+    /// et al. 2019; Ahmadian et al. 2024, equation 7, <https://arxiv.org/abs/2402.14740>.
     LeaveOneOut,
 }
 
-/// What the difference from the baseline is divided by.
+/// Divisor of the difference from the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// The unbiased standard deviation of the group.
+    /// Unbiased standard deviation of the group.
     Group,
-    /// The unbiased standard deviation of all rewards.
+    /// Unbiased standard deviation of all rewards.
     Batch,
-    /// Nothing.
+    /// No division.
     None,
 }
 
-/// Advantages of `P · G` completions and the statistics they were made from.
+/// Advantages of `P · G` completions and the statistics behind them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupAdvantages {
-    /// One advantage per completion, `[P·G]`; 0 where it has none.
+    /// One advantage per completion, `[P·G]`; 0 for a completion without one.
     pub advantages_b: Vec<f32>,
-    /// Mean reward of each group, `[P]`; `None` when nothing in it was scored.
+    /// Mean reward of each group, `[P]`; `None` if no completion of it was scored.
     pub means_p: Vec<Option<f64>>,
-    /// Unbiased standard deviation of each group, `[P]`; `None` when fewer than two were scored.
+    /// Unbiased standard deviation of each group, `[P]`; `None` if fewer than two were scored.
     pub stds_p: Vec<Option<f64>>,
 }
 
 impl GroupAdvantages {
-    /// The groups that teach nothing: their rewards are all equal, or fewer than two were scored.
+    /// Indices of the groups without a training signal: their rewards are all equal, or fewer than two were scored.
     pub fn flat_groups(&self) -> Vec<usize> {
         let is_flat = |(p, std): (usize, &Option<f64>)| std.is_none_or(is_zero).then_some(p);
         self.stds_p.iter().enumerate().filter_map(is_flat).collect()
     }
 
-    /// The share of groups whose rewards are all equal: they teach nothing.
+    /// Share of groups whose rewards are all equal. They give no training signal.
     pub fn zero_std_fraction(&self) -> f64 {
         let equal = self.stds_p.iter().filter(|std| std.is_some_and(is_zero)).count();
         if self.stds_p.is_empty() { 0.0 } else { equal as f64 / self.stds_p.len() as f64 }
@@ -59,10 +59,10 @@ fn is_zero(std: f64) -> bool {
     std <= 1e-8
 }
 
-/// `Âᵢ = (rᵢ − bᵢ) / (std + 1e-4)`, the baseline `bᵢ` and the deviation over scored completions.
+/// Computes `Âᵢ = (rᵢ − bᵢ) / (std + 1e-4)`, with the baseline `bᵢ` and the deviation over scored completions.
 ///
-/// `rewards_b` is `[P·G]`, group after group; `None` marks a completion that could not be scored: it enters no mean
-/// and has advantage 0. So has a group of one scored completion.
+/// `rewards_b` is `[P·G]`, group after group. `None` marks a completion without a score: it enters no mean and has
+/// advantage 0. The only scored completion of a group has advantage 0, too.
 ///
 /// # Panics
 /// When `group_size` is 0 or does not divide the number of rewards.

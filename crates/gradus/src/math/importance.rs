@@ -1,23 +1,23 @@
-//! Importance weights of completions that another policy has sampled than the one that trains, and which of them are too far off.
+//! Importance weights of completions that were sampled by another policy than the trained one, and a mask for those that are too far off.
 //!
-//! The same policy computed by a server is another one too: its kernels round otherwise. Follows TRL 1.16.
+//! The same policy on a server counts as another policy, because its kernels round differently. Follows TRL 1.16.
 
-/// What becomes of the ratios of trainer and sampler.
+/// Correction of the loss by the ratio of the trainer's to the sampler's probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Correction {
-    /// Whether a sequence has one ratio, the product of its tokens'.
+    /// Use one ratio per sequence, the product of its tokens' ratios, instead of one per token.
     pub of_sequences: bool,
-    /// Whether ratios beyond the bounds become 0; else they become the bounds.
+    /// Set ratios outside the bounds to 0 instead of clamping them.
     pub masks: bool,
-    /// The least ratio.
+    /// Smallest ratio.
     pub low: Option<f64>,
-    /// The largest ratio.
+    /// Largest ratio.
     pub high: Option<f64>,
 }
 
 impl Correction {
-    /// What the loss of each token of a sequence is multiplied by, from the log-probabilities under the trainer and under the sampler.
-    /// A token that the sampler gives no number has the ratio 1.
+    /// Returns the factor of each token's loss, from its log-probabilities under the trainer and under the sampler. A token for which the
+    /// sampler reports no log-probability (NaN) has the ratio 1.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -41,14 +41,14 @@ impl Correction {
     }
 }
 
-/// `trainer − sampler`; 0 where one of them is unknown.
+/// `trainer − sampler`; 0 if either is unknown (NaN).
 fn difference(trainer: f32, sampler: f32) -> f64 {
     let difference = f64::from(trainer) - f64::from(sampler);
     if difference.is_nan() { 0.0 } else { difference }
 }
 
-/// Which tokens of a sequence are learned from: all where the sampler is at most `threshold` nats a token away from the policy, else
-/// those with an advantage of at least 0 (the off-policy sequence mask of DeepSeek-V3.2). 1 for a token that is, else 0.
+/// Returns 1 for each token that is trained on and 0 for the others (the off-policy sequence mask of DeepSeek-V3.2). All tokens are trained
+/// on if the sampler is at most `threshold` nats per token away from the policy; otherwise only those with an advantage of at least 0.
 ///
 /// # Panics
 /// When the lengths differ.

@@ -1,7 +1,7 @@
-//! KL estimators on recorded logprobs, and what chooses the KL coefficient of the next iteration.
+//! KL estimators on recorded log-probabilities, and the controller of the KL coefficient.
 //!
 //! The estimators are named k1, k2 and k3 after Schulman 2020, <http://joschu.net/blog/kl-approx.html>.
-//! These are values without gradient, as in a reward penalty; those of a loss are in `loss::kl`.
+//! These are values without gradient, as for a reward penalty; the estimators of losses are in `loss::kl`.
 
 fn each(logprobs_t: &[f32], reference_t: &[f32], estimate: impl Fn(f64) -> f64) -> Vec<f32> {
     assert_eq!(logprobs_t.len(), reference_t.len(), "one reference logprob per logprob");
@@ -9,7 +9,7 @@ fn each(logprobs_t: &[f32], reference_t: &[f32], estimate: impl Fn(f64) -> f64) 
     pairs.map(|(&logprob, &reference)| estimate(f64::from(logprob) - f64::from(reference)) as f32).collect()
 }
 
-/// `d = logprob − reference`: unbiased, of either sign.
+/// `d = logprob − reference`: unbiased, positive or negative.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -41,39 +41,39 @@ pub fn k3(logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
     each(logprobs_t, reference_t, |d| (-d).exp_m1() + d)
 }
 
-/// Bound of the proportional error, on either side (Ziegler et al. 2019, section 2.2).
+/// Bound of the absolute proportional error (Ziegler et al. 2019, section 2.2).
 const ERROR_BOUND: f64 = 0.2;
 
-/// Where the weight of the KL penalty comes from.
+/// Rule that sets the coefficient of the KL penalty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KlController {
-    /// It stays.
+    /// The coefficient is constant.
     Fixed {
-        /// The weight, β.
+        /// The coefficient, β.
         coefficient: f64,
     },
-    /// It follows the measured KL towards a target (Ziegler et al. 2019, section 2.2, <https://arxiv.org/abs/1909.08593>).
+    /// The coefficient follows the measured KL towards a target (Ziegler et al. 2019, section 2.2, <https://arxiv.org/abs/1909.08593>).
     Adaptive {
-        /// The weight now, β.
+        /// The current coefficient, β.
         coefficient: f64,
-        /// The KL aimed at, in the unit in which it is measured.
+        /// Target of the KL, in the unit of the measured KL.
         target: f64,
-        /// How many sequences it takes to correct the coefficient by the whole proportional error.
+        /// Number of sequences over which the whole proportional error is corrected.
         horizon: f64,
     },
-    /// It follows the measured KL by a fixed share of the error an iteration, however many sequences there are (RL4LMs).
+    /// The coefficient changes by a fixed share of the error per iteration, independent of the number of sequences (RL4LMs).
     Proportional {
-        /// The weight now, β.
+        /// The current coefficient, β.
         coefficient: f64,
-        /// The KL aimed at, in the unit in which it is measured.
+        /// Target of the KL, in the unit of the measured KL.
         target: f64,
-        /// The share; RL4LMs has 0.1.
+        /// Share of the error; 0.1 in RL4LMs.
         rate: f64,
     },
 }
 
 impl KlController {
-    /// The weight to use now.
+    /// Current coefficient.
     pub fn coefficient(&self) -> f64 {
         match *self {
             Self::Fixed { coefficient }
@@ -82,8 +82,8 @@ impl KlController {
         }
     }
 
-    /// Takes in the KL measured over `sequences` sequences: `e = clip(kl/target − 1, ±0.2)`, `β ← β·(1 + e·n/horizon)`, or
-    /// `β ← β·(1 + rate·e)`.
+    /// Updates the coefficient with the KL measured over `sequences` sequences: `e = clip(kl/target − 1, ±0.2)`, `β ← β·(1 + e·n/horizon)`,
+    /// or `β ← β·(1 + rate·e)`.
     pub fn update(&mut self, kl: f64, sequences: usize) {
         match self {
             Self::Fixed { .. } => {}

@@ -1,7 +1,7 @@
-//! Host arithmetic: everything in training that has no gradient, on plain slices.
+//! Host arithmetic on plain slices: all parts of training that have no gradient.
 //!
-//! Inputs and outputs are `f32` (what tensors hold); sums run in `f64`. Nothing here does I/O, keeps hidden state or
-//! knows the configuration. Sequences come one at a time, so there is no padding and no mask.
+//! Inputs and outputs are `f32`, like the tensors; sums are computed in `f64`. Functions do no I/O, keep no state and
+//! do not depend on the configuration. They take one sequence at a time, so there is no padding and no mask.
 
 pub mod classes;
 pub mod conjugate;

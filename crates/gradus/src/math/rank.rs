@@ -1,6 +1,6 @@
-//! Two lists of numbers beside each other in sorted order: optimal transport in one dimension.
+//! Matching two lists of numbers in sorted order: optimal transport in one dimension.
 
-/// Beside each of `values` the one of `others` that has the same rank. Equal values keep their order.
+/// Returns, for each of `values`, the one of `others` that has the same rank. Equal values keep their order.
 ///
 /// # Panics
 /// When the lengths differ.

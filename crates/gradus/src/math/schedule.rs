@@ -1,11 +1,12 @@
-//! The learning rate over a run, as a multiplier of its peak: linear warm-up, then one of three shapes.
+//! Learning rate schedules, as multipliers of the peak rate: a linear warm-up, then one of three shapes.
 //!
-//! `update` counts the optimizer steps already made: 0 for the first. So a linear schedule without warm-up has the
-//! multipliers N/N, (N−1)/N, …, 1/N, and the first update of a warm-up has multiplier 0. As in transformers 5.23.
+//! `update` is the number of optimizer steps already made, 0 for the first. So a linear schedule without warm-up has
+//! the multipliers N/N, (N−1)/N, …, 1/N, and the first update of a warm-up has multiplier 0. As in transformers 5.23.
 
 use std::f64::consts::PI;
 
-/// How many updates warm up: `warmup` itself, or, below 1, that share of `updates`, rounded up.
+/// Returns the number of warm-up updates: `warmup` itself or, if `warmup` is below 1, that share of `updates`, rounded
+/// up.
 pub fn warmup_updates(warmup: f64, updates: usize) -> usize {
     if warmup >= 1.0 { warmup as usize } else { (warmup.max(0.0) * updates as f64).ceil() as usize }
 }
@@ -14,7 +15,7 @@ fn warming(update: usize, warmup: usize) -> Option<f64> {
     (update < warmup).then(|| update as f64 / warmup.max(1) as f64)
 }
 
-/// Falls in a straight line from 1 after the warm-up to 0 after the last of `updates`.
+/// Falls linearly from 1 after the warm-up to 0 after the last of `updates`.
 pub fn linear(update: usize, updates: usize, warmup: usize) -> f64 {
     let left = updates.saturating_sub(update) as f64 / updates.saturating_sub(warmup).max(1) as f64;
     warming(update, warmup).unwrap_or(left)

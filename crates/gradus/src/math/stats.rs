@@ -1,22 +1,22 @@
 //! Statistics of host values: moments, quantiles, agreement between predictions and outcomes.
 //!
-//! What is undefined (the mean of nothing, a correlation with a constant) is `None`, never a silent 0.
+//! Undefined values (the mean of no values, a correlation with a constant) are `None`, never a silent 0.
 
-/// What the squared deviations are divided by.
+/// Divisor of the sum of squared deviations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variance {
-    /// By `n`.
+    /// `n`.
     Biased,
-    /// By `n − 1`.
+    /// `n − 1`.
     Unbiased,
 }
 
-/// The arithmetic mean; `None` of nothing.
+/// Arithmetic mean; `None` without values.
 pub fn mean(values: &[f32]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64)
 }
 
-/// The variance; `None` of nothing, and of a single value when unbiased.
+/// Variance; `None` without values, and for a single value if unbiased.
 pub fn variance(values: &[f32], kind: Variance) -> Option<f64> {
     let mean = mean(values)?;
     let divisor = match kind {
@@ -27,14 +27,14 @@ pub fn variance(values: &[f32], kind: Variance) -> Option<f64> {
     (divisor > 0).then(|| squares / divisor as f64)
 }
 
-/// The standard deviation; `None` where [`variance`] is.
+/// Standard deviation; `None` if [`variance`] is.
 pub fn std(values: &[f32], kind: Variance) -> Option<f64> {
     variance(values, kind).map(f64::sqrt)
 }
 
-/// The value below which a share `q` of the values lies, interpolated linearly (as in NumPy and PyTorch).
+/// Value below which a share `q` of the values lies, interpolated linearly (as in NumPy and PyTorch).
 ///
-/// `None` of nothing. `q` is between 0 and 1.
+/// `None` without values. `q` is between 0 and 1.
 pub fn quantile(values: &[f32], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f32::total_cmp);
@@ -43,9 +43,9 @@ pub fn quantile(values: &[f32], q: f64) -> Option<f64> {
     Some(below + (above - below) * position.fract())
 }
 
-/// How much of the targets' variance the predictions explain: `1 − Var(target − prediction) / Var(target)`.
+/// Share of the targets' variance that the predictions explain: `1 − Var(target − prediction) / Var(target)`.
 ///
-/// 1 is perfect, 0 no better than a constant, below 0 worse. `None` when the targets do not vary.
+/// 1 is perfect, 0 is no better than a constant, negative values are worse. `None` if the targets do not vary.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -56,7 +56,7 @@ pub fn explained_variance(predictions: &[f32], targets: &[f32]) -> Option<f64> {
     (total > 0.0).then(|| 1.0 - variance(&residuals, Variance::Biased).unwrap_or(0.0) / total)
 }
 
-/// Pearson's correlation; `None` when either side does not vary.
+/// Pearson's correlation; `None` if either list does not vary.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -73,13 +73,13 @@ pub fn correlation(xs: &[f32], ys: &[f32]) -> Option<f64> {
     (xx > 0.0 && yy > 0.0).then(|| xy / (xx * yy).sqrt())
 }
 
-/// The 97.5 % point of the normal distribution: half the width, in standard errors, of a 95 % interval.
+/// 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in standard errors.
 const NORMAL_97_5: f64 = 1.959_963_984_540_054;
 
-/// A 95 % interval for a proportion of which `successes` of `trials` were seen; `None` without trials.
+/// 95 % interval of a proportion, from `successes` of `trials`; `None` without trials.
 ///
-/// Wilson 1927, "Probable inference, the law of succession, and statistical inference": unlike `p ± 1.96·√(p(1−p)/n)`
-/// it stays within 0 and 1 and holds for few trials.
+/// Wilson 1927, "Probable inference, the law of succession, and statistical inference". Unlike `p ± 1.96·√(p(1−p)/n)`, the interval stays
+/// within 0 and 1 and is valid for few trials.
 pub fn proportion_interval(successes: usize, trials: usize) -> Option<(f64, f64)> {
     if trials == 0 {
         return None;
@@ -93,22 +93,22 @@ pub fn proportion_interval(successes: usize, trials: usize) -> Option<(f64, f64)
 /// One bin of a calibration table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationBin {
-    /// Predictions from here (included) …
+    /// Lower bound, included.
     pub from: f64,
-    /// … to here (excluded, but for the last bin).
+    /// Upper bound, excluded except in the last bin.
     pub to: f64,
-    /// How many predictions fell into it.
+    /// Number of predictions in the bin.
     pub count: usize,
-    /// Their mean predicted probability; 0 when there are none.
+    /// Mean predicted probability; 0 without predictions.
     pub confidence: f64,
-    /// The share of them that came true; 0 when there are none.
+    /// Share of the predictions that came true; 0 without predictions.
     pub accuracy: f64,
 }
 
-/// Predicted probabilities against outcomes, in `bins` equal bins from `lowest` to 1.
+/// Compares predicted probabilities with outcomes, in `bins` bins of equal width from `lowest` to 1.
 ///
-/// For a preference model, the probability that its own choice is right lies in [0.5, 1]: `lowest` is 0.5.
-/// Predictions outside [`lowest`, 1] go to the nearest bin.
+/// A preference model's probability of its own choice lies in [0.5, 1], so its `lowest` is 0.5. Predictions outside [`lowest`, 1] go to the
+/// nearest bin.
 ///
 /// # Panics
 /// When the lengths differ, or `bins` is 0.
@@ -118,7 +118,7 @@ pub fn calibration(probabilities: &[f32], outcomes: &[bool], bins: usize, lowest
     let width = (1.0 - lowest) / bins as f64;
     let mut sums = vec![(0usize, 0.0, 0usize); bins];
     for (&probability, &outcome) in probabilities.iter().zip(outcomes) {
-        // `as usize` takes NaN and everything below the first bin to 0.
+        // `as usize` maps NaN and everything below the first bin to 0.
         let bin = (((f64::from(probability) - lowest) / width) as usize).min(bins - 1);
         let (count, confidence, hits) = &mut sums[bin];
         *count += 1;
@@ -142,9 +142,9 @@ pub fn expected_calibration_error(bins: &[CalibrationBin]) -> Option<f64> {
     (n > 0).then(|| bins.iter().map(gap).sum::<f64>() / n as f64)
 }
 
-/// The standard error of Σ sum / Σ weight over rows that were drawn independently, each a `(sum, weight)`:
-/// `√(n/(n−1) · Σ(sum − m·weight)²) / Σ weight`, the linearised variance of a ratio (Cochran 1977, section 6.4). With weights of 1
-/// it is the standard error of the mean. `None` with fewer than two rows, or without weight.
+/// Standard error of Σ sum / Σ weight over independently drawn rows, each a `(sum, weight)`: `√(n/(n−1) · Σ(sum − m·weight)²) / Σ weight`,
+/// the linearized variance of a ratio (Cochran 1977, section 6.4). With weights of 1 it is the standard error of the mean. `None` with
+/// fewer than two rows, or without weight.
 pub fn ratio_error(rows: &[(f64, f64)]) -> Option<f64> {
     let (n, weight) = (rows.len() as f64, rows.iter().map(|row| row.1).sum::<f64>());
     if rows.len() < 2 || weight <= 0.0 {
@@ -155,10 +155,10 @@ pub fn ratio_error(rows: &[(f64, f64)]) -> Option<f64> {
     Some((n / (n - 1.0) * squares).sqrt() / weight)
 }
 
-/// The mean of `values`, and half the width of its 95 % interval by Student's distribution; no width with one value, nothing at all
-/// with none.
+/// Mean of `values` and half the width of its 95 % interval by Student's distribution. One value has no width; no values give `None`.
 ///
-/// The quantile of `n` degrees of freedom is tabled up to 10; beyond it is an expansion in `1/n` (Abramowitz and Stegun 1964, 26.7.5).
+/// The quantile for `n` degrees of freedom comes from a table up to 10, then from an expansion in `1/n` (Abramowitz and Stegun 1964,
+/// 26.7.5).
 pub fn mean_interval(values: &[f64]) -> Option<(f64, Option<f64>)> {
     const TABLE: [f64; 10] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281];
     const NORMAL: f64 = 1.959_964;
@@ -190,9 +190,9 @@ mod tests {
     fn the_error_of_a_ratio_is_that_of_the_mean_where_rows_weigh_alike() {
         // std([1, 2, 3, 4], ddof=1) / √4
         close(ratio_error(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0), (4.0, 1.0)]), 0.645_497_2);
-        // As large when every row weighs ten: the ratio is a tenth, and so is its error.
+        // The ratio is a tenth if every row has weight ten, and so is its error.
         close(ratio_error(&[(1.0, 10.0), (2.0, 10.0), (3.0, 10.0), (4.0, 10.0)]), 0.064_549_7);
-        // By hand: m = 10/6, and both rows are 2/3 off.
+        // By hand: m = 10/6, and both rows are off by 2/3.
         close(ratio_error(&[(1.0, 1.0), (9.0, 5.0)]), (2.0f64 * 2.0 * (2.0f64 / 3.0).powi(2)).sqrt() / 6.0);
         assert_eq!((ratio_error(&[(1.0, 1.0)]), ratio_error(&[(0.0, 0.0), (0.0, 0.0)])), (None, None));
     }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn calibration_error_of_a_confident_coin() {
-        // Four predictions of 0.9 of which two came true, one of 0.5 that came true.
+        // Four predictions of 0.9, two of which came true, and one of 0.5 that came true.
         let bins = calibration(&[0.9, 0.9, 0.9, 0.9, 0.5], &[true, false, true, false, true], 5, 0.5);
         assert_eq!(bins.iter().map(|bin| bin.count).collect::<Vec<_>>(), [1, 0, 0, 4, 0].map(|n| n));
         // 4/5·|0.5 − 0.9| + 1/5·|1 − 0.5|
@@ -260,7 +260,7 @@ mod tests {
         let (mean, off) = mean_interval(&[1.0, 2.0, 4.0]).expect("values");
         // s² = 7/3, s/√3 = 0.881917; t₂ = 4.3027.
         assert!((mean - 7.0 / 3.0).abs() < 1e-12 && (off.expect("a width") - 3.794_6).abs() < 1e-3);
-        // 26 values 0 and 1 in turn: s² = 13/50, s/√26 = 0.1, t₂₅ = 2.0595.
+        // 26 values that alternate between 0 and 1: s² = 13/50, s/√26 = 0.1, t₂₅ = 2.0595.
         let values: Vec<f64> = (0..26).map(|i| f64::from(i % 2)).collect();
         let (_, off) = mean_interval(&values).expect("values");
         assert!((off.expect("a width") - 0.205_95).abs() < 1e-4, "{off:?}");

@@ -1,27 +1,27 @@
 //! The weight of each counted token in the loss of one optimizer step.
 //!
-//! The weights are made once for the whole step, before its first micro-batch, so that any split into micro-batches
-//! gives the same gradient: the loss of a micro-batch is `Σ weight · token loss`, and micro-batches are summed.
+//! The weights are computed once for the whole step, before its first micro-batch. The loss of a micro-batch is `Σ weight · token loss`,
+//! and micro-batches are summed, so any split into micro-batches gives the same gradient.
 
 use std::ops::Range;
 
-/// How token losses become one number. `Cᵢ` is the number of counted tokens of sequence `i`, `B` that of sequences.
+/// How token losses are reduced to one number. `Cᵢ` is the number of counted tokens of sequence `i`, `B` the number of sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// `Σ / Σᵢ Cᵢ`: every token weighs the same. SFT, PPO; DAPO (Yu et al. 2025, <https://arxiv.org/abs/2503.14476>).
+    /// `Σ / Σᵢ Cᵢ`: every token has the same weight. SFT, PPO; DAPO (Yu et al. 2025, <https://arxiv.org/abs/2503.14476>).
     TokenMean,
-    /// `1/B · Σᵢ (Σ / Cᵢ)`: every sequence weighs the same. GRPO (Shao et al. 2024, <https://arxiv.org/abs/2402.03300>).
+    /// `1/B · Σᵢ (Σ / Cᵢ)`: every sequence has the same weight. GRPO (Shao et al. 2024, <https://arxiv.org/abs/2402.03300>).
     SequenceMean,
     /// `Σ / (B · length)`: Dr. GRPO (Liu et al. 2025, <https://arxiv.org/abs/2503.20783>).
     FixedLength(usize),
-    /// `1/B · Σ`: every sequence weighs as much as it is long (LUSPO).
+    /// `1/B · Σ`: the weight of a sequence is its length (LUSPO).
     SequenceSum,
 }
 
-/// The weight of one counted token in each sequence; the loss is `Σ weight · loss` over counted tokens.
+/// Weight of one counted token in each sequence; the loss is `Σ weight · loss` over counted tokens.
 ///
-/// `counts_b` covers the whole optimizer step. A sequence without counted tokens weighs 0 but counts in `B`, as in
-/// TRL 1.16. A step without any counted token has only zeros.
+/// `counts_b` covers the whole optimizer step. A sequence without counted tokens has weight 0 but counts in `B`, as in TRL 1.16. If no
+/// token of the step counts, all weights are 0.
 pub fn token_weights(counts_b: &[usize], reduction: Reduction) -> Vec<f32> {
     let (tokens, sequences) = (counts_b.iter().sum::<usize>() as f64, counts_b.len() as f64);
     let weight = |count: usize| match reduction {
@@ -34,9 +34,9 @@ pub fn token_weights(counts_b: &[usize], reduction: Reduction) -> Vec<f32> {
     counts_b.iter().map(|&count| weight(count) as f32).collect()
 }
 
-/// As [`token_weights`], reduced within each micro-batch and then averaged over micro-batches (`bnpo` in TRL, and what
-/// accumulating per-micro-batch means gives elsewhere). Depends on the split: with uneven micro-batches, tokens of
-/// small ones weigh more.
+/// Like [`token_weights`], but reduced within each micro-batch and then averaged over micro-batches (`bnpo` in TRL; other code that
+/// accumulates the means of micro-batches does the same). The result depends on the split: tokens of small micro-batches have a larger
+/// weight.
 ///
 /// # Panics
 /// When the micro-batches do not cover the sequences in order.
@@ -51,11 +51,11 @@ pub fn micro_mean_weights(counts_b: &[usize], micro_batches: &[Range<usize>], re
     weights_b
 }
 
-/// The weights of tokens whose losses are averaged within parts of `size` sequences, as the gradient accumulation of
-/// FineGrainedRLHF does, <https://github.com/allenai/FineGrainedRLHF>.
+/// Weights of tokens whose losses are averaged within parts of `size` sequences, like the gradient accumulation of FineGrainedRLHF,
+/// <https://github.com/allenai/FineGrainedRLHF>.
 ///
-/// The parts are added up (`summed`) or averaged. With `mean_length`, that of all sequences of the iteration, each part
-/// has the weight of its own mean length over it.
+/// The parts are added up (`summed`) or averaged. With `mean_length`, the mean length of all sequences of the iteration, each part is
+/// weighted by its own mean length divided by `mean_length`.
 pub fn part_weights(counts_b: &[usize], size: usize, summed: bool, mean_length: Option<f64>) -> Vec<f32> {
     let size = size.clamp(1, counts_b.len().max(1));
     let parts = if summed { 1.0 } else { counts_b.len().div_ceil(size) as f64 };
@@ -67,7 +67,7 @@ pub fn part_weights(counts_b: &[usize], size: usize, summed: bool, mean_length: 
     counts_b.chunks(size).flat_map(|part| vec![weight(part); part.len()]).collect()
 }
 
-/// Repeats each sequence's weight for each of its counted tokens: `[B]` to `[M]`.
+/// Repeats the weight of each sequence for each of its counted tokens: `[B]` to `[M]`.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -76,9 +76,10 @@ pub fn per_token(weights_b: &[f32], counts_b: &[usize]) -> Vec<f32> {
     weights_b.iter().zip(counts_b).flat_map(|(&weight, &count)| std::iter::repeat_n(weight, count)).collect()
 }
 
-/// The weight of each token of `[2P]` completions (all chosen ones, then all rejected ones), `[M]`: 1 up to the length of
-/// the shorter one of the pair, `alpha` beyond it.
+/// Weight of each token of `[2P]` completions (all chosen ones, then all rejected ones), `[M]`: 1 up to the length of the shorter
+/// completion of the pair, `alpha` after it.
 ///
+/// Liu et al. 2024 (length-desensitized DPO), <https://arxiv.org/abs/2409.06411>.
 /// Liu et al. 2024 (length-desensitised DPO), <https://arxiv.org/abs/2409.06411>.
 ///
 /// # Panics
@@ -92,12 +93,12 @@ pub fn beyond_shared(counts_b: &[usize], alpha: f32) -> Vec<f32> {
     counts_b.iter().zip(shared).flat_map(weight).collect()
 }
 
-/// The weight of each of P pairs, `[P]`: how likely the policy itself is to write completions like its two.
+/// Weight of each of P pairs, `[P]`: the likelihood that the policy itself writes completions like these two.
 ///
-/// `exp(meanₜ aₜ)` of the chosen times that of the rejected, where `aₜ = log pₜ − log Σᵥ pᵥ²` is a token's logprob beside
-/// the one to be expected. Zhou et al. 2024 (WPO), equation 2, <https://arxiv.org/abs/2406.11827>.
+/// `exp(meanₜ aₜ)` of the chosen completion times that of the rejected one. `aₜ = log pₜ − log Σᵥ pᵥ²` compares a token's logprob with the
+/// expected one. Zhou et al. 2024 (WPO), equation 2, <https://arxiv.org/abs/2406.11827>.
 ///
-/// `aligned_m` holds `aₜ` of all chosen completions, then of all rejected ones; `counts_b` says how many each has.
+/// `aligned_m` holds `aₜ` of all chosen completions, then of all rejected ones; `counts_b` holds their lengths.
 ///
 /// # Panics
 /// When the completions are not pairs, or the counts do not sum to `M`.
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn parts_are_averaged_or_added_and_weigh_what_they_are_long() {
-        // Parts of 3 + 1 and 2 tokens; the mean length of all is 2.
+        // Parts of 3 + 1 tokens and of 2 tokens; the mean length of all sequences is 2.
         let counts_b = [3, 1, 2];
         assert_eq!(part_weights(&counts_b, 2, false, None), [0.125, 0.125, 0.25]);
         assert_eq!(part_weights(&counts_b, 2, true, None), [0.25, 0.25, 0.5]);
@@ -152,14 +153,14 @@ mod tests {
 
     #[test]
     fn micro_means_favor_small_micro_batches() {
-        // Micro-batches of 1 and of 2 + 3 tokens.
+        // Micro-batches of 1 token and of 2 + 3 tokens.
         let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..3], Reduction::TokenMean);
         assert_eq!(found, [0.5, 0.1, 0.1]);
     }
 
     #[test]
     fn tokens_beyond_the_shorter_completion_weigh_less() {
-        // Pairs of 3 and 1, of 2 and 4 tokens.
+        // Pairs of 3 and 1 tokens, and of 2 and 4 tokens.
         assert_eq!(beyond_shared(&[3, 2, 1, 4], 0.25), [1.0, 0.25, 0.25, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25, 0.25]);
         assert!(beyond_shared(&[], 0.5).is_empty());
     }

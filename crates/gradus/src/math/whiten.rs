@@ -1,27 +1,26 @@
 //! Whitening: rewards or advantages scaled to unit variance.
 //!
-//! Ziegler et al. 2019 whiten rewards keeping their mean and advantages to mean 0,
-//! <https://arxiv.org/abs/1909.08593>. Their code divides by the biased variance, TRL and verl by the unbiased one; other
-//! systems have other divisors ([`Divisor`]).
+//! Ziegler et al. 2019 whiten rewards without changing their mean, and advantages to mean 0, <https://arxiv.org/abs/1909.08593>. Their code
+//! divides by the biased variance, TRL and verl by the unbiased one. Other systems use other divisors ([`Divisor`]).
 
 use super::stats::{self, Variance};
 
-/// Added to the variance before the root, in the 2019 code, TRL and verl alike; and to what other systems divide by.
+/// Added to the variance before the root in the 2019 code, TRL and verl, and to the divisors of other systems.
 pub const VARIANCE_EPSILON: f64 = 1e-8;
 
-/// What the distances from the mean are divided by.
+/// Divisor of the deviations from the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Divisor {
     /// `√(σ² + 1e-8)`.
     Root(Variance),
     /// `σ + 1e-8` (Stable-Baselines3, RL4LMs).
     Deviation(Variance),
-    /// `√(σ + 1e-8)` of the biased σ: what FineGrainedRLHF divides by, whose results are then not of unit variance.
+    /// `√(σ + 1e-8)` with the biased σ, as in FineGrainedRLHF. The results do not have unit variance.
     RootOfDeviation,
 }
 
 impl Divisor {
-    /// One over it; a single value has no unbiased variance, which counts as 0.
+    /// Reciprocal of the divisor. A single value has no unbiased variance, which counts as 0.
     fn inverse(self, values: &[f32]) -> f64 {
         let variance = |kind| stats::variance(values, kind).unwrap_or(0.0);
         match self {
@@ -38,24 +37,24 @@ impl From<Variance> for Divisor {
     }
 }
 
-/// What happens to the mean.
+/// Treatment of the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whiten {
-    /// It becomes 0: advantages.
+    /// Shift it to 0 (advantages).
     ZeroMean,
-    /// It stays: rewards, where a shift would change how long completions should be.
+    /// Keep it (rewards, where a shift would change the preferred length of completions).
     KeepMean,
 }
 
-/// `(x − μ) / d`, plus `μ` for [`Whiten::KeepMean`]; `d` is the divisor.
+/// Returns `(x − μ) / d`, plus `μ` for [`Whiten::KeepMean`]; `d` is the divisor.
 ///
-/// `values` are exactly the values that count, those of the whole batch laid end to end. A single value has no
-/// unbiased variance: it counts as 0. Equal values become 0 (or stay), however large they are.
+/// `values` are the counted values of the whole batch, end to end. A single value has no unbiased variance, which counts as 0. Equal values
+/// become 0 (or do not change), however large they are.
 pub fn whiten(values: &[f32], mean_becomes: Whiten, divisor: impl Into<Divisor>) -> Vec<f32> {
     whiten_with(values, mean_becomes, divisor, 0.0).0
 }
 
-/// [`whiten`], and what it makes of `other`, which is not among the values.
+/// Like [`whiten`], and transforms `other` in the same way. `other` does not enter the mean or the variance.
 pub fn whiten_with(values: &[f32], mean_becomes: Whiten, divisor: impl Into<Divisor>, other: f32) -> (Vec<f32>, f32) {
     let Some(mean) = stats::mean(values) else { return (Vec::new(), other) };
     let scale = divisor.into().inverse(values);
@@ -83,7 +82,7 @@ mod tests {
 
     #[test]
     fn divisors_by_hand() {
-        // Deviations 1 unbiased, √(2/3) biased.
+        // Standard deviations: 1 unbiased, √(2/3) biased.
         let third = |divisor: Divisor| f64::from(whiten(&[1.0, 2.0, 3.0], Whiten::ZeroMean, divisor)[2]);
         let biased = (2.0f64 / 3.0).sqrt();
         for (divisor, expected) in [

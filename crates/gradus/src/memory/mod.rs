@@ -1,8 +1,8 @@
-//! What a run will hold in memory, phase by phase, before anything of it is allocated.
+//! Forecast of the memory that a run needs in each phase, before any of it is allocated.
 //!
-//! [`terms`] has the formulas, one for each thing that is held; this file says which are held together. The passes are
-//! those that the run will make: its order of rows depends on the seed alone. Only completions are not known before they
-//! are sampled; they count as long as they may become.
+//! [`terms`] has the formulas, one per kind of allocation; this file combines those that exist at the same time. The passes are exactly
+//! those of the run, because its order of rows depends only on the seed. Completions are counted at their largest length, because they are
+//! not known before sampling.
 
 mod suggestion;
 pub mod terms;
@@ -17,136 +17,136 @@ use crate::ranks::REDUCED_AT_ONCE;
 use crate::rng::Purpose;
 use terms::{Head, Model, Moments, NUMBER, Pass, Place};
 
-/// What a run computes, by the sizes that memory follows from.
+/// Everything about a run that determines its memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// The model that is trained.
+    /// Model that is trained.
     pub policy: Model,
-    /// A critic with a trunk of its own: trained too.
+    /// Critic with its own trunk. It is trained, too.
     pub critic: Option<Model>,
-    /// The frozen reference.
+    /// Frozen reference.
     pub reference: Reference,
     /// Reward models.
     pub rewards: Vec<Model>,
-    /// What metrics ask. The texts that they read are as long as a pass may be.
+    /// Models that metrics use. Their texts are assumed to be as long as a pass may be.
     pub metrics: Vec<Model>,
     /// Bytes of weights that reference and critic share with the policy until its first step.
     pub shared_at_first: u64,
-    /// Every row, pair or prompt with a completion.
+    /// All rows: texts, pairs, or prompts with a completion.
     pub rows: Vec<Row>,
-    /// Which of them each step takes.
+    /// Selection of the rows of each step.
     pub steps: Steps,
-    /// How large a pass may be.
+    /// Limits of a pass.
     pub passes: MicroBatch,
-    /// Whether the longest pass is tried before the first step.
+    /// Whether the longest pass is run as a trial before the first step.
     pub tries_longest: bool,
-    /// What the optimizer remembers of each trained number.
+    /// State that the optimizer keeps for each trained parameter.
     pub moments: Moments,
-    /// The ranks that share the lanes of `passes`. What is forecast is the memory of one of them.
+    /// Number of ranks that share the lanes of `passes`. The forecast is for one of them.
     pub ranks: usize,
     /// Whether each rank keeps only its share of the moments.
     pub shards_moments: bool,
-    /// Whether a GPU leaves the moments to the machine's own memory.
+    /// Whether a GPU keeps the moments in host memory.
     pub offloads_moments: bool,
-    /// Whether a copy of the policy is held that follows it, and reads what is sampled.
+    /// Whether a lagged copy of the policy is held and read during sampling.
     pub has_lagged: bool,
-    /// Where something else than the optimizer moves the policy, before the critic learns: vectors as long as what it trains
-    /// that are held meanwhile.
+    /// Number of vectors, each as long as the policy's trained parameters, that are held while something other than the optimizer updates
+    /// the policy before the critic is trained. `None` if the optimizer updates the policy.
     pub vectors: Option<u64>,
-    /// What online methods sample: in an iteration, in an evaluation.
+    /// Completions that online methods sample together, per iteration and per evaluation.
     pub sampling: Vec<Sampling>,
-    /// How the weights that sample are held.
+    /// Format of the weights during sampling.
     pub sampling_weights: WeightFormat,
     /// Bytes of the rows in memory, as text and as ids, and of the tokenizer.
     pub host_bytes: u64,
-    /// The GPU that computes; `None`: the processor.
+    /// GPU that computes; `None` for the CPU.
     pub gpu: Option<String>,
 }
 
-/// A row, a pair, or a prompt with a completion.
+/// A text, a pair, or a prompt with a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Tokens of all its sequences: what the limits of a pass count.
+    /// Tokens of all its sequences, as the limits of a pass count them.
     pub tokens: usize,
     /// Predicted tokens.
     pub targets: usize,
-    /// Tokens that are computed: what a pair's sequences begin with counts once.
+    /// Tokens that are computed: the common beginning of a pair's sequences counts once.
     pub computed: usize,
-    /// How many of them an encoder reads.
+    /// Computed tokens that an encoder reads.
     pub sources: usize,
-    /// The same where its neighbor before it is the same prompt: then the prompt is computed already.
+    /// Computed tokens if the previous row has the same prompt, which is then not computed again.
     pub computed_after: usize,
 }
 
-/// Where a frozen reference is held.
+/// How long a frozen reference is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reference {
-    /// Nowhere.
+    /// There is no reference.
     None,
-    /// It is asked once before training and then forgotten; `None`: it shares the policy's weights.
+    /// It is used once before training and then dropped. `None` if it shares the policy's weights.
     First(Option<Model>),
-    /// Beside the policy.
+    /// It is held during the whole run.
     Beside(Model),
 }
 
-/// Which rows the steps take.
+/// Rows of each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steps {
-    /// The order of the rows.
+    /// Order of the rows.
     pub order: Order,
-    /// Steps, or iterations of online methods.
+    /// Number of steps, or of iterations in online methods.
     pub count: usize,
-    /// How often each row comes: completions of a prompt.
+    /// How often each row is repeated: completions per prompt.
     pub group_size: usize,
-    /// Parts of a batch that are stepped on one after the other.
+    /// Mini-batches, one optimizer step each, of a batch.
     pub mini_batches: usize,
-    /// How often a step goes over its batch.
+    /// Number of passes over a batch.
     pub update_epochs: usize,
-    /// Whether each part puts the completions of a prompt together again.
+    /// Whether each mini-batch sorts the completions of a prompt together again.
     pub regroups: bool,
 }
 
 /// Completions that are sampled together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
-    /// Prompts.
+    /// Number of prompts.
     pub prompts: usize,
-    /// Completions of each.
+    /// Completions per prompt.
     pub group_size: usize,
     /// Tokens of the longest prompt.
     pub prompt_tokens: usize,
-    /// Tokens of a completion at most.
+    /// Largest number of tokens of a completion.
     pub new_tokens: usize,
 }
 
-/// One stretch of a run and what it holds at its peak, in bytes.
+/// One phase of a run and its memory at the peak, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Phase {
-    /// `load`, `reference`, `trial`, `sampling`, `scoring`, `measuring`, `update`, `optimizer` or `checkpoint`.
+    /// `load`, `reference`, `trial`, `sampling`, `scoring`, `measuring`, `update`, `ranks`, `optimizer` or `checkpoint`.
     pub name: &'static str,
     /// Weights of all models.
     pub weights: u64,
     /// Gradients.
     pub gradients: u64,
-    /// The optimizer's moments.
+    /// Moments of the optimizer.
     pub moments: u64,
-    /// What the backward pass needs of the forward pass.
+    /// Results of the forward pass that the backward pass needs.
     pub activations: u64,
-    /// Everything else that comes and goes: logits, caches, copies, gradients on their way.
+    /// Other temporary memory: logits, caches, copies, gradients in transit.
     pub working: u64,
-    /// Pages that the allocator holds beyond all this.
+    /// Pages that the allocator holds in addition.
     pub pages: u64,
     /// The program, its tokenizer and the rows.
     pub program: u64,
 }
 
 impl Phase {
-    /// All of it.
+    /// Sum of all parts.
     pub fn total(&self) -> u64 {
         self.parts().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Its parts with their names.
+    /// Parts with their names.
     pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Self { weights, gradients, moments, activations, working, pages, program, .. } = *self;
         let named = [
@@ -162,14 +162,14 @@ impl Phase {
     }
 }
 
-/// What a run will hold.
+/// Memory forecast of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Forecast {
-    /// The phases, in the order in which they first come: in the memory of the device that computes.
+    /// Phases in the order of their first occurrence, with their memory on the device that computes.
     pub phases: Vec<Phase>,
-    /// The GPU whose memory that is; `None`: the machine's own.
+    /// GPU of the phases; `None` if they are in host memory.
     pub gpu: Option<String>,
-    /// Bytes of the machine's own memory, where a GPU computes.
+    /// Bytes of host memory, if a GPU computes.
     pub host_bytes: Option<u64>,
     /// Tokens of the longest pass.
     pub longest_pass_tokens: usize,
@@ -178,7 +178,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// The phase that needs most.
+    /// Phase with the largest total.
     pub fn peak(&self) -> &Phase {
         self.phases.iter().max_by_key(|phase| phase.total()).expect("a run has phases")
     }
@@ -187,23 +187,22 @@ impl Forecast {
 /// Bytes of the program itself: code, allocator, thread stacks.
 const PROGRAM: u64 = 16 << 20;
 
-/// What the allocator holds beyond what is in use, as a fraction of it. The binary keeps freed memory for the next step,
-/// and a block of one size seldom fits where one of another was. Measured for every method with GPT-2's 124 million
-/// parameters 0.15 to 0.20, with 17 million 0.22 for SFT and 0.26 to 0.33, run by run, for GRPO.
+/// Memory that the allocator holds beyond the memory in use, as a fraction of the latter. The binary keeps freed memory for the next step,
+/// and a freed block seldom fits a request of another size. Measured with GPT-2's 124 million parameters: 0.15 to 0.20 for every method.
+/// With 17 million parameters: 0.22 for SFT and, depending on the run, 0.26 to 0.33 for GRPO.
 const KEPT: f64 = 0.19;
 
-/// Bytes that a GPU's driver takes for a program that computes on it, with its kernels. CUDA's own take about half a gigabyte on
-/// recent GPUs.
+/// Bytes that a GPU's driver and kernels take in a program that computes on it. CUDA alone takes about half a gigabyte on recent GPUs.
 const GPU_PROGRAM: u64 = 512 << 20;
 
-/// Bytes of the last moments of a run: plots are drawn.
+/// Bytes for drawing the plots at the end of a run.
 const PLOTS: u64 = 12 << 20;
 
-/// Rows whose passes are looked at one by one; a run has any number of steps.
+/// Number of rows whose passes are examined one by one. The number of steps has no limit.
 const ROWS_WALKED: usize = 500_000;
 
 impl Workload {
-    /// The same on the GPU of this name, which has its own memory.
+    /// Moves the computation to the GPU with this name, which has its own memory.
     #[must_use]
     pub fn on_gpu(self, name: String) -> Self {
         let there = |model: Model| Model { place: Place::Gpu, ..model };
@@ -224,11 +223,11 @@ impl Workload {
         }
     }
 
-    /// The peak of every phase.
+    /// Computes the peak of every phase.
     pub fn forecast(&self) -> Forecast {
         let mut phases = vec![self.load()];
         if let Reference::First(model) = self.reference {
-            // Without one of its own the reference shares the weights that are not packed.
+            // Without its own weights, the reference shares those of the policy that are not packed.
             let (frozen, model) = match model {
                 Some(model) => (model.frozen_weights(), model),
                 None => (self.policy.packed_to_sample(self.policy.weights), self.policy),
@@ -260,17 +259,17 @@ impl Workload {
         Forecast { phases, gpu: self.gpu.clone(), host_bytes, longest_pass_tokens, peak_bytes }
     }
 
-    /// What is held in the machine's own memory where a GPU computes: the program, its rows, and a tensor on its way; quantized weights
-    /// stay there beside their copies.
+    /// Host memory if a GPU computes: the program, its rows, and a tensor in transit. Quantized weights stay in host memory in addition to
+    /// their copies on the GPU.
     fn on_host(&self) -> u64 {
         let models = self.trained().chain(self.beside()).chain(self.rewards.iter().chain(&self.metrics).copied());
         let on_the_way = PLOTS.max(2 * self.policy.largest_tensor());
-        // A tensor and its gradient are there while they are moved.
+        // A tensor and its gradient are both present while they are moved.
         let moments = if self.offloads() { self.moments() } else { 0 };
         moments + PROGRAM + self.host_bytes + on_the_way + models.map(|model| model.kept_on_host()).sum::<u64>()
     }
 
-    /// The longest pass that `count` of the rows can hold, each as often as it comes in a step.
+    /// Longest pass that `count` of the rows can make up, with each row repeated as in a step.
     fn longest_pass(&self, count: usize) -> Pass {
         let group = self.steps.group_size;
         let lengths: Vec<usize> = self.rows.iter().flat_map(|row| std::iter::repeat_n(row.tokens, group)).collect();
@@ -278,7 +277,7 @@ impl Workload {
         self.pass(&chosen.into_iter().map(|i| i / group).collect::<Vec<_>>())
     }
 
-    /// What is computed of `rows` in one pass.
+    /// Computed size of a pass over `rows`.
     fn pass(&self, rows: &[usize]) -> Pass {
         let mut pass = Pass::default();
         for (i, &row) in rows.iter().enumerate() {
@@ -294,27 +293,27 @@ impl Workload {
         pass
     }
 
-    /// The models in training.
+    /// Models in training.
     fn trained(&self) -> impl Iterator<Item = Model> {
         std::iter::once(self.policy).chain(self.critic)
     }
 
-    /// What is trained; its gradients take as much.
+    /// Bytes of the trained weights; their gradients take as much.
     fn trained_weights(&self) -> u64 {
         self.trained().map(|model| model.trained()).sum()
     }
 
-    /// The models that the optimizer moves.
+    /// Models that the optimizer updates.
     fn stepped(&self) -> impl Iterator<Item = Model> {
         self.trained().skip(usize::from(self.vectors.is_some()))
     }
 
-    /// What of them it moves.
+    /// Bytes of the weights that the optimizer updates.
     fn stepped_weights(&self) -> u64 {
         self.stepped().map(|model| model.trained()).sum()
     }
 
-    /// The reference, where it stays.
+    /// Reference, if it is held during the whole run.
     fn beside(&self) -> Option<Model> {
         match self.reference {
             Reference::Beside(model) => Some(model),
@@ -322,23 +321,23 @@ impl Workload {
         }
     }
 
-    /// The copy of what the policy trains, which is the policy's own until the first step.
+    /// Bytes of the lagged copy of the trained weights. The policy's own weights serve as this copy until the first step.
     fn lagged(&self) -> u64 {
         if self.has_lagged { self.policy.trained() } else { 0 }
     }
 
-    /// The moments of this rank.
+    /// Bytes of the moments on this rank.
     fn moments(&self) -> u64 {
         let all: u64 = self.stepped().map(|model| model.moments(self.moments)).sum();
         all / if self.shards_moments { self.ranks as u64 } else { 1 }
     }
 
-    /// Whether moments are in another memory than weights.
+    /// Whether the moments are in a different memory than the weights.
     fn offloads(&self) -> bool {
         self.offloads_moments && self.gpu.is_some()
     }
 
-    /// What is there from the first step on: weights, moments, the program.
+    /// Memory held from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let asked = self.rewards.iter().chain(&self.metrics).copied();
         let frozen = self.beside().into_iter().chain(asked);
@@ -357,31 +356,31 @@ impl Workload {
         }
     }
 
-    /// What is there when the first step begins: weights that are still shared.
+    /// Memory held when the first step begins, while some weights are still shared.
     fn at_first(&self, name: &'static str) -> Phase {
         let held = self.held(name);
         Phase { weights: held.weights - self.shared_at_first - self.lagged(), ..held }
     }
 
-    /// What is there before training is set up: no moments yet.
+    /// Memory held before training is set up, without moments.
     fn before(&self, name: &'static str) -> Phase {
         Phase { moments: 0, ..self.at_first(name) }
     }
 
-    /// Reading the weights, tensor by tensor.
+    /// Reading the weights, one tensor at a time.
     fn load(&self) -> Phase {
         let on_the_way = if self.gpu.is_some() { 1 } else { 2 };
         Phase { working: on_the_way * self.policy.largest_tensor(), ..self.before("load") }
     }
 
-    /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.
+    /// Sampling: packed weights, KV cache, and the prompts' forward pass or the logits of all prompts and rows.
     fn sampling(&self) -> Phase {
         let shape = self.policy.shape;
         let working = |&Sampling { prompts, group_size, prompt_tokens, new_tokens }: &Sampling| {
             let prompts = prompts.min((ROWS_AT_ONCE / group_size.max(1)).max(1));
             let rows = prompts * group_size;
             let cached = (prompts * prompt_tokens + rows * new_tokens) as u64;
-            // No memory is so large; and what is added to it has room.
+            // The bound exceeds any real memory and leaves room for additions.
             let a_token = 8 * (shape.layers * shape.kv_width()) as u64;
             let cache = a_token.saturating_mul(cached).min(u64::MAX >> 8);
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
@@ -391,7 +390,7 @@ impl Workload {
             };
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
             let readers = 1 + u64::from(self.has_lagged);
-            // On a GPU a layer's keys and values are joined for each token: once more that layer's, and the scores of its heads.
+            // On a GPU, each token joins a layer's keys and values: a copy of them, plus the scores of its heads.
             let joined = match self.gpu {
                 Some(_) => {
                     let scores = 2 * NUMBER * (rows * shape.heads * (prompt_tokens + new_tokens)) as u64;
@@ -412,7 +411,7 @@ impl Workload {
         Phase { working, ..self.held("scoring") }
     }
 
-    /// Passes of the models that metrics ask, over texts of their own.
+    /// Passes of the models that metrics use, over their own texts.
     fn measuring(&self) -> Option<Phase> {
         let tokens = self.passes.tokens.min(self.rows.iter().map(|row| row.tokens).sum());
         let working = self.metrics.iter().map(|model| {
@@ -425,20 +424,20 @@ impl Workload {
         Some(Phase { working: working.max()?, ..self.held("measuring") })
     }
 
-    /// The sums of lanes that a rank holds beside that of the lane under way: one a level of their tree at most.
+    /// Bytes of the lane sums that a rank holds in addition to the current lane: at most one per level of their tree.
     fn lanes(&self) -> u64 {
         let own = self.passes.lanes.count().div_ceil(self.ranks);
         u64::from(own.next_power_of_two().trailing_zeros()) * self.trained_weights()
     }
 
-    /// The sum of the gradients of all ranks: the rank's own, the whole, and three blocks on their way.
+    /// Summing the gradients of all ranks: the rank's own, the sum, and three blocks in transit.
     fn reduction(&self) -> Option<Phase> {
         let sums = self.trained_weights();
         let blocks = 3 * sums.min(4 * REDUCED_AT_ONCE as u64);
         (self.ranks > 1).then(|| Phase { gradients: 2 * sums, working: blocks, ..self.held("ranks") })
     }
 
-    /// The pass of all steps that holds most, with what it holds: also the gradients of the passes before it.
+    /// Pass of all steps that needs the most memory, including the gradients of the passes before it.
     fn update(&self) -> (Phase, Pass) {
         let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
         let mut most = (first, Pass::default());
@@ -463,7 +462,7 @@ impl Workload {
                 }
             }
             if walked > ROWS_WALKED {
-                // After so many, the longest pass that any step can hold is as good as what the rest would hold.
+                // After that many rows, the longest pass that any step can hold stands for the remaining passes.
                 consider(self.pass(&self.longest()), sums + self.lanes(), later);
                 break;
             }
@@ -471,12 +470,12 @@ impl Workload {
         most
     }
 
-    /// The rows of the longest pass that a step can hold.
+    /// Rows of the longest pass that a step can hold.
     fn longest(&self) -> Vec<usize> {
         let Steps { order, group_size, .. } = self.steps;
         let mut rows: Vec<usize> = (0..self.rows.len()).collect();
         rows.sort_by_key(|&row| std::cmp::Reverse(self.rows[row].tokens));
-        // A row has a token at least: no pass holds more rows than tokens.
+        // A row has at least one token, so a pass holds no more rows than tokens.
         let candidates = rows.into_iter().flat_map(|row| std::iter::repeat_n(row, group_size));
         let candidates: Vec<usize> = candidates.take(self.passes.tokens.saturating_add(1)).collect();
         let lengths: Vec<usize> = candidates.iter().map(|&row| self.rows[row].tokens).collect();
@@ -484,14 +483,14 @@ impl Workload {
         chosen.into_iter().map(|at| candidates[at]).collect()
     }
 
-    /// The rows of every step, in order.
+    /// Rows of every step, in order.
     fn batches(&self) -> impl Iterator<Item = Vec<usize>> {
         let Steps { order, count, group_size, .. } = self.steps;
         let batches = if self.sampling.is_empty() { order.batches(count) } else { order.full_batches(count) };
         batches.map(move |batch| batch.into_iter().flat_map(|row| std::iter::repeat_n(row, group_size)).collect())
     }
 
-    /// The parts of a batch that are stepped on, in order; see `algorithm::Update::order`.
+    /// Mini-batches of a batch, in order; see `algorithm::Update::order`.
     fn parts(&self, iteration: usize, batch: &[usize]) -> Vec<Vec<usize>> {
         let Steps { order, mini_batches, update_epochs, regroups, .. } = self.steps;
         let mut parts = Vec::new();
@@ -511,12 +510,12 @@ impl Workload {
         parts
     }
 
-    /// Forward and backward of one pass on top of what is `held`, with `sums` bytes of gradients from passes before it; where
-    /// there are `vectors`, of the policy with those, and then of the critic.
+    /// Forward and backward pass on top of the `held` memory, with `sums` bytes of gradients from earlier passes. With `vectors`, the
+    /// policy's pass holds those, and the critic's pass follows.
     fn backward(&self, pass: Pass, sums: u64, held: Phase, vectors: Option<u64>) -> Phase {
         let held = Phase { gradients: sums, ..held };
         let (policy, critic) = (self.policy, self.critic);
-        // Of the policy's gradients beside the critic's pass: its own pass is over.
+        // Bytes of the policy's gradients during the critic's pass. Its own pass is over.
         let after = if vectors.is_some() { 0 } else { policy.trained() };
         let vectors = vectors.unwrap_or(0) * policy.trained();
         let mut moments_of_it = vec![
@@ -536,7 +535,7 @@ impl Workload {
         Phase { gradients: self.stepped_weights(), ..self.held("optimizer") }
     }
 
-    /// Writing, tensor by tensor, and the plots at the end.
+    /// Writing a checkpoint, one tensor at a time, and the plots at the end.
     fn checkpoint(&self) -> Phase {
         let largest = self.policy.largest_tensor().min(self.policy.trained());
         let working = if self.gpu.is_some() { largest } else { PLOTS.max(2 * largest) };

@@ -1,23 +1,23 @@
-//! What to change about a run that does not fit.
+//! Suggestions for a run that does not fit into memory.
 
 use super::terms::{Model, Moments};
 use super::{Row, Sampling, Steps, Workload};
 use crate::batches::{MicroBatch, Order};
 
-/// Rows shorter than this teach nothing.
+/// Rows shorter than this are useless for training.
 const SHORTEST: usize = 32;
 
 impl Workload {
-    /// What to change so that the run fits into `memory` bytes: the first change that suffices.
+    /// Suggests the first change with which the run fits into `memory` bytes.
     pub fn suggestion(&self, memory: u64) -> String {
         let fits = |workload: &Self| workload.forecast().peak_bytes <= memory;
-        // A limit above what a step holds says nothing: begin with what a pass holds now.
+        // A limit above the tokens of a step has no effect, so begin with the actual size of a pass.
         let now = self.passes.tokens.min(self.forecast().longest_pass_tokens);
         let longest = self.rows.iter().map(|row| row.tokens).max().unwrap_or(0);
         if let Some(tokens) = halves(now, longest).find(|&tokens| fits(&self.with_passes(tokens))) {
             return format!("`micro_batch_tokens: {tokens}` would fit");
         }
-        // On a GPU nothing is computed again.
+        // A GPU does not support recomputation.
         if self.gpu.is_none() && fits(&self.recomputing()) {
             return "`recompute: true` would fit".into();
         }
@@ -85,7 +85,7 @@ impl Workload {
     }
 }
 
-/// Half of `from`, half of that, … while at least `least`.
+/// Half of `from`, half of that, and so on, while at least `least`.
 fn halves(from: usize, least: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from / 2), |half| Some(half / 2)).take_while(move |half| *half >= least.max(1))
 }

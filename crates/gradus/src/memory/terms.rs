@@ -1,8 +1,8 @@
-//! The formulas: what each thing that a run holds takes, in bytes.
+//! Formulas for the memory of each kind of allocation, in bytes.
 //!
-//! Symbols: N tokens of a pass, M of them predicted, D width of the hidden states, Q and K widths of all query heads and
-//! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
-//! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
+//! Symbols: N tokens of a pass, M predicted tokens, D width of the hidden states, Q and K widths of all query heads and of all key heads, H
+//! query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers have four bytes. Buffers of a few numbers
+//! per token, or of a few megabytes in total, are not counted.
 
 use gradus_kernels::Int8Moments;
 
@@ -14,97 +14,97 @@ use crate::model::{
 /// Bytes of one number.
 pub(super) const NUMBER: u64 = 4;
 
-/// Where rows of logits are whole, how many numbers there are at a time for each: logits, their mask, logprobs and
-/// probabilities; in a pass that is recorded; in one that is not; while the head's gradient is made. See
-/// `model/support.rs`, of which these are counted.
+/// Numbers per logit that exist at the same time if rows of logits are whole: logits, their mask, logprobs and probabilities. There are
+/// different counts for a recorded pass, for an unrecorded one, and before the head's gradient is computed. Counted in `model/support.rs`.
 const WHOLE_RECORDED: u64 = 5;
 const WHOLE: u64 = 3;
 const WHOLE_BEFORE_HEAD: u64 = 2;
 
-/// Where distributions of student and teacher are compared, how many numbers there are at a time for each logit of a block:
-/// logits, logprobs and probabilities of both and of their mixture, and what goes back. See `loss/distill.rs`; measured.
+/// Numbers per logit of a block that exist at the same time when distributions of student and teacher are compared: logits, logprobs and
+/// probabilities of both and of their mixture, and the backward pass. See `loss/distill.rs`; measured.
 const COMPARED: u64 = 10;
 
-/// A model by its sizes and its head.
+/// A model, described by its sizes and its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
-    /// The sizes.
+    /// Sizes.
     pub shape: ModelShape,
-    /// What stands on the trunk.
+    /// Head on the trunk.
     pub head: Head,
-    /// How its weights are held where it is frozen.
+    /// Format of frozen weights.
     pub weights: WeightFormat,
-    /// Whether the backward pass runs each block again instead of keeping what it computed.
+    /// Whether the backward pass computes each block again instead of storing its results.
     pub recompute: bool,
-    /// Whether numbers are dropped where it is trained: their masks are kept.
+    /// Whether training uses dropout, whose masks are stored.
     pub dropout: bool,
-    /// How its products are computed where it is trained.
+    /// Precision of the products in training.
     pub compute: Precision,
-    /// Whether its logprobs are taken among what could be drawn (`trained_logprobs: processed`): rows of logits are whole.
+    /// Whether logprobs are normalized over the tokens that could be sampled (`trained_logprobs: processed`). Rows of logits are then
+    /// whole.
     pub whole_logits: bool,
-    /// Whether its distributions are compared with a teacher's, of a block of tokens at a time.
+    /// Whether its distributions are compared with a teacher's, one block of tokens at a time.
     pub compared_logits: bool,
-    /// What alone is trained, where that is not the model itself.
+    /// Adapter that is trained instead of the model itself.
     pub adapter: Option<Adapter>,
-    /// Whether nothing but its scalar head is trained.
+    /// Whether only its scalar head is trained.
     pub head_alone: bool,
-    /// Where it computes.
+    /// Device that computes.
     pub place: Place,
 }
 
-/// Where a model computes: that decides how weights are held.
+/// Device that a model computes on, which decides the format of its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
-    /// On the processor: weights that are not trained are packed for its kernels.
+    /// The CPU: weights that are not trained are packed for its kernels.
     #[default]
     Processor,
-    /// On a GPU: weights are held in f32, and shared by whatever reads them; quantized ones stay as they are, and one is expanded for
-    /// each product. Nothing is computed again in the backward pass but the logits of a chunk and the values of activations.
+    /// A GPU: weights are in f32 and shared by all their readers. Quantized weights keep their format and are expanded one at a time for
+    /// each product. The backward pass recomputes only the logits of a chunk and the values of activations.
     Gpu,
 }
 
-/// A low-rank adapter by its size.
+/// Sizes of a low-rank adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adapter {
-    /// Its numbers, a trained head included.
+    /// Number of its parameters, including a trained head.
     pub numbers: u64,
-    /// Those of tensors too small for moments in eight bits.
+    /// Number of parameters in tensors that are too small for 8-bit moments.
     pub of_small: u64,
-    /// Whether it has parts on the feed-forward layers, whose inputs are then kept.
+    /// Whether it adapts feed-forward layers, whose inputs are then stored.
     pub feed_forward: bool,
-    /// Whether the base under it is held for another model already.
+    /// Whether another model already holds the base.
     pub shares_base: bool,
 }
 
-/// What an optimizer remembers of each trained number.
+/// State that an optimizer keeps for each trained parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moments {
-    /// So many numbers.
+    /// This many numbers.
     Numbers(u64),
-    /// Two in eight bits, where the tensor is not too small.
+    /// Two 8-bit numbers, except in tensors that are too small.
     Int8,
 }
 
-/// What stands on a model's trunk.
+/// Head on a model's trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
-    /// The LM head.
+    /// LM head.
     Language,
     /// One number per token: reward models and critics.
     Scalar(HeadLayers),
-    /// A few numbers per text or token, with a layer before them: classifiers.
+    /// A few numbers per text or token, after one more layer: classifiers.
     Labels,
 }
 
 impl Head {
-    /// One linear layer.
+    /// A scalar head of one linear layer.
     pub const SCALAR: Self = Self::Scalar(HeadLayers::Linear);
 }
 
-/// How much goes through a model at once.
+/// Size of a pass through a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pass {
-    /// Tokens, N: with an encoder, those of the decoder.
+    /// Tokens, N. For a model with an encoder, those of the decoder.
     pub tokens: usize,
     /// Tokens that an encoder reads, S.
     pub sources: usize,
@@ -113,7 +113,7 @@ pub struct Pass {
 }
 
 impl Model {
-    /// A language model.
+    /// Creates a language model.
     pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
         let (head, compute) = (Head::Language, Precision::F32);
         let (recompute, dropout, whole_logits, compared_logits) = (false, false, false, false);
@@ -132,27 +132,27 @@ impl Model {
         }
     }
 
-    /// A reward model or critic.
+    /// Creates a reward model or critic.
     pub fn scalar(shape: ModelShape, weights: WeightFormat) -> Self {
         Self { head: Head::SCALAR, ..Self::language(shape, weights) }
     }
 
-    /// A classifier.
+    /// Creates a classifier.
     pub fn classifier(shape: ModelShape, weights: WeightFormat) -> Self {
         Self { head: Head::Labels, ..Self::language(shape, weights) }
     }
 
-    /// P: the trunk, and an LM head of its own or the weights of a scalar one.
+    /// P: the trunk and the head, unless that is a tied LM head.
     fn parameters(&self) -> u64 {
         match self.head {
             Head::Language => self.shape.parameters() as u64,
             Head::Scalar(layers) => (self.shape.trunk_parameters() + layers.parameters(self.shape.width)) as u64,
-            // The layer before the labels; the labels' own numbers are few.
+            // The layer in front of the labels. The label weights themselves are few.
             Head::Labels => (self.shape.trunk_parameters() + self.shape.width * (self.shape.width + 1)) as u64,
         }
     }
 
-    /// All weights in f32, 4 P; quantized layers as they are.
+    /// Bytes of all weights: 4 P in f32; quantized layers keep their format.
     pub fn weights(&self) -> u64 {
         match self.shape.quantized {
             None => NUMBER * self.parameters(),
@@ -160,18 +160,18 @@ impl Model {
         }
     }
 
-    /// The weights of the blocks that enter products.
+    /// Number of the blocks' weights that enter products.
     fn trunk(&self) -> u64 {
         self.shape.trunk_matrices() as u64
     }
 
-    /// Those, packed; quantized layers stay what they are.
+    /// Bytes of the packed weights of the blocks. Quantized layers keep their format.
     fn packed_trunk(&self, weights: WeightFormat) -> u64 {
         self.shape.quantized.map_or(weights, WeightFormat::from).bytes(self.trunk())
     }
 
-    /// What is trained: all weights, the adapter, or the head. As much again are the gradients, and twice as much the optimizer's
-    /// moments.
+    /// Bytes of the trained weights: all weights, the adapter, or the head. Gradients take as much again, and the optimizer's moments twice
+    /// as much.
     pub fn trained(&self) -> u64 {
         match self.head {
             Head::Scalar(layers) if self.head_alone => NUMBER * layers.parameters(self.shape.width) as u64,
@@ -179,7 +179,7 @@ impl Model {
         }
     }
 
-    /// Bytes of the moments of what is trained: in eight bits two codes a number, and two sizes a block.
+    /// Bytes of the moments of the trained weights. 8-bit moments take two codes per number and two scales per block.
     pub fn moments(&self, moments: Moments) -> u64 {
         let numbers = self.trained() / NUMBER;
         let of_small = match (self.head, self.adapter) {
@@ -196,7 +196,7 @@ impl Model {
         }
     }
 
-    /// The weights in training: all of them; or the adapter, and its base, packed but for tables, norms and head.
+    /// Bytes of the weights in training: all of them, or the adapter and its base. The base is packed except for tables, norms and head.
     pub fn held(&self) -> u64 {
         let Some(adapter) = self.adapter else { return self.weights() };
         if self.place == Place::Gpu {
@@ -208,19 +208,19 @@ impl Model {
         self.trained() + if adapter.shares_base { 0 } else { base }
     }
 
-    /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
-    /// four bytes each, in bf16 two, in INT8 one; in NF4 about half a byte, and the head's two.
+    /// Bytes of the weights that enter products, packed for repeated use: those of the blocks and of the LM head, tied or not. A weight
+    /// takes four bytes, two in bf16, one in INT8. In NF4 it takes about half a byte, and the head's weights two.
     pub fn packed(&self, weights: WeightFormat) -> u64 {
         let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 } as u64;
         self.packed_trunk(weights) + head_format(weights).bytes(head)
     }
 
-    /// The weights that are never packed: tables, norms, biases.
+    /// Bytes of the weights that are never packed: tables, norms, biases.
     pub fn unpacked(&self) -> u64 {
         NUMBER * (self.shape.trunk_parameters() - self.shape.trunk_matrices()) as u64
     }
 
-    /// The weights of a model that is not trained.
+    /// Bytes of the weights of a model that is not trained.
     pub fn frozen_weights(&self) -> u64 {
         match self.adapter {
             Some(_) => self.held(),
@@ -229,7 +229,8 @@ impl Model {
         }
     }
 
-    /// What is packed for sampling: all that enters products; or under an adapter, whose base is packed, the head.
+    /// Bytes of the weights that are packed for sampling: all that enter products. With an adapter, whose base is packed already, only the
+    /// head.
     pub fn packed_to_sample(&self, weights: WeightFormat) -> u64 {
         match self.adapter {
             _ if self.place == Place::Gpu => 0,
@@ -238,23 +239,23 @@ impl Model {
         }
     }
 
-    /// The weights of a model that is not trained on a GPU: those of its blocks in their format, the others in f32.
+    /// Bytes of the weights of an untrained model on a GPU: those of its blocks in their format, the others in f32.
     fn as_they_are(&self) -> u64 {
         NUMBER * (self.parameters() - self.trunk()) + self.packed_trunk(self.weights)
     }
 
-    /// Bytes on the host of weights in few bits that a GPU has copies of.
+    /// Bytes on the host of low-bit weights that a GPU has copies of.
     pub fn kept_on_host(&self) -> u64 {
         if self.is_narrow() { self.packed_trunk(self.weights) } else { 0 }
     }
 
-    /// Whether the weights of its blocks are in fewer bits than 32.
+    /// Whether the weights of its blocks have fewer than 32 bits.
     fn is_narrow(&self) -> bool {
         self.shape.quantized.is_some() || self.weights != WeightFormat::F32
     }
 
-    /// The weight of a layer in few bits while it is multiplied with, D I at most; others are not expanded on a GPU, and on the processor
-    /// a section of one at a time.
+    /// Bytes of an expanded low-bit weight during a product, at most D I numbers. Only a GPU expands whole weights; the CPU expands a
+    /// section at a time.
     fn expanded(&self) -> u64 {
         match self.place {
             Place::Gpu if self.is_narrow() => NUMBER * (self.shape.width * self.shape.inner) as u64,
@@ -262,34 +263,35 @@ impl Model {
         }
     }
 
-    /// Whether its blocks are computed again in the backward pass.
+    /// Whether the backward pass computes its blocks again.
     fn recomputes(&self) -> bool {
         self.recompute && self.place == Place::Processor
     }
 
-    /// The largest single tensor, 4 V D: reading it takes it twice (as bytes and as numbers), and so does writing.
+    /// Bytes of the largest tensor, 4 V D. Reading and writing hold it twice, as bytes and as numbers.
     pub fn largest_tensor(&self) -> u64 {
         NUMBER * self.shape.head_matrix().max(self.shape.width * self.shape.inner) as u64
     }
 
-    /// What the backward pass needs of the forward pass: the inputs of every fused operation, shared where one tensor is
-    /// the input of several.
+    /// Bytes that the backward pass needs from the forward pass: the inputs of every fused operation. A tensor that is the input of several
+    /// operations counts once.
     ///
-    /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
-    /// attention's normalizers (H); what the activation is of, I or gate and up (2 I); also queries and keys before
-    /// norms of theirs (Q + K), and what norms after attention and the feed-forward layer read (2 D, Gemma). Where blocks are computed again, only its first residual stream (D).
-    /// A decoder that reads an encoder's sources keeps also another residual stream and its norm (2 D), queries and
-    /// attention's output (2 Q) and normalizers (H), and keys and values of the sources (S 2 K); each block of the encoder is
-    /// as one that reads nothing (S instead of N tokens), and what it gives is kept (S D).
-    /// Then the last residual stream, N D, and the hidden states that predict, M D; and with dropout the masks of GPT-2's
-    /// embeddings (N D) and of what each block adds (2 D). Those of attention are drawn again.
+    /// A block stores the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
+    /// attention's normalizers (H); and the input of the activation, I, or gate and up (2 I). With norms of queries and keys it also stores
+    /// their inputs (Q + K). With norms after attention and the feed-forward layer (Gemma), it also stores their inputs (2 D). If blocks
+    /// are computed again, only the first residual stream of a block is stored (D).
+    /// A decoder that reads an encoder's output also stores another residual stream and its norm (2 D), queries and attention's output (2
+    /// Q), normalizers (H), and keys and values of the sources (S 2 K). Each block of the encoder is like a block without such attention (S
+    /// instead of N tokens), and its output is stored (S D).
+    /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Dropout adds the masks of GPT-2's embeddings (N
+    /// D) and of the outputs that each block adds (2 D). The masks of attention are drawn again.
     pub fn saved(&self, pass: Pass) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
         let last = match self.head {
             Head::Language => n * d + m * d,
             Head::Scalar(HeadLayers::Linear) | Head::Labels => 2 * n * d,
-            // What the GELU is of is kept.
+            // The input of the GELU is stored.
             Head::Scalar(HeadLayers::TwoLayer) => 3 * n * d,
         };
         let block = if self.recomputes() { self.streams() * d } else { self.block_numbers() };
@@ -297,18 +299,18 @@ impl Model {
         NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask() + of_encoder)
     }
 
-    /// Residual streams that a block keeps which is computed again: a decoder's attention and its feed-forward layer one each.
+    /// Residual streams stored by a block that is computed again: one each for a decoder's attention and its feed-forward layer.
     fn streams(&self) -> u64 {
         if self.shape.has_encoder() { 2 } else { 1 }
     }
 
-    /// Numbers of one token that one mask of the residual stream takes.
+    /// Numbers per token in one mask of the residual stream.
     fn mask(&self) -> u64 {
         let has_masks = !matches!(self.shape.block, Block::Decoder { drops: false, .. });
         if self.dropout && has_masks { self.shape.width as u64 } else { 0 }
     }
 
-    /// Numbers of one source token that its encoder keeps, and every block of the decoder.
+    /// Numbers per source token that the encoder and all blocks of the decoder store.
     fn encoder_numbers(&self) -> u64 {
         if !self.shape.has_encoder() {
             return 0;
@@ -319,14 +321,14 @@ impl Model {
         of_decoder + self.shape.encoder_layers as u64 * block + d + 2 * self.mask()
     }
 
-    /// Numbers that one block keeps of one token.
+    /// Numbers per token that one block stores.
     fn block_numbers(&self) -> u64 {
         let (d, q, _, _) = self.widths();
         let across = if self.shape.has_encoder() { 2 * d + 2 * q + self.shape.heads as u64 + self.mask() } else { 0 };
         self.common_numbers() + 2 * self.mask() + across
     }
 
-    /// Numbers that a block without attention to sources keeps of one token, masks of dropout aside.
+    /// Numbers per token that a block without attention to sources stores, not counting dropout masks.
     fn common_numbers(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
@@ -334,21 +336,21 @@ impl Model {
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
-        // What attention and the feed-forward layer give is kept for norms after them.
+        // The outputs of attention and the feed-forward layer are stored for the norms after them.
         let around = if matches!(self.shape.block, Block::Decoder { norms_around: true, .. }) { 2 * d } else { 0 };
         let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms + around;
         common
             + match self.adapter {
                 None => d,
-                // Adapted layers keep their inputs: the norm's output and the activation's.
+                // Adapted layers store their inputs: the norm's output and the activation's.
                 Some(adapter) if adapter.feed_forward => d + i,
-                // A frozen layer keeps none.
+                // A frozen layer stores no input.
                 Some(_) => 0,
             }
     }
 
-    /// What a block holds at once in a forward pass that keeps nothing: the residual stream beside the feed-forward
-    /// layer's tensors, or beside queries, keys, values and two of attention's outputs.
+    /// Bytes that a forward pass without a backward pass holds in a block: the residual stream, plus either the feed-forward layer's
+    /// tensors or queries, keys, values and two of attention's outputs.
     pub fn forward(&self, pass: Pass) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
@@ -361,7 +363,7 @@ impl Model {
         block.max(head) + encoded + self.expanded()
     }
 
-    /// The logits that are there at a time, of a pass that is recorded or not.
+    /// Bytes of the logits that exist at the same time, in a recorded pass or not.
     pub fn logits(&self, targets: usize, recorded: Option<Precision>) -> u64 {
         match self.head {
             Head::Language if self.whole_logits => {
@@ -373,7 +375,7 @@ impl Model {
                 COMPARED * self.row_of_logits(targets.min(block))
             }
             Head::Language => {
-                // A GPU keeps no chunk for the backward pass, whose chunk is there beside what it adds to the sums of the head.
+                // A GPU stores no chunk for the backward pass. There, a chunk exists together with its contribution to the head's gradient.
                 let (v, d) = (self.shape.vocabulary, self.shape.width);
                 let (kept, added) = match self.place {
                     Place::Processor => (recorded, 0),
@@ -385,25 +387,25 @@ impl Model {
         }
     }
 
-    /// One number for each id and target, 4 M V.
+    /// Bytes of one number for each id and target, 4 M V.
     fn row_of_logits(&self, targets: usize) -> u64 {
         NUMBER * (targets * self.shape.vocabulary) as u64
     }
 
-    /// What the head's loss holds when the backward pass begins, with `head` bytes of the head's gradient.
+    /// Bytes of the head's loss when the backward pass begins, with `head` bytes of the head's gradient.
     fn loss(&self, pass: Pass, head: u64) -> u64 {
         let logits = self.logits(pass.targets, Some(self.compute));
         match self.whole_logits {
-            // The gradient of the logits is made before that of the head.
+            // The gradient of the logits is computed before that of the head.
             true => logits.max(head + WHOLE_BEFORE_HEAD * self.row_of_logits(pass.targets)),
             false => head + logits,
         }
     }
 
-    /// What the backward pass holds beside [`saved`](Self::saved) when it begins: logits, the gradient of the hidden states
-    /// (M D) and that of the head (V D); or, a little later, the top block's activation, computed again, and the gradients
-    /// of its feed-forward layer (N (2 I + 2 D), with gate and up N (3 I + 2 D)) beside the head's, with all that the
-    /// block keeps where it is computed again.
+    /// Bytes that the backward pass holds in addition to [`saved`](Self::saved) when it begins: logits, the gradient of the hidden states
+    /// (M D) and that of the head (V D). A little later, it holds the top block's recomputed activation and the gradients of its
+    /// feed-forward layer (N (2 I + 2 D), with gate and up N (3 I + 2 D)) in addition to the head's. If the block is computed again, it
+    /// also holds everything that the block stores.
     pub fn backward_begin(&self, pass: Pass) -> u64 {
         let (d, _, _, i) = self.widths();
         let (n, m) = (pass.tokens.max(pass.sources) as u64, pass.targets as u64);
@@ -420,8 +422,8 @@ impl Model {
                 n * (3 * i + 2 * d) + matrix
             }
         };
-        // Where gate and up are one layer their gradients become one, by way of two as wide as both. What an adapter keeps of
-        // the block has gone by then.
+        // If gate and up are one layer, their gradients are joined, by way of two tensors as wide as both. An adapter's stored tensors of
+        // the block are freed by then.
         let joined = match self.shape.block {
             Block::Decoder { fused: true, .. } if self.recomputes() || self.adapter.is_none() => 3 * i * n + matrix,
             _ => 0,
@@ -430,8 +432,8 @@ impl Model {
         (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again) + self.expanded())
     }
 
-    /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
-    /// added to the head's (V D), and of the tokens' embeddings (N D).
+    /// Bytes that the backward pass holds when it ends: the gradients of all weights (4 P), that of the embedding table before it is added
+    /// to the head's (V D), and those of the tokens' embeddings (N D).
     pub fn backward_end(&self, pass: Pass) -> u64 {
         if self.adapter.is_some() {
             return self.trained() + NUMBER * (pass.tokens + pass.sources) as u64 * self.shape.width as u64;
@@ -465,12 +467,12 @@ mod tests {
         }));
         // Tables 110·8, blocks 2·(12·64 + 13·8), last norm 16.
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
-        // A block keeps 8·8 + 2 + 32 = 98 numbers a token; then the last residual stream and 3 predicting states.
+        // A block stores 8·8 + 2 + 32 = 98 numbers per token. Add the last residual stream and 3 predicting states.
         assert_eq!(model.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
-        // Dropout keeps a mask of 8 numbers of the embeddings, and two in each block.
+        // Dropout stores a mask of 8 numbers for the embeddings, and two in each block.
         let dropping = Model { dropout: true, ..model };
         assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
-        // Whole rows of logits: five numbers for each id while the loss is computed, three without a backward pass.
+        // Whole rows of logits: five numbers per id during the loss, three without a backward pass.
         let whole = Model { whole_logits: true, ..model };
         assert_eq!((whole.logits(30, None), whole.logits(30, Some(Precision::F32))), (4 * 3 * 3000, 4 * 5 * 3000));
         assert_eq!(whole.backward_begin(Pass { tokens: 30, targets: 30, sources: 0 }), 4 * (5 * 3000 + 30 * 8));
@@ -479,12 +481,12 @@ mod tests {
         assert_eq!(again.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
         assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656 + 5 * 98));
         assert_eq!(model.logits(3, None), 4 * 300);
-        // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
+        // The head's gradient, and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
         assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656));
         assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3, sources: 0 }), model.weights() + 4 * (800 + 40));
         let scalar = Model::scalar(model.shape, WeightFormat::BF16);
         assert_eq!((scalar.weights(), scalar.logits(3, None)), (model.weights() + 4 * 8, 0));
-        // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
+        // Blocks and head are packed, in four bytes or two; tables, biases and norms are not.
         assert_eq!(model.packed(WeightFormat::F32), 4 * (2 * 768 + 800));
         assert_eq!((scalar.packed(WeightFormat::BF16), scalar.packed(WeightFormat::INT8)), (2 * 2 * 768, 2 * 768));
         assert_eq!(model.packed(WeightFormat::NF4), 2 * 768 * 33 / 64 + 2 * 800);
@@ -503,7 +505,7 @@ mod tests {
         let model = model(json!({
             "model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 1, "n_head": 2, "n_positions": 16
         }));
-        // Positions 16·64, biases and norms 13·64 and 2·64 are small; the table and four matrices are not.
+        // Positions 16·64, biases and norms 13·64 and 2·64 are small. The table and four matrices are not.
         let (whole, small) = (64_000 + 12 * 4096, 1024 + 13 * 64 + 128);
         assert_eq!(model.weights(), 4 * (whole + small));
         assert_eq!(model.moments(Moments::Int8), 2 * whole + 2 * 4 * whole.div_ceil(256) + 8 * small);
@@ -515,14 +517,14 @@ mod tests {
             "model_type": "t5", "vocab_size": 100, "d_model": 8, "d_kv": 3, "d_ff": 20, "num_layers": 2,
             "num_decoder_layers": 1, "num_heads": 4, "decoder_start_token_id": 0
         }));
-        // Table 800; two blocks of 4·8·12 + 2·8·20, one of twice the attention; norms 7 + 2; biases 2·32·4.
+        // Table 800; two blocks of 4·8·12 + 2·8·20, one with attention twice; norms 7 + 2; biases 2·32·4.
         assert_eq!(model.weights(), 4 * (800 + 2 * 704 + 1088 + 9 * 8 + 256));
-        // A block keeps 4·8 + 4·12 + 4 + 20 = 104 numbers; the decoder's also 2·8 + 2·12 + 4 = 44, and 24 of each source's token.
+        // A block stores 4·8 + 4·12 + 4 + 20 = 104 numbers. The decoder's block adds 2·8 + 2·12 + 4 = 44, and 24 per source token.
         let pass = Pass { tokens: 5, targets: 3, sources: 7 };
         assert_eq!(model.saved(pass), 4 * (5 * 148 + 5 * 8 + 3 * 8 + 7 * (2 * 104 + 24 + 8)));
         let again = Model { recompute: true, ..model };
         assert_eq!(again.saved(pass), 4 * (5 * 16 + 5 * 8 + 3 * 8 + 7 * (2 * 8 + 8)));
-        // Nothing of a source is computed again for a second target.
+        // A second target computes nothing of the source again.
         assert_eq!(model.saved(Pass { sources: 0, ..pass }), 4 * (5 * 148 + 5 * 8 + 3 * 8));
     }
 
@@ -534,7 +536,7 @@ mod tests {
         }));
         // Table and head 2·800; queries 8·12, keys and values 2·8·6, output 12·8, 3·8·20, norms 16 + 6, last norm 8.
         assert_eq!(model.weights(), 4 * (1600 + 96 + 96 + 96 + 480 + 22 + 8));
-        // 4·8 + 2·12 + 2·6 + 4 + 2·20, and 12 + 6 before the norms of queries and keys.
+        // 4·8 + 2·12 + 2·6 + 4 + 2·20, and 12 + 6 for the inputs of the norms of queries and keys.
         assert_eq!(model.saved(Pass { tokens: 7, targets: 0, sources: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
     }
 }

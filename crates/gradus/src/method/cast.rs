@@ -1,4 +1,4 @@
-//! The models of a run: which parts there are, where each comes from, how its weights lie, who trains it.
+//! Models of a run: their roles, sources, weight formats and trainers.
 
 use super::Shared;
 pub use crate::memory::terms::Head;
@@ -6,86 +6,86 @@ use crate::metric::{MetricConfig, MetricModel, ModelUse};
 use crate::model::WeightFormat;
 use crate::reward::config::Learned;
 
-/// The models of a run. `R` is what is known of each: its [`Role`] at first, and once it was opened its files too.
+/// Models of a run. `R` describes each model: at first by its [`Role`], and later, once opened, by its files too.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cast<R = Role> {
-    /// What is trained, and left behind.
+    /// Policy: trained, and saved as the result.
     pub policy: R,
-    /// Says what states are worth.
+    /// Critic: predicts the value of states.
     pub critic: Option<R>,
-    /// The policy is held to it, or measured against it.
+    /// Reference: the KL of the policy is measured against it.
     pub reference: Option<R>,
     /// A frozen copy of the policy as it was some iterations ago.
     pub lagged: Option<R>,
-    /// Score completions.
+    /// Reward models: score completions.
     pub rewards: Vec<R>,
-    /// Are asked by metrics, of evaluations and as rewards.
+    /// Models that metrics use, in evaluations and as rewards.
     pub metrics: Vec<R>,
 }
 
-/// One part.
+/// Role of one model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Role {
-    /// Where its weights come from.
+    /// Source of its weights.
     pub source: Source,
-    /// What stands on its trunk.
+    /// Head on its trunk.
     pub head: Head,
-    /// How weights lie that nobody trains: all of a frozen model's, the base of one with an adapter.
+    /// Format of untrained weights: all weights of a frozen model, or the base of one with an adapter.
     pub weights: WeightFormat,
-    /// Who changes its weights.
+    /// Trainer of its weights.
     pub trainer: Trainer,
-    /// How long it is held.
+    /// How long it stays in memory.
     pub stay: Stay,
-    /// How many of its layers are held; none: all.
+    /// Number of layers that are held; `None` for all.
     pub layers: Option<usize>,
-    /// What messages call it, where it is a reference.
+    /// Name of a reference in messages.
     pub called: &'static str,
 }
 
-/// Where weights come from.
+/// Source of a model's weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The model that the run starts from.
+    /// Start model of the run.
     Start,
-    /// A model by its directory or hub name.
+    /// Model given by its directory or hub name.
     Named(String),
-    /// The policy as it starts: its own weights until the first step; with an adapter, its base with the adapter off.
+    /// The initial policy: its own weights until the first step or, with an adapter, its base with the adapter off.
     Policy,
-    /// No weights but the head's, on the policy's trunk.
+    /// Policy's trunk; only the head has weights of its own.
     Trunk,
 }
 
-/// Who changes weights.
+/// What updates a model's weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Trainer {
-    /// Nobody: the model is frozen.
+    /// Nothing: the model is frozen.
     Nobody,
     /// The run's optimizer.
     Run,
-    /// An optimizer of its own, with this peak learning rate (`None`: the run's), which changes these parts.
+    /// Its own optimizer, with this peak learning rate (`None` for the run's), which updates these parts.
     Own(Option<f64>, TrainedParts),
 }
 
-/// Which parts of a model are trained.
+/// Trained parts of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrainedParts {
-    /// All of it; under an adapter, the adapter and the head.
+    /// The whole model or, with an adapter, the adapter and the head.
     All,
-    /// The head on its trunk.
+    /// Only the head.
     Head,
 }
 
-/// How long a model is held.
+/// How long a model stays in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stay {
-    /// As long as the run.
+    /// During the whole run.
     Whole,
-    /// It is asked once, before training, and then forgotten.
+    /// Until it has been used once before training.
     Before,
 }
 
 impl Cast {
-    /// A run of a policy alone, with `head` on it, and of what its evaluations ask.
+    /// Creates a cast with only a policy with `head`, and the models that its evaluations use.
     pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
         let policy = Role { head, trainer: Trainer::Run, ..Role::frozen(Source::Start, shared) };
         let metrics = shared
@@ -99,28 +99,28 @@ impl Cast {
         Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new(), metrics }
     }
 
-    /// With a frozen reference: the model `name`, or the policy as it starts.
+    /// Adds a frozen reference: the model `name`, or the initial policy.
     #[must_use]
     pub fn with_reference(self, shared: &Shared<'_>, name: Option<&str>, stay: Stay) -> Self {
         let source = name.map_or(Source::Policy, |name| Source::Named(name.to_owned()));
         Self { reference: Some(Role { stay, ..Role::frozen(source, shared) }), ..self }
     }
 
-    /// With a frozen teacher, the model `name`: a reference that the policy comes close to.
+    /// Adds a frozen teacher, the model `name`: a reference that the policy imitates.
     #[must_use]
     pub fn with_teacher(self, shared: &Shared<'_>, name: &str) -> Self {
         let role = Role::frozen(Source::Named(name.to_owned()), shared);
         Self { reference: Some(Role { called: "the teacher", ..role }), ..self }
     }
 
-    /// With the reward models that the configuration names, and those that its metrics ask.
+    /// Adds the reward models that the configuration names, and the models that its metrics use.
     #[must_use]
     pub fn with_rewards(mut self, shared: &Shared<'_>) -> Self {
         let asked = shared.reward.map(|reward| reward.asked()).unwrap_or_default();
         self.metrics.extend(asked.into_iter().map(|asked| Role::asked(asked, shared)));
         let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
         let role = |learned: Learned<'_>| {
-            // What either kind is said to be here its files decide.
+            // Preliminary heads: the files of the model decide later.
             let head = match learned {
                 Learned::Model(_) => Head::SCALAR,
                 Learned::Classifier(_) | Learned::Segments(_) => Head::Labels,
@@ -130,7 +130,7 @@ impl Cast {
         Self { rewards: learned.into_iter().map(role).collect(), ..self }
     }
 
-    /// Where the weights of all parts come from that are no part of another's.
+    /// Sources of all models that do not share another model's weights.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let roles = self.reference.iter().chain(&self.critic).chain(&self.rewards).chain(&self.metrics);
         roles.filter_map(|role| match &role.source {
@@ -141,7 +141,7 @@ impl Cast {
 }
 
 impl Role {
-    /// A language model that nobody trains.
+    /// Creates the role of a frozen language model.
     pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
         let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
         let called = "the reference";
@@ -149,7 +149,7 @@ impl Role {
         Self { source, head: Head::Language, weights, trainer, stay, layers: None, called }
     }
 
-    /// A model that a metric asks. Metrics compute in f32, as the tools that they equal.
+    /// Creates the role of a model that a metric uses. Metrics compute in f32, like the tools that they reproduce.
     fn asked(MetricModel { name, asked }: MetricModel<'_>, shared: &Shared<'_>) -> Self {
         let (head, layers) = match asked {
             ModelUse::Language | ModelUse::TextToText => (Head::Language, None),
@@ -162,10 +162,10 @@ impl Role {
 }
 
 impl<R> Cast<R> {
-    /// The same parts with something else known of each.
+    /// Maps the description of each model, and keeps the roles.
     ///
     /// # Errors
-    /// The first of `open`.
+    /// The first error that `open` returns.
     pub fn try_map<S, E>(&self, mut open: impl FnMut(&R) -> Result<S, E>) -> Result<Cast<S>, E> {
         Ok(Cast {
             policy: open(&self.policy)?,

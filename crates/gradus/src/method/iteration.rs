@@ -1,10 +1,10 @@
-//! What online methods do in one iteration: how they sample, and how often they go over the samples.
+//! One iteration of online methods: how they sample, and how often they train on the samples.
 
 use super::{Problems, sampling};
 use crate::generate::SamplingConfig;
 use crate::settings::TrainConfig;
 
-/// One iteration of an online method. `'a` is the life of its configuration.
+/// One iteration of an online method. `'a` is the lifetime of its configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Iteration<'a> {
     /// Completions of each prompt.
@@ -15,28 +15,28 @@ pub struct Iteration<'a> {
     pub temperature: f64,
     /// Strings that end a completion.
     pub stop: &'a [String],
-    /// What else shapes the distribution.
+    /// Other settings of the sampled distribution.
     pub sampling: &'a SamplingConfig,
-    /// Passes over the completions.
+    /// Number of passes over the completions.
     pub update_epochs: usize,
-    /// Mini-batches (optimizer steps) of one pass.
+    /// Number of mini-batches (optimizer steps) of one pass.
     pub mini_batches: usize,
-    /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
+    /// Whether trained logprobs are normalized over the tokens that could be sampled, which needs whole rows of logits in memory.
     pub among_supports: bool,
-    /// Where something else than the optimizer moves the policy, before the critic learns: how many vectors as long as what
-    /// it trains are held meanwhile.
+    /// Number of vectors, each as long as the policy's trained parameters, that are held while something other than the optimizer updates
+    /// the policy before the critic is trained. `None` if the optimizer updates the policy.
     pub vectors: Option<u64>,
-    /// Whether each mini-batch puts the completions of a prompt together again.
+    /// Whether each mini-batch sorts the completions of a prompt together again.
     pub regroups: bool,
 }
 
 impl Iteration<'_> {
-    /// The temperature of the log-probabilities that train.
+    /// Returns the temperature of the trained log-probabilities.
     pub fn trained_temperature(&self) -> f32 {
         self.sampling.trained_temperature(self.temperature) as f32
     }
 
-    /// Notes what is wrong with the keys of `method`.
+    /// Reports problems with the keys of `method`.
     pub fn rules(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
         let key = |name: &str| format!("method.{method}.{name}");
         problems.at_least(&key("max_new_tokens"), self.max_new_tokens, 1);

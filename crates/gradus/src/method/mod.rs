@@ -1,9 +1,8 @@
-//! What the rest of the program has to know of a method, said once, by the method's own keys.
+//! Descriptions of training methods for the rest of the program, based on each method's own keys.
 //!
-//! A method is a configuration struct in a file of its own, beside its objective or its algorithm. It says here what it
-//! is called, which rows and models it needs and which keys do not go together; as an
-//! [`OfflineMethod`](crate::objective::OfflineMethod) or an [`OnlineMethod`](crate::algorithm::OnlineMethod) it says how
-//! it learns. [`MethodConfig`](crate::config::MethodConfig) lists all of them.
+//! A method is a configuration struct in its own file, next to its objective or its algorithm. [`Method`] describes its name, its rows and
+//! models, and the rules for its keys. [`OfflineMethod`](crate::objective::OfflineMethod) or
+//! [`OnlineMethod`](crate::algorithm::OnlineMethod) defines how it trains. [`MethodConfig`](crate::config::MethodConfig) lists all methods.
 
 mod cast;
 mod iteration;
@@ -22,53 +21,52 @@ use crate::data::{Need, TooLong};
 use crate::reward::config::RewardConfig;
 use crate::settings::{RolloutsConfig, TrainConfig};
 
-/// A method, by its keys.
+/// A training method, implemented by the struct of its configuration keys.
 pub trait Method {
-    /// The key that names it, which is also its command.
+    /// Returns the key of the method, which is also its command.
     fn name(&self) -> &'static str;
 
-    /// What its command does, in one line.
+    /// Describes its command in one line.
     fn about(&self) -> &'static str;
 
-    /// What keys of `train` are, unless they are given.
+    /// Returns defaults of keys of `train`.
     fn defaults(&self) -> Defaults;
 
-    /// What its rows must have.
+    /// Returns the fields that its rows must have.
     fn need(&self) -> Need;
 
-    /// The models of a run.
+    /// Returns the models of a run.
     fn cast(&self, shared: &Shared<'_>) -> Cast;
 
-    /// Notes what is wrong with its keys, and with those of `train` beside them.
+    /// Reports problems with its keys, and with keys of `train` that conflict with them.
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig);
 
-    /// Notes what is wrong with sampling at the server of `rollouts`.
+    /// Reports problems with sampling on the server of `rollouts`.
     fn rollouts_rules(&self, _problems: &mut Problems<'_>, _rollouts: &RolloutsConfig) {}
 
-    /// The longest completion in tokens that it samples in training, where it learns from fixed examples and samples beside.
+    /// Returns the length limit, in tokens, of completions that an offline method samples during training. `None` if it samples none.
     fn sampled_tokens(&self) -> Option<usize> {
         None
     }
 
-    /// Whether whole distributions are compared, of a block of tokens at a time.
+    /// Whether whole distributions are compared, one block of tokens at a time.
     fn compares_logits(&self) -> bool {
         false
     }
 
-    /// What a preset sets, as a configuration file; `None` where it says nothing of this method.
+    /// Returns the settings of a preset as a configuration file; `None` if the preset does not cover this method.
     fn preset(&self, _preset: Preset) -> Option<&'static str> {
         None
     }
 
-    /// Sentences about the last numbers of a run that often puzzle people, by their keys in `metrics.jsonl`.
+    /// Returns advice about final metrics that often puzzle users. `last` maps keys of `metrics.jsonl` to values.
     fn advice(&self, _last: &Map<String, Value>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models are
-    /// compared, which would differ by chance. Online methods may: rollouts are sampled and scored without dropout, and only
-    /// updates drop. PPO, NLPO and A2C take ratios to the logprobs of the sampler, as FineGrainedRLHF does; GRPO and RLOO take
-    /// them to logprobs with dropout, as TRL does.
+    /// Whether training may use dropout. It may not if logprobs of one text under several models are compared, because they would differ at
+    /// random. Online methods may: rollouts are sampled and scored without dropout, and only updates use it. PPO, NLPO and A2C take ratios
+    /// to the logprobs of the sampler, like FineGrainedRLHF. GRPO and RLOO take ratios to logprobs with dropout, like TRL.
     fn drops_out(&self) -> bool {
         false
     }
@@ -77,22 +75,22 @@ pub trait Method {
 /// Defaults of `train` that depend on the method.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
-    /// The peak learning rate.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// What happens to rows over `max_length`.
+    /// Treatment of rows longer than `max_length`.
     pub too_long: TooLong,
-    /// The held-out metric that decides which model is `best/`.
+    /// Held-out metric that selects the model in `best/`.
     pub best_metric: &'static str,
 }
 
 impl Defaults {
-    /// Each with its key.
+    /// Returns each default with its key.
     pub fn keys(&self) -> [(&'static str, String); 3] {
         let too_long = match self.too_long {
             TooLong::Skip => "skip",
             TooLong::Truncate => "truncate",
         };
-        // As numbers are written in files: 2e-5.
+        // The notation of configuration files: 2e-5.
         let learning_rate = format!("{:e}", self.learning_rate);
         [
             ("train.learning_rate", learning_rate),
@@ -102,11 +100,11 @@ impl Defaults {
     }
 }
 
-/// What the rest of a configuration says that a cast depends on.
+/// Other parts of the configuration that a cast depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<'a> {
-    /// Keys of every method.
+    /// Keys that all methods share.
     pub train: &'a TrainConfig,
-    /// What completions are worth.
+    /// Rewards of completions.
     pub reward: Option<&'a RewardConfig>,
 }

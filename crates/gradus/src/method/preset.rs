@@ -1,13 +1,13 @@
-//! Named settings: what another system sets, by one key.
+//! Named presets: one key selects the settings of another system.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What another system sets. What is written beside it wins.
+/// Settings of another system. Keys that are given explicitly override them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// RL4LMs (Ramamurthy et al. 2023), with the numbers of its IMDB recipes (TRPO: of its numbers recipe).
+    /// RL4LMs (Ramamurthy et al. 2023), with the numbers of its IMDB recipes (for TRPO, of its recipe of increasing numbers).
     Rl4lms,
     /// FineGrainedRLHF (Wu et al. 2023), with the numbers of its fine-grained recipe.
     FineGrained,
@@ -20,10 +20,10 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Self; 5] = [Self::Rl4lms, Self::FineGrained, Self::Gspo, Self::Dapo, Self::DrGrpo];
 
-    /// The word that chooses it.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rl4lms => "rl4lms",
@@ -34,7 +34,7 @@ impl Preset {
         }
     }
 
-    /// The preset that is called so.
+    /// Returns the preset with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }

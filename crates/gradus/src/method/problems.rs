@@ -1,37 +1,37 @@
-//! Problems of a configuration, as rules find them.
+//! Problems of a configuration that the rules report.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use crate::error::{Diagnostic, Place};
 
-/// A problem, and the keys it is about.
+/// A problem and the keys that it concerns.
 #[derive(Debug)]
 pub struct Found {
     /// Dotted keys.
     pub keys: Vec<String>,
-    /// What is wrong, where, and the way out.
+    /// Message, places and hint.
     pub diagnostic: Diagnostic,
 }
 
-/// Collects problems; dotted keys become places.
+/// Collects problems and maps dotted keys to places in files.
 pub struct Problems<'a> {
     place: &'a dyn Fn(&str) -> Option<Place>,
     found: Vec<Found>,
 }
 
 impl<'a> Problems<'a> {
-    /// None yet; `place` says where a key was written.
+    /// Creates an empty collection; `place` returns where a key was written.
     pub fn new(place: &'a dyn Fn(&str) -> Option<Place>) -> Self {
         Self { place, found: Vec::new() }
     }
 
-    /// All of them, in the order in which they were noted.
+    /// Returns all problems in the order in which they were reported.
     pub fn into_found(self) -> Vec<Found> {
         self.found
     }
 
-    /// Notes a problem with `keys` unless `fine`. The message names values and bounds; the hint says the way out.
+    /// Reports a problem with `keys` unless `fine`. The message states values and bounds; the hint suggests a solution.
     pub fn unless(&mut self, fine: bool, keys: &[&str], problem: impl FnOnce() -> (String, Option<String>)) {
         if fine {
             return;
@@ -42,19 +42,19 @@ impl<'a> Problems<'a> {
         self.found.push(Found { keys, diagnostic: Diagnostic { message, places, hint } });
     }
 
-    /// From `least` on.
+    /// Reports a value below `least`.
     pub fn at_least<T: PartialOrd + Debug>(&mut self, key: &str, value: T, least: T) {
         self.unless(value >= least, &[key], || {
             (format!("`{key}` is {}, but must be at least {}", number(value), number(least)), None)
         });
     }
 
-    /// 0 excluded.
+    /// Reports a value that is not above 0.
     pub fn above_zero(&mut self, key: &str, value: f64) {
         self.unless(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));
     }
 
-    /// Both ends included.
+    /// Reports a value outside `bounds`, both ends included.
     pub fn within(&mut self, key: &str, value: f64, bounds: RangeInclusive<f64>) {
         let (low, high) = (bounds.start(), bounds.end());
         self.unless(bounds.contains(&value), &[key], || {
@@ -62,22 +62,22 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// From 0, which is allowed, to `high`, which is not.
+    /// Reports a value that is negative or not below `high`.
     pub fn zero_to_below(&mut self, key: &str, value: f64, high: f64) {
         self.unless((0.0..high).contains(&value), &[key], || {
             (format!("`{key}` is {}, but must be at least 0 and below {high}", number(value)), None)
         });
     }
 
-    /// Both ends excluded.
+    /// Reports a value that is not strictly between `low` and `high`.
     pub fn between(&mut self, key: &str, value: f64, low: f64, high: f64) {
         self.unless(value > low && value < high, &[key], || {
             (format!("`{key}` is {}, but must lie between {low} and {high}", number(value)), None)
         });
     }
 
-    /// The keys of a server below `keys`: its address, how many requests it gets at a time, how long one may take and how long it is
-    /// waited for.
+    /// Checks the keys of a server below `keys`: its address, the number of concurrent requests, the time limit of a request and the time
+    /// to wait for the server.
     pub fn server(&mut self, keys: &str, url: &str, connections: usize, (timeout_s, wait_s): (f64, f64)) {
         let key = |name: &str| format!("{keys}.{name}");
         self.unless(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
@@ -92,7 +92,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-/// As people write it: `1` and `-1e-6`, neither `1.0` nor `-0.000001`.
+/// Formats a number as people write it: `1` and `-1e-6`, not `1.0` or `-0.000001`.
 fn number(value: impl Debug) -> String {
     let text = format!("{value:?}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)

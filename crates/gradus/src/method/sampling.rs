@@ -1,10 +1,10 @@
-//! Rules of the keys of `sampling`.
+//! Rules for the keys of `sampling`.
 
 use super::Problems;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::settings::TrainConfig;
 
-/// Checks the sampling of `method`, whose completions have at most `max_new_tokens`.
+/// Checks the sampling keys of `method`, whose completions have at most `max_new_tokens` tokens.
 pub(super) fn check(
     problems: &mut Problems<'_>,
     method: &str,
