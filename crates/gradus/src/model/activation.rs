@@ -1,4 +1,4 @@
-//! Activations by the names that `config.json` gives them: those of `ACT2FN` in `transformers`.
+//! Activations by their names in `config.json`: those of `ACT2FN` in `transformers`.
 
 use burn::tensor::{Tensor, activation};
 use gradus_kernels::{Activated, Gelu};
@@ -11,7 +11,7 @@ pub(crate) enum Activation {
     Tanh,
 }
 
-/// The form of GELU that a name means.
+/// Returns the form of GELU with this name.
 fn gelu(name: &str) -> Option<Gelu> {
     match name {
         "gelu" | "gelu_python" => Some(Gelu::Exact),
@@ -21,10 +21,10 @@ fn gelu(name: &str) -> Option<Gelu> {
 }
 
 impl Activation {
-    /// The activation `name`, which the key `key` holds.
+    /// Returns the activation `name`, the value of the key `key`.
     ///
     /// # Errors
-    /// When it is not known.
+    /// When the name is unknown.
     pub(crate) fn named(key: &str, name: &str) -> Result<Self, String> {
         match (name, gelu(name)) {
             (_, Some(form)) => Ok(Self::Gelu(form)),
@@ -36,10 +36,10 @@ impl Activation {
         }
     }
 
-    /// The activation `name` between the two layers of a feed-forward network, computed together with the second of them.
+    /// Returns the activation `name` of a feed-forward network. It is fused with the network's second layer.
     ///
     /// # Errors
-    /// When it is not known, or has no such form.
+    /// When the name is unknown, or has no fused form.
     pub(crate) fn feed_forward(key: &str, name: &str) -> Result<FeedForward, String> {
         match Self::named(key, name) {
             Ok(Self::Gelu(Gelu::Exact)) => Ok(|x| Activated::Gelu(Gelu::Exact, x)),
@@ -52,7 +52,7 @@ impl Activation {
         }
     }
 
-    /// Of `x_nd`.
+    /// Applies the activation to `x_nd`.
     pub(crate) fn of(self, x_nd: Tensor<2>) -> Tensor<2> {
         match self {
             Self::Tanh => activation::tanh(x_nd),
@@ -62,10 +62,10 @@ impl Activation {
     }
 }
 
-/// An activation that the next linear layer computes.
+/// An activation that is fused with the following linear layer.
 pub(crate) type FeedForward = fn(Tensor<2>) -> Activated;
 
-/// The activation of a gate, by which another tensor is multiplied.
+/// Activation of a gate, which is multiplied by another tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
     Silu,
@@ -73,10 +73,10 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// The gate `name`, which the key `key` holds.
+    /// Returns the gate `name`, the value of the key `key`.
     ///
     /// # Errors
-    /// When it is not known.
+    /// When the name is unknown.
     pub(crate) fn named(key: &str, name: &str) -> Result<Self, String> {
         match (name, gelu(name)) {
             (_, Some(form)) => Ok(Self::Gelu(form)),
@@ -87,7 +87,7 @@ impl Gate {
         }
     }
 
-    /// The activation of `gate_nd`, times `up_nd`.
+    /// Applies the activation to `gate_nd` and multiplies by `up_nd`.
     pub(crate) fn of(self, gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Activated {
         match self {
             Self::Silu => Activated::Swiglu(gate_nd, up_nd),

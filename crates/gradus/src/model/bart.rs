@@ -1,9 +1,9 @@
 //! BART and Blenderbot: an encoder and a decoder with layer norms, biases and learned positions. BART (Lewis et al. 2019,
-//! <https://arxiv.org/abs/1910.13461>) normalizes after each layer, Blenderbot (Roller et al. 2020,
-//! <https://arxiv.org/abs/2004.13637>) before it, the small Blenderbot after it.
+//! <https://arxiv.org/abs/1910.13461>) and the small Blenderbot normalize after each layer, Blenderbot (Roller et al. 2020,
+//! <https://arxiv.org/abs/2004.13637>) before it.
 //!
-//! Field names are those of `transformers`' `BartModel`, `BlenderbotModel` and `BlenderbotSmallModel`, config keys those of
-//! their `config.json`.
+//! Field names are those of `transformers`' `BartModel`, `BlenderbotModel` and `BlenderbotSmallModel`; config keys are those of their
+//! `config.json`.
 
 use std::sync::Arc;
 
@@ -22,34 +22,34 @@ use super::context::Context;
 use super::dropout::{Dropping, Place};
 use super::layers::{Embedding, LayerNorm, Linear};
 
-/// ε of the norms, which no configuration changes.
+/// ε of the norms, which is not configurable.
 const EPSILON: f64 = 1e-5;
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct BartConfig {
-    /// V
+    /// Vocabulary size, V.
     pub vocab_size: usize,
-    /// D
+    /// Width of the hidden states, D.
     pub d_model: usize,
-    /// Blocks of the encoder.
+    /// Number of encoder blocks.
     pub encoder_layers: usize,
-    /// Width of its feed-forward layers.
+    /// Width of the encoder's feed-forward layers.
     pub encoder_ffn_dim: usize,
-    /// Its heads.
+    /// Number of the encoder's heads.
     pub encoder_attention_heads: usize,
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     pub decoder_layers: usize,
-    /// Width of its feed-forward layers.
+    /// Width of the decoder's feed-forward layers.
     pub decoder_ffn_dim: usize,
-    /// Its heads.
+    /// Number of the decoder's heads.
     pub decoder_attention_heads: usize,
-    /// Positions of the encoder, and of the decoder.
+    /// Number of positions, of the encoder and of the decoder.
     pub max_position_embeddings: usize,
     /// `gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`.
     #[serde(default = "gelu")]
     pub activation_function: String,
-    /// Dropout of the embeddings, and of what each layer adds.
+    /// Dropout of the embeddings and of each layer's output.
     #[serde(default = "tenth")]
     pub dropout: f32,
     /// Dropout of the attention's probabilities.
@@ -58,13 +58,13 @@ pub struct BartConfig {
     /// Dropout of the activations.
     #[serde(default)]
     pub activation_dropout: f32,
-    /// With which probability a whole layer is left out: not supported.
+    /// Probability of skipping a whole layer; not supported.
     #[serde(default)]
     pub encoder_layerdrop: f32,
-    /// The same in the decoder.
+    /// Probability of skipping a whole layer of the decoder; not supported.
     #[serde(default)]
     pub decoder_layerdrop: f32,
-    /// Standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
     pub init_std: f64,
     /// Whether embeddings are multiplied by √D.
@@ -89,10 +89,10 @@ fn yes() -> bool {
 }
 
 impl BartConfig {
-    /// Refuses what means nothing, or is not known.
+    /// Rejects unsupported values.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Describes the problem.
     fn check(&self) -> Result<(), String> {
         for (key, value) in
             [("encoder_layerdrop", self.encoder_layerdrop), ("decoder_layerdrop", self.decoder_layerdrop)]
@@ -105,7 +105,7 @@ impl BartConfig {
     }
 }
 
-/// Which of the families it is.
+/// One of the families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BartKind {
     Bart,
@@ -114,13 +114,13 @@ pub(crate) enum BartKind {
 }
 
 impl BartKind {
-    /// Rows of the table of positions before the first position.
+    /// Number of rows of the position table before the first position.
     pub(crate) fn offset(self) -> usize {
         if self == Self::Bart { 2 } else { 0 }
     }
 
-    /// Whether layers normalize what they read, and the stack what it gives; else layers normalize what they give, and the
-    /// stack its embeddings.
+    /// Whether layers normalize their inputs, and the stack its output. Otherwise layers normalize their outputs, and the stack its
+    /// embeddings.
     pub(crate) fn normalizes_before(self) -> bool {
         self == Self::Blenderbot
     }
@@ -138,10 +138,10 @@ pub struct BartModel {
     activate: FeedForward,
     #[module(skip)]
     kind: BartKind,
-    /// The id that the decoder begins with.
+    /// Start id of the decoder.
     #[module(skip)]
     start: u32,
-    /// How it is run.
+    /// Runtime settings.
     #[module(skip)]
     running: Running,
 }
@@ -192,7 +192,7 @@ struct Attention {
 
 impl BartModel {
     /// # Errors
-    /// When the configuration asks for what is not known.
+    /// When the configuration requests something unsupported.
     pub(crate) fn build(mut b: Builder<'_>, config: BartConfig, kind: BartKind, start: u32) -> Result<Self, String> {
         config.check()?;
         let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
@@ -255,12 +255,12 @@ impl BartModel {
         }
     }
 
-    /// The decoder's attention to itself, and to the sources.
+    /// Shapes of the decoder's self-attention and of its attention to the sources.
     fn layer_shapes(&self) -> [AttentionShape; 2] {
         [Mask::Causal, Mask::Bidirectional].map(|mask| self.shape(self.config.decoder_attention_heads, mask))
     }
 
-    /// What the encoder makes of sources, `[M, D]`.
+    /// Encodes sources, `[M, D]`.
     fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
         let Encoder { embed_positions, layers, layernorm_embedding, layer_norm } = &self.encoder;
         let packed = &sources.packed;
@@ -289,7 +289,7 @@ impl BartModel {
         let positions = self.positions(embed_positions, &context.positions());
         let embedded = self.embed(context.ids());
         let placed = match self.kind {
-            // Here the norm comes before the positions.
+            // This family normalizes before it adds the positions.
             BartKind::BlenderbotSmall => normed(layernorm_embedding.as_ref(), embedded) + positions,
             BartKind::Bart | BartKind::Blenderbot => normed(layernorm_embedding.as_ref(), embedded + positions),
         };
@@ -300,8 +300,8 @@ impl BartModel {
             let encoded = encoded.clone().map(branch);
             let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, .. } = layer;
             match again.clone() {
-                // Attention and feed-forward layer one after the other: both together may have more parameters than one
-                // operation takes.
+                // Attention and the feed-forward layer are recomputed separately: together they may have more parameters than one operation
+                // takes.
                 Some((segments, cross)) => {
                     let own = (self_attn.clone(), self_attn_layer_norm.clone());
                     let attention = (own, (encoder_attn.clone(), encoder_attn_layer_norm.clone()));
@@ -418,7 +418,7 @@ fn norm(b: &mut Builder<'_>, width: usize, name: &str) -> LayerNorm {
     LayerNorm::build(b.enter(name), width, EPSILON)
 }
 
-/// The table of positions of a stack, and the norms at its ends.
+/// Builds the position table of a stack, and the norms at its ends.
 fn ends(b: &mut Builder<'_>, config: &BartConfig, kind: BartKind) -> (Embedding, Option<LayerNorm>, Option<LayerNorm>) {
     let (d, rows) = (config.d_model, config.max_position_embeddings + kind.offset());
     let positions = Embedding::build(b.enter("embed_positions"), rows, d, config.init_std as f32);
@@ -435,10 +435,10 @@ fn normed(norm: Option<&LayerNorm>, x_nd: Tensor<2>) -> Tensor<2> {
     }
 }
 
-/// What a block is computed with beside its weights.
+/// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
 struct Pass {
-    /// Its number: the decoder's come after the encoder's.
+    /// Number of the block; the decoder's follow the encoder's.
     block: usize,
     activate: FeedForward,
     dropping: Dropping,
@@ -446,10 +446,10 @@ struct Pass {
     normalizes_before: bool,
 }
 
-/// With which probability numbers are dropped.
+/// Dropout probabilities.
 #[derive(Clone, Copy)]
 struct Probabilities {
-    /// Of what a layer adds.
+    /// Of a layer's output.
     added: f32,
     attention: f32,
     activation: f32,
@@ -461,7 +461,7 @@ impl Pass {
         AttentionExtras { bias: None, dropout }
     }
 
-    /// `x_nd` with what `layer` makes of it added, normalized before or after.
+    /// Residual connection: adds the output of `layer` to `x_nd`, with the norm before or after.
     fn around(
         self,
         norm: &LayerNorm,
@@ -474,7 +474,7 @@ impl Pass {
         if self.normalizes_before { x } else { norm.forward(x) }
     }
 
-    /// With attention; `attend` turns queries, keys and values into what each token attends to.
+    /// Self-attention; `attend` computes the attention output from queries, keys and values.
     fn attended(
         self,
         attention: &Attention,
@@ -489,7 +489,7 @@ impl Pass {
         })
     }
 
-    /// With attention to the sources; `attend` turns queries into what each token attends to.
+    /// Attention to the sources; `attend` computes the attention output from queries.
     fn crossed(
         self,
         attention: &Attention,
@@ -503,7 +503,7 @@ impl Pass {
         })
     }
 
-    /// With the feed-forward layer.
+    /// Feed-forward layer.
     fn fed(self, [fc1, fc2]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
         let (masks, p) = (self.dropping.stream, self.probabilities.activation);
         self.around(norm, x_nd, Place::FedForward, |x| {
@@ -530,7 +530,7 @@ impl Attention {
         }
     }
 
-    /// Of what the encoder gave.
+    /// Computes keys and values from the encoder's output.
     fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
         Linear::forward_each([&self.k_proj, &self.v_proj], encoded_md, pass.dropping.stream)
     }

@@ -1,8 +1,7 @@
-//! What a method hands over to a model: sequences of a source and a target, and who shares a beginning with whom.
+//! Input of a model: sequences of a source and a target, grouped by common beginnings.
 //!
-//! The model makes a [`Batch`] of them. A decoder-only model joins source and target and stores common beginnings once; a
-//! model with an encoder packs each source of a group once, for all targets that read it. Nothing above the models
-//! concatenates, groups or masks.
+//! The model builds a [`Batch`] from them. A decoder-only model joins source and target and stores common beginnings once. A model with an
+//! encoder packs each source of a group once, for all targets that read it. Code above the models never concatenates, groups or masks.
 
 use gradus_kernels::CrossSegments;
 
@@ -10,57 +9,57 @@ use super::dropout::DropoutStream;
 use super::packed::{Packed, common_prefix};
 use super::support::Support;
 
-/// One sequence: what is given, what follows it, and which of what follows counts.
+/// One sequence: a given part, the part that follows it, and the ids of the latter that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sequence<'a> {
-    /// The ids that are given: a prompt. Empty for plain text.
+    /// Given ids: a prompt. Empty for plain text.
     pub source: &'a [u32],
-    /// The ids that follow.
+    /// Ids that follow.
     pub target: &'a [u32],
-    /// Which ids of `target` count.
+    /// Ids of `target` that count.
     pub counted: Counted<'a>,
 }
 
-/// Which ids of a target count: they carry loss, and their logprobs are asked for.
+/// Ids of a target that count: they carry loss, and their logprobs are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted<'a> {
-    /// All, except an id that nothing stands before.
+    /// All ids, except one without any id before it.
     All,
-    /// None: the sequence is scored as a whole.
+    /// No ids: the sequence is scored as a whole.
     Nothing,
-    /// Those at which the mask is true: a tool's answer within a completion does not count. One entry per id.
+    /// The ids at which the mask is true, one entry per id. For example, a tool's answer within a completion does not count.
     Mask(&'a [bool]),
 }
 
 impl<'a> Sequence<'a> {
-    /// A text that is predicted from its first id on.
+    /// Creates a text that is predicted from its first id on.
     pub fn text(ids: &'a [u32]) -> Self {
         Self { source: &[], target: ids, counted: Counted::All }
     }
 
-    /// A text that is scored as a whole.
+    /// Creates a text that is scored as a whole.
     pub fn scored(ids: &'a [u32]) -> Self {
         Self { counted: Counted::Nothing, ..Self::text(ids) }
     }
 
-    /// A prompt and its completion.
+    /// Creates a prompt with its completion.
     pub fn completion(source: &'a [u32], target: &'a [u32]) -> Self {
         Self { source, target, counted: Counted::All }
     }
 
-    /// How many ids, source and target together.
+    /// Number of ids, source and target together.
     pub fn tokens(&self) -> usize {
         self.source.len() + self.target.len()
     }
 
-    /// How many positions a model needs for it: for all ids; or where an encoder reads the source apart from what its
-    /// decoder reads, for the longer of the two.
+    /// Number of positions that a model needs: the number of all ids. If a separate encoder reads the source, it is the longer of the two
+    /// inputs.
     pub fn positions(&self, separate: bool) -> usize {
         if separate { self.source.len().max(self.read_after_start()) } else { self.tokens() }
     }
 
-    /// How many ids a decoder reads that writes the target, the id that it begins with included: the last id predicts
-    /// nothing, and is read only where the sequence is scored as a whole.
+    /// Number of ids that a decoder reads to write the target, including its start id. The last id predicts nothing, so it is read only if
+    /// the sequence is scored as a whole.
     fn read_after_start(&self) -> usize {
         match self.counted {
             Counted::Nothing => self.target.len() + 1,
@@ -68,12 +67,12 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// How many ids are predicted.
+    /// Number of predicted ids.
     pub fn targets(&self) -> usize {
         self.predicted().count()
     }
 
-    /// The ids that are predicted, as positions in the target. The first of all has nothing before it.
+    /// Positions of the predicted ids in the target. The very first id of a sequence has no id before it and is not predicted.
     fn predicted(&self) -> impl Iterator<Item = usize> {
         let Self { source, target, counted } = *self;
         if let Counted::Mask(mask) = counted {
@@ -91,35 +90,35 @@ impl<'a> Sequence<'a> {
         [self.source, self.target].concat()
     }
 
-    /// What a decoder reads that predicts the target from `start` on.
+    /// Decoder input that predicts the target, beginning with `start`.
     fn after(&self, start: u32) -> Vec<u32> {
         [&[start], &self.target[..self.read_after_start() - 1]].concat()
     }
 }
 
-/// Sequences as a method hands them over: how they are grouped says which of them share what they begin with.
+/// Sequences of a method. Their grouping declares which of them share a beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rows<'a> {
-    /// Nobody shares.
+    /// No sequences share a beginning.
     Alone(Vec<Sequence<'a>>),
-    /// Those of a group share: completions of one prompt. Sequences are numbered group after group.
+    /// The sequences of a group share their beginning: completions of one prompt. Sequences are numbered group after group.
     Groups(Vec<Vec<Sequence<'a>>>),
-    /// The two of a pair share. The first of all pairs are numbered before the second of all.
+    /// The two sequences of a pair share their beginning. The first sequences of all pairs are numbered before the second ones.
     Pairs(Vec<[Sequence<'a>; 2]>),
 }
 
 impl<'a> Rows<'a> {
-    /// Plain texts, predicted from their first id on.
+    /// Creates plain texts that are predicted from their first id on.
     pub fn texts<S: AsRef<[u32]>>(texts: &'a [S]) -> Self {
         Self::Alone(texts.iter().map(|ids| Sequence::text(ids.as_ref())).collect())
     }
 
-    /// Plain texts, scored as a whole.
+    /// Creates plain texts that are scored as a whole.
     pub fn scored<S: AsRef<[u32]>>(texts: &'a [S]) -> Self {
         Self::Alone(texts.iter().map(|ids| Sequence::scored(ids.as_ref())).collect())
     }
 
-    /// All sequences by their numbers, and the numbers that share.
+    /// Returns all sequences by number, and the groups of numbers that share a beginning.
     fn numbered(&self) -> (Vec<Sequence<'a>>, Vec<Vec<usize>>) {
         match self {
             Self::Alone(sequences) => (sequences.clone(), (0..sequences.len()).map(|i| vec![i]).collect()),
@@ -137,32 +136,32 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// All sequences: of pairs all first ones, then all second ones.
+    /// All sequences; in pairs, all first ones, then all second ones.
     pub fn sequences(&self) -> Vec<Sequence<'a>> {
         self.numbered().0
     }
 
-    /// Ids of all sequences.
+    /// Number of ids of all sequences.
     pub fn tokens(&self) -> usize {
         self.numbered().0.iter().map(Sequence::tokens).sum()
     }
 
-    /// The most positions that a sequence needs; see [`Sequence::positions`].
+    /// Largest number of positions that a sequence needs; see [`Sequence::positions`].
     pub fn positions(&self, separate: bool) -> usize {
         self.numbered().0.iter().map(|sequence| sequence.positions(separate)).max().unwrap_or(0)
     }
 
-    /// Whether any is scored as a whole: a decoder then reads all of its target, behind the id that it begins with.
+    /// Whether any sequence is scored as a whole. A decoder then reads its start id and the whole target.
     pub fn are_scored(&self) -> bool {
         self.numbered().0.iter().any(|sequence| sequence.counted == Counted::Nothing)
     }
 
-    /// Ids of all sequences that are predicted.
+    /// Number of predicted ids of all sequences.
     pub fn targets(&self) -> usize {
         self.numbered().0.iter().map(Sequence::targets).sum()
     }
 
-    /// Ids of all sources, each counted once in its group: what an encoder reads.
+    /// Number of ids of all sources, each counted once per group: the encoder's input.
     pub fn sources(&self) -> usize {
         let (sequences, groups) = self.numbered();
         let of_group = |group: &Vec<usize>| -> usize {
@@ -174,7 +173,7 @@ impl<'a> Rows<'a> {
         groups.iter().map(of_group).sum()
     }
 
-    /// Ids that are computed where common beginnings are stored once.
+    /// Number of computed ids if common beginnings are stored once.
     pub fn computed(&self) -> usize {
         let (sequences, groups) = self.numbered();
         let again = |group: &Vec<usize>| {
@@ -185,35 +184,35 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether a model gives the tokens of a common beginning the same numbers in every sequence.
+/// Whether the states of a common beginning are the same in every sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beginnings {
-    /// It does: they are stored once.
+    /// They are the same and stored once.
     Shared,
-    /// They depend on what follows.
+    /// They depend on the rest of the sequence.
     Separate,
 }
 
-/// Tokens as a model reads them.
+/// Tokens that a model reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// What the decoder reads: in a model without an encoder, everything.
+    /// Input of the decoder. In a model without an encoder, the whole input.
     pub packed: Packed,
-    /// What the encoder reads, where there is one.
+    /// Input of the encoder, if there is one.
     pub sources: Option<Sources>,
 }
 
-/// What an encoder reads, and who reads what it makes of it.
+/// Input of an encoder, and its readers in the decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
-    /// The sources, each whole.
+    /// Sources, without shared beginnings.
     pub packed: Packed,
-    /// Which of them each sequence of the decoder reads.
+    /// Source that each sequence of the decoder reads.
     pub cross: CrossSegments,
 }
 
 impl Input {
-    /// Prompts, which a model without an encoder continues.
+    /// Creates prompts that a model without an encoder continues.
     ///
     /// # Panics
     /// When there is none, or one is empty.
@@ -221,7 +220,7 @@ impl Input {
         Self { packed: Packed::new(prompts), sources: None }
     }
 
-    /// Prompts that an encoder reads; a decoder begins with `start` for each.
+    /// Creates prompts for an encoder. The decoder begins with `start` for each.
     ///
     /// # Panics
     /// As [`prompts`](Self::prompts).
@@ -230,20 +229,20 @@ impl Input {
         Self::across(Packed::new(prompts.iter().map(|_| [start])), prompts, all)
     }
 
-    /// Tree `t` of `packed` reads source `source_of[t]` of `sources`.
+    /// Builds an input in which tree `t` of `packed` reads source `source_of[t]` of `sources`.
     fn across(packed: Packed, sources: &[&[u32]], source_of: Vec<usize>) -> Self {
         let sources = Packed::new(sources);
         let cross = CrossSegments::new(packed.segments().clone(), sources.segments().clone(), source_of);
         Self { packed, sources: Some(Sources { packed: sources, cross }) }
     }
 
-    /// How many tokens are computed, by encoder and decoder together.
+    /// Number of computed tokens, encoder and decoder together.
     pub fn tokens(&self) -> usize {
         self.packed.tokens() + self.sources.as_ref().map_or(0, |sources| sources.packed.tokens())
     }
 }
 
-/// Sequences as a model computes them in one forward pass.
+/// Sequences of one forward pass, as the model computes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     input: Input,
@@ -252,10 +251,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Source and target of each sequence joined: what a decoder-only model computes.
+    /// Joins source and target of each sequence, for a decoder-only model.
     ///
     /// # Panics
-    /// When there is no sequence, one has no ids, or a mask has another length than its target.
+    /// When there is no sequence, one has no ids, or a mask does not have the length of its target.
     pub(super) fn joined(rows: &Rows<'_>, beginnings: Beginnings) -> Self {
         let (sequences, groups) = rows.numbered();
         let joined: Vec<Vec<u32>> = sequences.iter().map(Sequence::joined).collect();
@@ -267,11 +266,11 @@ impl Batch {
         Self { input: Input { packed, sources: None }, targets, dropout: None }
     }
 
-    /// Sources for an encoder, each of a group's once, and targets for a decoder that begins with `start` and predicts
-    /// every id of them, the first from `start`.
+    /// Packs sources for an encoder, once per group, and targets for a decoder. The decoder begins with `start` and predicts every id of
+    /// the targets.
     ///
     /// # Panics
-    /// When there is no sequence, one has no source, or a mask has another length than its target.
+    /// When there is no sequence, one has no source, or a mask does not have the length of its target.
     pub(super) fn across(rows: &Rows<'_>, start: u32) -> Self {
         let (sequences, groups) = rows.numbered();
         let (mut sources, mut readers): (Vec<&[u32]>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
@@ -295,77 +294,76 @@ impl Batch {
         Self { input: Input::across(packed, &sources, source_of), targets, dropout: None }
     }
 
-    /// The same in a pass whose dropout draws its masks from `stream`, where there is one.
+    /// Sets the stream from which the dropout masks of the pass are drawn; `None` for no dropout.
     #[must_use]
     pub fn dropping(self, stream: Option<DropoutStream>) -> Self {
         Self { dropout: stream, ..self }
     }
 
-    /// What the masks of dropout are drawn from; without it nothing is dropped.
+    /// Stream of the dropout masks; `None` for no dropout.
     pub fn dropout(&self) -> Option<DropoutStream> {
         self.dropout
     }
 
-    /// The same batch with logprobs taken among `supports_m`, one of each token that counts; over all ids where there are
-    /// none.
+    /// Normalizes logprobs over `supports_m`, one support per counted token. Without supports, they are normalized over all ids.
     ///
     /// # Panics
-    /// When there are more or fewer.
+    /// When the numbers differ.
     pub fn with_supports(mut self, supports_m: Vec<Support>) -> Self {
         assert!(supports_m.is_empty() || supports_m.len() == self.targets.len(), "one support per token that counts");
         self.targets.supports_m = supports_m;
         self
     }
 
-    /// What the model reads.
+    /// Input of the model.
     pub fn input(&self) -> &Input {
         &self.input
     }
 
-    /// The tokens of the decoder and what they see.
+    /// Tokens of the decoder and their attention structure.
     pub fn packed(&self) -> &Packed {
         &self.input.packed
     }
 
-    /// The tokens that count.
+    /// Counted tokens.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// How many tokens of each sequence count, `[B]`.
+    /// Number of counted tokens of each sequence, `[B]`.
     pub fn counts_b(&self) -> &[usize] {
         &self.targets.counts_b
     }
 
-    /// How many tokens are computed, `N`; shared ones count once.
+    /// Number of computed tokens, `N`; shared ones count once.
     pub fn tokens(&self) -> usize {
         self.input.tokens()
     }
 
-    /// Where each sequence ends, `[B]`: where a scalar reward is read.
+    /// Index of the last token of each sequence, `[B]`, where a scalar reward is read.
     pub fn last_indices(&self) -> Vec<usize> {
         self.input.packed.last_indices()
     }
 }
 
-/// Which tokens of a batch are predicted, and from where, sequence after sequence.
+/// Predicted tokens of a batch and the hidden states that predict them, sequence after sequence.
 ///
-/// A token is predicted by the hidden state of the token before it in the same sequence; the first token of a sequence is
-/// never a target, unless a decoder begins with a token of its own.
+/// A token is predicted by the hidden state of the token before it in the same sequence. So the first token of a sequence is never a
+/// target, unless the decoder has a start token.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Targets {
     /// Packed indices of the hidden states, `[M]`.
     pub positions: Vec<usize>,
-    /// The ids they predict, `[M]`.
+    /// Predicted ids, `[M]`.
     pub ids: Vec<u32>,
-    /// How many targets each sequence has, `[B]`; they sum to `M`.
+    /// Number of targets of each sequence, `[B]`; they sum to `M`.
     pub counts_b: Vec<usize>,
-    /// What each of them could have been, `[M]`, where logprobs are taken among these alone; empty for all ids.
+    /// Support of each target, `[M]`, if logprobs are normalized over supports; empty for all ids.
     pub supports_m: Vec<Support>,
 }
 
 impl Targets {
-    /// `place` says where an id of a sequence's target stands among what the decoder reads of the sequence.
+    /// `place` maps an id of a sequence's target to its position in the decoder's input.
     fn new(packed: &Packed, sequences: &[Sequence<'_>], place: impl Fn(&Sequence<'_>, usize) -> usize) -> Self {
         let mut targets = Self::default();
         for (i, sequence) in sequences.iter().enumerate() {
@@ -379,12 +377,12 @@ impl Targets {
         targets
     }
 
-    /// How many targets, `M`.
+    /// Number of targets, `M`.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no targets.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -420,7 +418,7 @@ mod tests {
         };
         let rows = Rows::Pairs(vec![pair(&[1], &[2, 3], &[2, 4]), pair(&[5], &[6], &[7])]);
         let batch = joined(&rows);
-        // Both answers to the first prompt begin with 2: more than the prompt is shared.
+        // Both answers to the first prompt begin with 2, so more than the prompt is shared.
         assert_eq!(batch.packed().ids(), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!((&batch.targets().ids[..], batch.counts_b()), (&[2, 3, 6, 2, 4, 7][..], &[2, 1, 2, 1][..]));
         assert_eq!(batch.targets().positions, [0, 1, 4, 0, 1, 4]);
@@ -442,7 +440,7 @@ mod tests {
         assert_eq!(positions, &[0, 0, 1, 2, 0, 3, 4, 5]);
         assert_eq!((batch.tokens(), rows.sources()), (10, 4));
 
-        // Two sources in one group; what is scored as a whole is read to its end; an empty target predicts nothing.
+        // Two sources in one group. A sequence that is scored as a whole is read to its end; an empty target predicts nothing.
         let scored = |source, target| Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) };
         let batch = across(&Rows::Pairs(vec![[scored(&[1], &[2]), scored(&[3], &[2, 4])]]));
         assert_eq!(batch.input().sources.as_ref().expect("sources").packed.ids(), [1, 3]);

@@ -1,4 +1,4 @@
-//! Building a model from named tensors: the same constructor reads a checkpoint or draws fresh weights.
+//! Building a model from named tensors: the same constructor reads a checkpoint or initializes weights.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -7,36 +7,36 @@ use rand::Rng;
 
 use crate::rng::Stream;
 
-/// How a fresh tensor is drawn.
+/// Initialization of a new tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Init {
     /// Normal with mean 0 and this standard deviation.
     Normal(f32),
-    /// All the same.
+    /// This value everywhere.
     Constant(f32),
 }
 
-/// Where tensors come from.
+/// Source of tensors.
 pub(crate) trait Source {
-    /// The values of the tensor `name`, row-major; `shape` and `init` say what the model expects. `None` from a source that has no
+    /// Returns the values of the tensor `name`, row-major; `shape` and `init` are the model's expectation. `None` from a source without
     /// values ([`Shapes`]).
     ///
-    /// Problems are collected by the source and reported once the whole model has asked for its tensors.
+    /// The source collects problems and reports them after the whole model has requested its tensors.
     fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>>;
 
-    /// Whether the source holds this tensor: decides on optional ones.
+    /// Whether the source has this tensor, for optional ones.
     fn holds(&self, name: &str) -> bool;
 
-    /// Says that `other`, where it is held, is the tensor `name` once more.
+    /// Declares that `other`, if the source has it, is a copy of the tensor `name`.
     fn same(&mut self, _name: &str, _other: &str) {}
 
-    /// The weight `name` of a linear layer, `[out, in]`, where the source holds it quantized.
+    /// Returns the weight `name` of a linear layer, `[out, in]`, if the source has it quantized.
     fn quantized(&mut self, _name: &str, _shape: [usize; 2]) -> Option<Quantized> {
         None
     }
 }
 
-/// Fresh weights.
+/// Source of newly initialized weights.
 pub(crate) struct Fresh<'a>(pub &'a mut Stream);
 
 impl Source for Fresh<'_> {
@@ -53,8 +53,8 @@ impl Source for Fresh<'_> {
     }
 }
 
-/// Names and shapes of the tensors that a model asks for. Nothing is allocated, so a model of any size can be built from it, only to
-/// be asked what it would hold.
+/// Records names and shapes of the tensors that a model requests. It allocates nothing, so a model of any size can be built from it to
+/// measure its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Shapes(pub Vec<(String, Vec<usize>)>);
 
@@ -69,7 +69,7 @@ impl Source for Shapes {
     }
 }
 
-/// `size` draws from a normal distribution, by the Box–Muller transform.
+/// Draws `size` values from a normal distribution, by the Box–Muller transform.
 pub(crate) fn normal(stream: &mut Stream, size: usize, deviation: f32) -> Vec<f32> {
     let mut values = Vec::with_capacity(size + 1);
     while values.len() < size {
@@ -82,7 +82,7 @@ pub(crate) fn normal(stream: &mut Stream, size: usize, deviation: f32) -> Vec<f3
     values
 }
 
-/// A position in the tree of names, with the source behind it.
+/// A level in the tree of tensor names, with the source of the tensors.
 pub(crate) struct Builder<'a> {
     source: &'a mut dyn Source,
     prefix: String,
@@ -95,26 +95,26 @@ impl<'a> Builder<'a> {
         Self { source, prefix: String::new(), device, pack: None }
     }
 
-    /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held: in f32 only where the
-    /// device has packed products.
+    /// Packs linear layers in `format` as soon as they are built, so that the whole model is never held in f32. Packing in f32 applies only
+    /// on devices with packed products.
     pub(crate) fn packing(self, format: Option<WeightFormat>) -> Self {
         let pack = format.filter(|format| packs_weights(self.device) || *format != WeightFormat::F32);
         Self { pack, ..self }
     }
 
-    /// How linear layers are packed, if at all.
+    /// Format in which linear layers are packed; `None` for no packing.
     pub(crate) fn pack(&self) -> Option<WeightFormat> {
         self.pack
     }
 
-    /// The builder one level down: names get `name.` in front; of the empty name, the same level.
+    /// Returns the builder one level down, which adds the prefix `name.`; an empty name keeps the level.
     pub(crate) fn enter(&mut self, name: impl std::fmt::Display) -> Builder<'_> {
         let level = format!("{name}.");
         let prefix = format!("{}{}", self.prefix, if level == "." { "" } else { &level });
         Builder { prefix, source: self.source, device: self.device, pack: self.pack }
     }
 
-    /// The parameter `name` at this level.
+    /// Builds the parameter `name` at this level.
     pub(crate) fn param<const R: usize>(&mut self, name: &str, shape: [usize; R], init: Init) -> Param<Tensor<R>> {
         match self.source.values(&format!("{}{name}", self.prefix), &shape, init) {
             Some(values) => Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device)),
@@ -125,23 +125,23 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The weight `name` of a linear layer at this level, where the source holds it quantized.
+    /// Returns the weight `name` of a linear layer at this level, if the source has it quantized.
     pub(crate) fn quantized(&mut self, name: &str, input: usize, output: usize) -> Option<FrozenWeight> {
         let weight = self.source.quantized(&format!("{}{name}", self.prefix), [output, input])?;
         Some(FrozenWeight::from_quantized(weight))
     }
 
-    /// Says that `other`, where the source holds it, is the tensor `name` once more; both at this level.
+    /// Declares that `other`, if the source has it, is a copy of the tensor `name`; both are at this level.
     pub(crate) fn same(&mut self, name: &str, other: &str) {
         self.source.same(&format!("{}{name}", self.prefix), &format!("{}{other}", self.prefix));
     }
 
-    /// The device that parameters lie on.
+    /// Device of the parameters.
     pub(crate) fn device(&self) -> &Device {
         self.device
     }
 
-    /// Whether the source holds `name` at this level.
+    /// Whether the source has `name` at this level.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.source.holds(&format!("{}{name}", self.prefix))
     }

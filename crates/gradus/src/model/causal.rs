@@ -1,4 +1,4 @@
-//! Language models: a trunk, with or without an encoder, and an LM head, tied to the embedding or its own.
+//! Language models: a trunk, with or without an encoder, and an LM head, tied to the embedding or separate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,34 +23,34 @@ use crate::error::{Error, Result};
 use crate::rng::Stream;
 use gradus_kernels::{Precision, Quantization, WeightFormat};
 
-/// A language model: the policy, the reference. What comes next is predicted from what came before; of a model with an
-/// encoder also from its source.
+/// A language model, such as the policy or the reference. It predicts each token from the tokens before it and, with an encoder, from its
+/// source.
 #[derive(Module, Debug)]
 pub struct CausalLm {
-    /// Everything below the head.
+    /// All layers below the head.
     pub trunk: Trunk,
-    /// The LM head, where it is not the embedding table.
+    /// LM head, unless it is the embedding table.
     pub lm_head: Option<Head>,
-    /// What an adapter adds to the LM head.
+    /// The adapter's part of the LM head.
     head_lora: Option<Lora>,
-    /// What is added to the logits of every token, `[V]`: `final_logits_bias` of BART, which is never trained.
+    /// Bias of the logits, `[V]`: `final_logits_bias` of BART, which is never trained.
     #[module(skip)]
     logits_bias: Option<Arc<[f32]>>,
     #[module(skip)]
     compute: Precision,
-    /// The LM head, packed; `lm_head` is then absent.
+    /// Packed LM head; `lm_head` is then `None`.
     #[module(skip)]
     frozen_head: Option<FrozenWeight>,
-    /// What the low-rank parts of the trunk are.
+    /// Configuration of the trunk's adapter.
     #[module(skip)]
     adapter: Attached,
 }
 
-/// Logits of a block of rows at most: 64 MiB.
+/// Largest number of logits in a block of rows: 64 MiB.
 pub const BLOCK_LOGITS: usize = 16 << 20;
 
 impl CausalLm {
-    /// Reads the model in `dir` onto `device`, with its adapter where it has one.
+    /// Loads the model in `dir` onto `device`, with its adapter if it has one.
     ///
     /// # Errors
     /// When the family is unknown, or weights are missing, misshapen, unexpected or damaged.
@@ -58,7 +58,7 @@ impl CausalLm {
         Self::read(dir, None, device)
     }
 
-    /// [`load`](Self::load) for a model whose linear layers are not trained: they are packed as `weights` says, one by one.
+    /// Like [`load`](Self::load), for a model whose linear layers are not trained: packs them in the format `weights`, one by one.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -77,10 +77,10 @@ impl CausalLm {
         model.with_saved_adapter(dir)
     }
 
-    /// The same model with the adapter that `dir` has.
+    /// Attaches the adapter that `dir` has.
     ///
     /// # Errors
-    /// When it does not fit, or is a reward model's.
+    /// When it does not fit, or belongs to a reward model.
     pub fn with_saved_adapter(mut self, dir: &ModelDir) -> Result<Self> {
         let Some(found) = &dir.adapter else { return Ok(self) };
         if found.config.task_type == TaskType::SequenceClassification {
@@ -91,7 +91,7 @@ impl CausalLm {
         adapter::attach_saved(trunk, head, dir.family()?.base_prefix(), &found.config, &mut tensors)?;
         let brought = if self.head_lora.is_some() { tensors.base_head(self.trunk.dims()) } else { None };
         if let Some(own) = brought {
-            // peft saves the head beside its adapter. Packed, it may be rounded.
+            // peft saves the head next to its adapter. A packed head may be rounded, so it is not compared.
             let is_ours = self.frozen_head.is_some() || own == values(self.head_weight());
             if !is_ours {
                 return Err(Error::model(
@@ -106,10 +106,10 @@ impl CausalLm {
         Ok(self)
     }
 
-    /// A model with fresh weights, as `dir`'s configuration describes.
+    /// Creates a model with newly initialized weights from the configuration of `dir`.
     ///
     /// # Errors
-    /// When the configuration is not understood.
+    /// When the configuration is not supported.
     pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
         Self::build(&mut Fresh(stream), dir, None, device)
     }
@@ -118,7 +118,7 @@ impl CausalLm {
         let mut b = Builder::new(source, device).packing(weights);
         let trunk = Trunk::build(&mut b, dir)?;
         let mut head = b.enter("lm_head");
-        // A tied model may still bring a head of its own: it stays separate when its values differ.
+        // A tied model may still have a head in its files. It stays separate if its values differ.
         let lm_head = if !trunk.ties_head() || head.holds("weight") {
             let ((v, d), std) = (trunk.dims(), trunk.initializer_range());
             let weight = head.param("weight", [v, d], Init::Normal(std));
@@ -136,28 +136,27 @@ impl CausalLm {
         Ok(Self { trunk, lm_head, head_lora, logits_bias, compute: Precision::F32, frozen_head, adapter })
     }
 
-    /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
-    /// the products stay in f32.
+    /// Sets the precision of the operands of products. Weights, sums and everything between products stay in f32.
     pub fn with_compute(mut self, compute: Precision) -> Self {
         self.trunk.set_precision(compute);
         self.compute = compute;
         self
     }
 
-    /// How the operands of products are held.
+    /// Precision of the operands of products.
     pub fn compute(&self) -> Precision {
         self.compute
     }
 
-    /// The same model without gradients, its weights packed as `weights` says for many forward passes: for sampling, and
-    /// for models that are never trained. The weights packed are let go of.
+    /// Removes gradients and packs the weights in the format `weights` for many forward passes: for sampling, and for models that are never
+    /// trained. The original weights are freed.
     pub fn into_frozen(self, weights: WeightFormat) -> Self {
         let mut frozen = self.valid();
         frozen.pack_weights(weights);
         frozen
     }
 
-    /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
+    /// Removes gradients and converts the linear layers of the trunk to `format`. Layers that are packed already do not change.
     #[must_use]
     pub fn quantized(self, format: Quantization) -> Self {
         let mut model = self.valid();
@@ -174,7 +173,7 @@ impl CausalLm {
         self.trunk.freeze_weights(weights);
     }
 
-    /// The LM head.
+    /// Returns the LM head.
     pub fn head(&self) -> LmHead {
         let head = match &self.frozen_head {
             Some(weight) => LmHead::frozen(weight.clone()),
@@ -184,7 +183,7 @@ impl CausalLm {
         adapted(head, parts, self.compute).capped(self.trunk.logit_cap())
     }
 
-    /// What the adapter adds to the head, as it is written.
+    /// The adapter's tensors for the head, with the names of their file.
     pub(super) fn head_tensors(&self) -> Vec<SharedTensor> {
         let Some(lora) = &self.head_lora else { return Vec::new() };
         let ([a, b], _) = lora.parts();
@@ -204,12 +203,12 @@ impl CausalLm {
         }
     }
 
-    /// What is added to logits, where it is anything: one more column of the head, which meets a 1 behind every hidden state.
+    /// Bias of the logits, unless it is all 0. It is one more column of the head, multiplied by a 1 that is appended to every hidden state.
     fn bias_of_logits(&self) -> Option<&[f32]> {
         self.logits_bias.as_deref().filter(|bias_v| bias_v.iter().any(|&bias| bias != 0.0))
     }
 
-    /// `final_logits_bias` as it is written, `[1, V]`, where there is one.
+    /// `final_logits_bias` for saving, `[1, V]`, if there is one.
     pub(super) fn logits_bias(&self) -> Option<Tensor<2>> {
         let bias_v = self.logits_bias.as_deref()?;
         Some(Tensor::from_data(TensorData::new(bias_v.to_vec(), [1, bias_v.len()]), &self.trunk.device().inner()))
@@ -220,28 +219,28 @@ impl CausalLm {
         self.trunk.dims().0
     }
 
-    /// The longest sequence that can be computed, where there is a limit.
+    /// Length of the longest sequence that it can compute; `None` if there is no limit.
     pub fn max_positions(&self) -> Option<usize> {
         self.trunk.max_positions()
     }
 
-    /// How long prompts and completions may be.
+    /// Limits of the lengths of prompts and completions.
     pub fn position_budget(&self) -> PositionBudget {
         self.trunk.position_budget()
     }
 
-    /// What is computed of `rows`; see [`Trunk::batch`].
+    /// Builds a batch from `rows`; see [`Trunk::batch`].
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         self.trunk.batch(rows)
     }
 
-    /// Final hidden states of a batch, `[N, D]`.
+    /// Computes final hidden states of a batch, `[N, D]`.
     pub fn hidden(&self, batch: &Batch) -> Tensor<2> {
         self.trunk.forward(&mut Context::Packed(batch))
     }
 
-    /// Logprobs and entropies of `targets` given final hidden states. Logits are never whole in memory, except where
-    /// targets have supports.
+    /// Computes logprobs and entropies of `targets` from final hidden states. The logits are never in memory as a whole, unless the targets
+    /// have supports.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
         let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));
         match targets.supports_m.as_slice() {
@@ -250,27 +249,26 @@ impl CausalLm {
         }
     }
 
-    /// Logits of `targets` at the temperature given final hidden states, `[M, V]`; far below all others where an id is not
-    /// in a target's support.
+    /// Computes logits of `targets` from final hidden states at `temperature`, `[M, V]`. Ids outside of a target's support have far lower
+    /// logits than all others.
     pub fn token_logits(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> Tensor<2> {
         let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));
         support::logits(hidden_md, &self.head(), &targets.supports_m, temperature)
     }
 
-    /// Logprobs and entropies of the tokens of a batch that count.
+    /// Computes logprobs and entropies of the counted tokens of a batch.
     pub fn logprobs(&self, batch: &Batch, temperature: f32) -> TokenLogprobs {
         self.token_logprobs(self.hidden(batch), batch.targets(), temperature)
     }
 
-    /// Final hidden states before the targets of a batch, `[M, D]`.
+    /// Computes the final hidden states that predict the targets of a batch, `[M, D]`.
     pub fn before_targets(&self, batch: &Batch) -> Tensor<2> {
         select_rows(self.hidden(batch), &batch.targets().positions)
     }
 
-    /// What `of_block` makes of the logits of each row of `hidden_md`, `[M]`: it is given the logits of a block of rows and
-    /// which rows they are, and answers with one value a row. The backward pass computes the logits of a block again, so that
-    /// those of one block are in memory at a time, whatever `of_block` does with them. Nothing else that it reads may carry
-    /// gradient.
+    /// Applies `of_block` to the logits of each row of `hidden_md`, `[M]`. `of_block` receives the logits of a block of rows and the range
+    /// of these rows, and returns one value per row. The backward pass computes the logits of a block again, so that only one block is in
+    /// memory at a time. Other tensors that `of_block` reads must not carry gradient.
     pub fn over_logits<F>(&self, hidden_md: Tensor<2>, of_block: F) -> Tensor<1>
     where
         F: Fn(Tensor<2>, Range<usize>) -> Tensor<1> + Clone + Send + Sync + 'static,
@@ -278,14 +276,14 @@ impl CausalLm {
         self.over_blocks((BLOCK_LOGITS / self.vocab_size()).max(1), hidden_md, of_block)
     }
 
-    /// [`over_logits`](Self::over_logits) with so many rows a block.
+    /// [`over_logits`](Self::over_logits) with `rows` rows per block.
     fn over_blocks<F>(&self, rows: usize, hidden_md: Tensor<2>, of_block: F) -> Tensor<1>
     where
         F: Fn(Tensor<2>, Range<usize>) -> Tensor<1> + Clone + Send + Sync + 'static,
     {
         let hidden_md = self.before_head(hidden_md);
         let (m, cap, compute) = (hidden_md.dims()[0], self.trunk.logit_cap(), self.compute);
-        // Its only parameters are those it is given as inputs.
+        // All parameters are passed as inputs.
         let nothing: Vec<Head> = Vec::new();
         let weight_vd = self.frozen_head.is_none().then(|| branch(self.head_weight()));
         let low_rank = self.head_lora.as_ref().map(|lora| {
@@ -325,17 +323,17 @@ impl CausalLm {
         Tensor::cat((0..m).step_by(rows).map(of_rows).collect(), 0).squeeze_dim::<1>(1)
     }
 
-    /// Logits of every token (of the decoder), `[N, V]`: for tests and small models.
+    /// Computes logits of every token (of the decoder), `[N, V]`: for tests and small models.
     pub fn logits(&self, batch: &Batch) -> Tensor<2> {
         self.logits_of(self.hidden(batch))
     }
 
-    /// Logits of the rows of `hidden_bd`, `[B, V]`: for sampling.
+    /// Computes logits from the rows of `hidden_bd`, `[B, V]`: for sampling.
     pub(crate) fn logits_of(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
         self.head().logits(self.before_head(hidden_bd))
     }
 
-    /// Final hidden states as the head takes them.
+    /// Prepares final hidden states for the head.
     fn before_head(&self, hidden_nd: Tensor<2>) -> Tensor<2> {
         let hidden_nd = match self.trunk.head_scale() {
             1.0 => hidden_nd,
@@ -350,7 +348,7 @@ impl CausalLm {
         }
     }
 
-    /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.
+    /// Creates an empty KV cache for sampling with `slots` rows and initial room for `capacity` new tokens.
     pub(crate) fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
         self.trunk.new_cache(slots, capacity)
     }
@@ -391,13 +389,13 @@ impl Adaptable for CausalLm {
     }
 }
 
-/// The values of a weight, without gradient.
+/// Values of a weight, without gradient.
 fn values(weight: Tensor<2>) -> Vec<f32> {
     let weight = if weight.is_autodiff() { weight.inner() } else { weight };
     weight.into_data().try_to_vec().expect("f32")
 }
 
-/// `head` with the parts of an adapter, where there are some.
+/// Adds the parts of an adapter to `head`, if there are any.
 fn adapted(head: LmHead, parts: Option<([Tensor<2>; 2], f32)>, compute: Precision) -> LmHead {
     match parts {
         None => head,
@@ -405,8 +403,8 @@ fn adapted(head: LmHead, parts: Option<([Tensor<2>; 2], f32)>, compute: Precisio
     }
 }
 
-/// How the LM head of a model is packed whose layers are packed in `layers`: 4 bits would hurt it most, and QLoRA leaves it
-/// in 16.
+/// Returns the format of a packed LM head, given the format of the other layers. 4 bits would harm the head most, and QLoRA keeps it in 16
+/// bits.
 pub fn head_format(layers: WeightFormat) -> WeightFormat {
     match layers {
         WeightFormat::Quantized(Quantization::Nf4) => WeightFormat::BF16,
@@ -422,7 +420,7 @@ mod tests {
     use crate::host::read;
     use crate::model::ModelDir;
 
-    /// `Σ p²` of each row, a function of whole distributions.
+    /// `Σ p²` of each row, as an example of a function of whole distributions.
     fn of_rows(logits_rv: Tensor<2>, _: Range<usize>) -> Tensor<1> {
         (log_softmax(logits_rv, 1) * 2.0).exp().sum_dim(1).squeeze_dim::<1>(1)
     }
@@ -430,7 +428,7 @@ mod tests {
     #[test]
     fn blocks_of_logits_give_the_values_and_gradients_of_all_at_once() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
-        // Tied heads, and one of its own.
+        // Two tied heads and a separate one.
         for name in ["gpt2", "llama-gqa", "gemma2"] {
             let dir = ModelDir::open(&root.join(name)).expect("a fixture");
             let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("a fixture");

@@ -1,6 +1,6 @@
-//! What a forward pass attends to: the packed batch itself, or a cache that it extends.
+//! Context of a forward pass: the packed batch itself, or a KV cache that the pass extends.
 //!
-//! The layers of a model are written once; training, prefill and decoding differ only in the context they run in.
+//! The layers of a model are written once; training, prefill and decoding differ only in the context.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::packed::Packed;
 #[derive(Debug, Clone)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
-    /// Those of the sources, in a model with an encoder; numbered as the prompts are.
+    /// Keys and values of the sources, in a model with an encoder; numbered like the prompts.
     across: Vec<LayerCache>,
 }
 
 impl KvCache {
-    /// An empty cache of layers of these shapes, and of these that read sources, with `slots` rows that have room for
-    /// `capacity` new tokens at first.
+    /// Creates an empty cache with these attention shapes, for the layers' own tokens and for the sources (`across`). It has `slots` rows
+    /// and initial room for `capacity` new tokens.
     pub(crate) fn new(
         layers: impl Iterator<Item = AttentionShape>,
         across: impl Iterator<Item = AttentionShape>,
@@ -37,44 +37,44 @@ impl KvCache {
         }
     }
 
-    /// Gives slots what others hold of rows that have added `length` tokens: `(from, to)` each.
+    /// Copies rows with `length` new tokens to other slots, for each `(from, to)`.
     pub(crate) fn copy_slots(&mut self, copies: &[(usize, usize)], length: usize) {
         let of_layer = |layer: &mut LayerCache| copies.iter().for_each(|&(from, to)| layer.copy_slot(from, to, length));
         self.layers.iter_mut().for_each(of_layer);
     }
 
-    /// Forgets a prompt that no row continues any more.
+    /// Removes a prompt that no row continues.
     pub(crate) fn drop_prompt(&mut self, prompt: usize) {
         self.layers.iter_mut().chain(&mut self.across).for_each(|layer| layer.drop_prompt(prompt));
     }
 }
 
-/// The tokens of a forward pass and what they see.
+/// Tokens of a forward pass and what they attend to.
 pub enum Context<'a> {
-    /// Whole sequences, each seeing itself, and the dropout of the pass: training and scoring.
+    /// Whole sequences, each attending to itself, with the dropout of the pass: training and scoring.
     Packed(&'a Batch),
-    /// Whole prompts, whose keys and values are kept in the cache.
+    /// Whole prompts, whose keys and values are stored in the cache.
     Prefill {
-        /// The prompts.
+        /// Prompts.
         input: &'a Input,
-        /// Where their keys and values go.
+        /// Cache for their keys and values.
         cache: &'a mut KvCache,
     },
-    /// One new token for each row of a cache.
+    /// One new token per row of a cache.
     Decode {
-        /// The new tokens, `[B]`.
+        /// New tokens, `[B]`.
         ids: &'a [u32],
         /// Their positions, `[B]`.
         positions: &'a [u32],
-        /// The rows they continue, `[B]`.
+        /// Rows that they continue, `[B]`.
         rows: &'a [CacheRow],
-        /// The cache.
+        /// Cache of the rows.
         cache: &'a mut KvCache,
     },
 }
 
 impl<'a> Context<'a> {
-    /// The tokens, `[N]`.
+    /// Tokens, `[N]`.
     pub(crate) fn ids(&self) -> &[u32] {
         match self {
             Self::Packed(batch) => batch.packed().ids(),
@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the encoder reads: nothing while decoding, when the cache holds what it gave.
+    /// Input of the encoder. `None` while decoding, because the cache holds the encoder's output.
     pub(crate) fn sources(&self) -> Option<&'a Sources> {
         match self {
             Self::Packed(batch) => batch.input().sources.as_ref(),
@@ -92,7 +92,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The position of each token in its sequence, `[N]`.
+    /// Position of each token in its sequence, `[N]`.
     pub(crate) fn positions(&self) -> Vec<u32> {
         match self {
             Self::Packed(batch) => batch.packed().positions(),
@@ -101,7 +101,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The length of each token's sequence so far, `[N]`: what dynamic rotary scaling depends on.
+    /// Length of each token's sequence so far, `[N]`, for dynamic rotary scaling.
     pub(crate) fn lengths(&self) -> Vec<u32> {
         let of_sequences = |packed: &Packed| {
             let segments = packed.segments().iter();
@@ -114,7 +114,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the masks of dropout are drawn from: none while sampling and scoring.
+    /// Stream of the dropout masks; `None` in sampling and scoring.
     pub(crate) fn dropout(&self) -> Option<DropoutStream> {
         match self {
             Self::Packed(batch) => batch.dropout(),
@@ -122,8 +122,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the backward pass needs to run the blocks that follow `x_nd` again, where that is `wanted` and `x_nd` is in
-    /// training.
+    /// Returns the segments with which the backward pass computes the blocks after `x_nd` again. `None` unless that is `wanted` and `x_nd`
+    /// is in training.
     pub(crate) fn trained_segments(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {
         match self {
             Self::Packed(batch) if wanted && x_nd.is_autodiff() => Some(Arc::new(batch.packed().segments().clone())),
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same for blocks of a decoder, and the sources that they read.
+    /// Like [`trained_segments`](Self::trained_segments), for blocks of a decoder and their sources.
     ///
     /// # Panics
     /// When there are no sources.
@@ -140,7 +140,7 @@ impl<'a> Context<'a> {
         Some((segments, Arc::new(self.sources().expect("an encoder has sources").cross.clone())))
     }
 
-    /// Attention of layer `layer`, with a bias by position, and with the dropout of a pass that has one. Widths as in
+    /// Computes attention of layer `layer`, with an optional bias by position and the dropout of the pass. Widths as in
     /// [`gradus_kernels::attention`].
     pub(crate) fn attend(
         &mut self,
@@ -162,8 +162,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the tokens' queries attend to of their sources, in layer `layer`; `keys_and_values` makes those of the sources,
-    /// unless the cache holds them. Widths as in [`gradus_kernels::attention_across`].
+    /// Computes attention of layer `layer` to the sources. `keys_and_values` computes those of the sources, unless the cache holds them.
+    /// Widths as in [`gradus_kernels::attention_across`].
     ///
     /// # Panics
     /// When there are no sources.
@@ -193,7 +193,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// [`attend`](Self::attend) for queries, keys and values side by side in one tensor.
+    /// Like [`attend`](Self::attend), with queries, keys and values side by side in one tensor.
     pub(crate) fn attend_fused(
         &mut self,
         layer: usize,

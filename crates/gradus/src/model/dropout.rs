@@ -1,5 +1,4 @@
-//! Dropout whose masks are a function of where training stands: a resumed run draws the same ones, and so does a block
-//! that is computed again.
+//! Dropout with masks that are a function of the step and the place. A resumed run draws the same masks, and so does a recomputed block.
 
 use burn::tensor::{Tensor, TensorData};
 use gradus_kernels::{AttentionDropout, mix};
@@ -8,33 +7,33 @@ use rayon::prelude::*;
 
 use crate::rng::{Purpose, Seed};
 
-/// What the masks of one pass are drawn from. A pass without a stream drops nothing.
+/// Random stream of the masks of one pass. A pass without a stream has no dropout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutStream(u64);
 
 impl DropoutStream {
-    /// The masks of pass `pass` of step `step`, both counted from 0.
+    /// Creates the stream of pass `pass` of step `step`, both counted from 0.
     pub fn new(seed: Seed, step: u64, pass: u64) -> Self {
         Self(seed.stream(Purpose::Dropout, step, pass).random())
     }
 
-    /// The masks of this key.
+    /// Creates a stream from a key.
     pub fn of_key(key: u64) -> Self {
         Self(key)
     }
 
-    /// The masks of a part of the pass, which are others than those of the whole.
+    /// Returns the stream of a part of the pass. Its masks differ from those of the whole.
     #[must_use]
     pub fn part(self, part: usize) -> Self {
         Self(mix(self.0 ^ mix(part as u64 + 1)))
     }
 
-    /// What the masks of one place are drawn from.
+    /// Key of the masks of one place.
     fn key(self, place: Place) -> u64 {
         self.0 ^ mix(place.number() + 1)
     }
 
-    /// `x_nd` times a mask: each number is 0 with `probability`, and else divided by 1 − `probability`.
+    /// Multiplies `x_nd` by a mask: each number becomes 0 with `probability`, otherwise it is divided by 1 − `probability`.
     pub(crate) fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
         if probability == 0.0 {
             return x_nd;
@@ -47,35 +46,35 @@ impl DropoutStream {
     }
 }
 
-/// Where in a model something is dropped: each place has masks of its own.
+/// Place of a dropout in a model. Each place has its own masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// What the adapter of the linear layer of this number sees.
+    /// Input of the adapter of the linear layer with this number.
     Adapter(usize),
     /// The sum of the embeddings.
     Embedding,
-    /// What the attention of this block adds.
+    /// Output of this block's attention.
     Attended(usize),
-    /// What the feed-forward layer of this block adds.
+    /// Output of this block's feed-forward layer.
     FedForward(usize),
-    /// The probabilities of this block's attention.
+    /// Attention probabilities of this block.
     Attention(usize),
-    /// The embeddings that a decoder begins with; those of its encoder are [`Embedding`](Self::Embedding), and its blocks
-    /// are numbered after the encoder's.
+    /// Embeddings of a decoder. The encoder's are [`Embedding`](Self::Embedding), and the decoder's blocks are numbered after the
+    /// encoder's.
     DecoderEmbedding,
-    /// What the attention of this block to the sources adds.
+    /// Output of this block's attention to the sources.
     Crossed(usize),
-    /// The probabilities of this block's attention to the sources.
+    /// Probabilities of this block's attention to the sources.
     CrossAttention(usize),
-    /// The activation in the feed-forward layer of this block.
+    /// Activation in this block's feed-forward layer.
     Activation(usize),
-    /// What the encoder gives.
+    /// Output of the encoder.
     Encoded,
-    /// What the decoder gives.
+    /// Output of the decoder.
     Decoded,
-    /// The table of relative positions, as this block reads it.
+    /// Table of relative positions, as read by this block.
     Relative(usize),
-    /// What this linear layer of a classifier's head reads.
+    /// Input of this linear layer of a classifier's head.
     Head(usize),
 }
 
@@ -100,17 +99,17 @@ impl Place {
     }
 }
 
-/// What a block of layers drops: nothing without a stream.
+/// Dropout of a block of layers; none without a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropping {
-    /// The masks of the pass, for adapters.
+    /// Masks of the pass, for adapters.
     pub stream: Option<DropoutStream>,
-    /// Whether the model's own dropout is on too.
+    /// Whether the model's own dropout is active, too.
     pub own: bool,
 }
 
 impl Dropping {
-    /// The model's own dropout of `x_nd`.
+    /// Applies the model's own dropout to `x_nd`.
     pub fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
         match self.stream.filter(|_| self.own) {
             Some(stream) => stream.apply(x_nd, probability, place),
@@ -118,24 +117,24 @@ impl Dropping {
         }
     }
 
-    /// The model's own dropout of the probabilities of attention in block `block`.
+    /// Returns the model's own dropout of the attention probabilities in block `block`.
     pub fn attention(self, probability: f32, block: usize) -> Option<AttentionDropout> {
         self.probabilities(probability, Place::Attention(block))
     }
 
-    /// The model's own dropout of the probabilities of attention at `place`.
+    /// Returns the model's own dropout of the attention probabilities at `place`.
     pub fn probabilities(self, probability: f32, place: Place) -> Option<AttentionDropout> {
         let stream = self.stream.filter(|_| self.own && probability > 0.0)?;
         Some(AttentionDropout { probability, key: stream.key(place) })
     }
 
-    /// Whether the model's own dropout drops anything.
+    /// Whether the model's own dropout is active with this probability.
     pub fn drops(self, probability: f32) -> bool {
         self.own && self.stream.is_some() && probability > 0.0
     }
 }
 
-/// Refuses what is no probability of dropout. With probability 1 nothing but zeros would be left.
+/// Rejects invalid dropout probabilities. A probability of 1 would leave only zeros.
 pub(super) fn check_probability(key: &str, value: f32) -> Result<(), String> {
     match (0.0..1.0).contains(&value) {
         true => Ok(()),

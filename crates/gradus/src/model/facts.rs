@@ -1,7 +1,7 @@
-//! What `config.json` and `generation_config.json` say, checked once when a model is opened: the type and the range of every
-//! key that is used, and the sizes that must fit each other. All problems are told together.
+//! Validation of `config.json` and `generation_config.json` when a model is opened: the type and the range of every used key, and the sizes
+//! that must fit each other. All problems are reported together.
 //!
-//! What is taken here need not be checked where it is used, and nothing that is mistyped is passed over.
+//! Accepted values need no further check where they are used, and mistyped values are never ignored.
 
 use std::path::Path;
 
@@ -11,31 +11,31 @@ use super::decoder::with_defaults;
 use super::family::{EncoderFamily, Family};
 use crate::error::{Error, Result, excerpt};
 
-/// What a key holds.
+/// Type and range of a key.
 #[derive(Debug, Clone, Copy)]
 enum Is {
-    /// A whole number within these bounds.
+    /// An integer within these bounds.
     Count(u64, u64),
     /// A number above the first and at most the second.
     Above(f64, f64),
     /// A number from the first to the second.
     From(f64, f64),
-    /// A probability of dropout: from 0 to below 1.
+    /// A dropout probability: from 0 to below 1.
     Share,
     Flag,
     Text,
     Texts,
-    /// Numbers from 0 to the one given.
+    /// A list of numbers from 0 to this bound.
     Numbers(f64),
-    /// The id of a token; below 0 is none.
+    /// A token id; negative values mean no id.
     Id,
-    /// An id, or several.
+    /// One id, or several.
     Ids,
-    /// An object with keys of its own.
+    /// An object with its own keys.
     Object(&'static [Key]),
 }
 
-/// When a key may be absent, or `null`.
+/// Whether a key may be absent or `null`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum May {
     Needed,
@@ -48,7 +48,7 @@ type Key = (&'static str, May, Is);
 use Is::{Above, Count, Flag, From, Id, Ids, Numbers, Object, Share, Text, Texts};
 use May::{Needed, Nullable, Optional};
 
-// Beyond these no model is known, and no arithmetic with sizes overflows.
+// No known model exceeds these bounds, and within them no arithmetic with sizes overflows.
 const VOCABULARY: Is = Count(1, 1 << 24);
 const WIDTH: Is = Count(1, 1 << 20);
 const INNER: Is = Count(1, 1 << 22);
@@ -75,7 +75,7 @@ const GPT2: &[Key] = &[
     ("n_embd", Needed, WIDTH),
     ("n_layer", Needed, LAYERS),
     ("n_head", Needed, HEADS),
-    // A table of its own.
+    // GPT-2 has its own table of positions.
     ("n_positions", Needed, Count(1, 1 << 24)),
     ("n_inner", Nullable, INNER),
     ("activation_function", Optional, Text),
@@ -89,7 +89,7 @@ const GPT2: &[Key] = &[
     ("resid_pdrop", Optional, Share),
 ];
 
-/// Of Llama and its kin.
+/// Keys of Llama and similar models.
 const DECODER: &[Key] = &[
     ("vocab_size", Needed, VOCABULARY),
     ("hidden_size", Needed, WIDTH),
@@ -119,7 +119,7 @@ const DECODER: &[Key] = &[
     ("original_max_position_embeddings", Nullable, Above(1.0, 1e12)),
 ];
 
-/// Of all of them but Gemma 3, whose layers turn by two kinds of angles.
+/// For all of them except Gemma 3, whose layers use two kinds of rotary angles.
 const ONE_ROPE: &[Key] = &[("rope_parameters", Nullable, Object(ROPE))];
 
 const GEMMA: &[Key] = &[
@@ -197,8 +197,7 @@ const BART: &[Key] = &[
     ("tie_word_embeddings", Optional, Flag),
 ];
 
-/// Encoders alone, of every family. Which keys a family needs, and of which type, its own reader says; here is what none
-/// computes with.
+/// Keys of encoders, for all families. The reader of each family checks which keys it needs; these bounds exclude impossible values.
 const ENCODER: &[Key] = &[
     ("vocab_size", Optional, VOCABULARY),
     ("hidden_size", Optional, WIDTH),
@@ -234,7 +233,7 @@ const ENCODER: &[Key] = &[
     ("pad_token_id", Nullable, Count(0, 1 << 24)),
 ];
 
-/// What models with an encoder begin and end with, in either file.
+/// Start and end ids of models with an encoder, in either file.
 const WITH_ENCODER: &[Key] = &[
     ("decoder_start_token_id", Nullable, Id),
     ("forced_bos_token_id", Nullable, Id),
@@ -243,10 +242,10 @@ const WITH_ENCODER: &[Key] = &[
 
 const GENERATION: &[Key] = &[("eos_token_id", Nullable, Ids)];
 
-/// Checks what the two files in `directory` say.
+/// Checks both files in `directory`.
 ///
 /// # Errors
-/// [`Error::Model`] with every problem of the first file that has any.
+/// [`Error::Model`] with every problem of the first file that has a problem.
 pub(super) fn check(
     directory: &Path,
     config: &Map<String, Value>,
@@ -273,7 +272,7 @@ pub(super) fn check(
     keys("", generation, GENERATION, &mut found);
     if has_encoder {
         keys("", generation, WITH_ENCODER, &mut found);
-        // These are computed with, not only compared.
+        // Unlike other ids, these are used as indices.
         let vocabulary = count(config, "vocab_size").unwrap_or(u64::MAX);
         for key in ["forced_bos_token_id", "forced_eos_token_id"] {
             if let Some(id) = count(generation, key).filter(|&id| id >= vocabulary) {
@@ -302,7 +301,7 @@ fn of_family(family: Family) -> &'static [&'static [Key]] {
     }
 }
 
-/// One error of all problems; so many are written out.
+/// Combines all problems into one error, which lists the first ten.
 fn tell(path: &Path, problems: &[String]) -> Result<()> {
     const SHOWN: usize = 10;
     if problems.is_empty() {
@@ -314,7 +313,7 @@ fn tell(path: &Path, problems: &[String]) -> Result<()> {
     Err(Error::model(path, format!("{shown}{rest}")))
 }
 
-/// Every key of `object` that is not what it must be; `prefix` stands before its name.
+/// Reports every key of `object` with an invalid value; `prefix` is prepended to its name.
 fn keys(prefix: &str, object: &Map<String, Value>, keys: &[Key], problems: &mut Vec<String>) {
     for &(name, may, is) in keys {
         match object.get(name) {
@@ -375,7 +374,7 @@ fn count(config: &Map<String, Value>, key: &str) -> Option<u64> {
     config.get(key).and_then(Value::as_u64)
 }
 
-/// Sizes that do not fit each other, where each for itself does.
+/// Reports sizes that are valid alone but do not fit each other.
 fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>) {
     let config = &with_defaults(family, config);
     let count = |key: &str| count(config, key);

@@ -1,13 +1,12 @@
-//! Models: one family a file, Hugging Face directories in and out.
+//! Models: one file per family, read from and written to Hugging Face directories.
 //!
-//! A model is a [`Trunk`] (token ids in, hidden states out) and a head: [`CausalLm`] predicts tokens, [`RewardModel`]
-//! scores sequences and serves as the critic. What they compute is a [`Batch`], which the model makes of the [`Rows`] that
-//! a method hands over. Layers are written once and run in a [`Context`]: packed sequences when training, a cache when
-//! sampling. The trunk of an encoder–decoder family (T5, BART) has both stacks: the batch holds the sources beside what the
-//! decoder reads, and the context what attention to them needs.
+//! A model is a [`Trunk`] (token ids in, hidden states out) and a head: [`CausalLm`] predicts tokens, [`RewardModel`] scores sequences and
+//! serves as the critic. The model builds the [`Batch`] that it computes from the [`Rows`] of a method. Layers are written once and run in
+//! a [`Context`]: packed sequences in training, a KV cache in sampling. The trunk of an encoder–decoder family (T5, BART) has both stacks.
+//! Its batch holds the sources in addition to the decoder's input, and its context provides the attention to them.
 //!
-//! An [`Encoder`] alone (BERT and its kin) is no trunk: it predicts nothing. A [`Classifier`] is one with a head that says
-//! something of every text or token.
+//! An [`Encoder`] (BERT and similar models) is not a trunk, because it does not predict tokens. A [`Classifier`] is an encoder with a head
+//! that labels texts or tokens.
 
 mod activation;
 pub mod adapter;
