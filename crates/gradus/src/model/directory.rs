@@ -1,4 +1,4 @@
-//! A Hugging Face model directory: its configuration as written, and the files beside it.
+//! A Hugging Face model directory: its unchanged configuration and its other files.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use super::hub;
 use crate::error::{Error, Result};
 use crate::files::{self, atomic};
 
-/// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
+/// Files of the tokenizer, which are copied byte for byte next to every saved model.
 const TOKENIZER_FILES: [&str; 13] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -32,43 +32,43 @@ const TOKENIZER_FILES: [&str; 13] = [
     TEMPLATES[1],
 ];
 
-/// Those of them that are chat templates.
+/// Chat templates among the tokenizer files.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "additional_chat_templates"];
 
-/// Files that hold the weights of a model, and the indices of shards, the first that is there counts.
+/// Weight files of a model with their shard indices, in order of precedence.
 pub(super) const WEIGHT_FILES: [(&str, &str); 2] =
     [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 /// A model directory on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDir {
-    /// Where it is.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// `config.json`, every key kept.
+    /// `config.json` with all its keys.
     pub config: Map<String, Value>,
-    /// `generation_config.json`, where there is one.
+    /// `generation_config.json`, if it exists.
     pub generation_config: Option<Map<String, Value>>,
-    /// The adapter that goes on this model.
+    /// Adapter of this model.
     pub adapter: Option<AdapterDir>,
-    /// The head that goes on this encoder, where it is not the one that it has.
+    /// New head of this encoder; `None` for the head that it has.
     pub head: Option<Task>,
-    /// Where its tokenizer is, if not beside it. Every model that is written from here gets that one.
+    /// Directory of its tokenizer, if it is elsewhere. All models saved from this one get that tokenizer.
     pub tokenizer: Option<PathBuf>,
-    /// The chat template that replaces the one beside it, in every model that is written from here.
+    /// Chat template that replaces the stored one in all models saved from this one.
     pub chat_template: Option<String>,
-    /// How the weights of every model that is written from here lie on disk.
+    /// Number format of the weights of all models saved from this one.
     pub saved_weights: SavedWeights,
 }
 
 /// The key of `config.json` that holds a [`Trained`].
 const TRAINED: &str = "gradus";
-/// The file that holds a [`Trained`] beside an adapter, whose own configuration is peft's alone.
+/// File that holds a [`Trained`] next to an adapter, whose own configuration has only peft's keys.
 const TRAINED_FILE: &str = "gradus.json";
 
-/// The key of that file that holds what the head of a classifier says.
+/// Key of that file for the task of a classifier's head.
 const HEAD: &str = "head";
 
-/// Writes beside an adapter what the head of its classifier says.
+/// Writes the task of a classifier's head next to its adapter.
 ///
 /// # Errors
 /// When the file is broken or cannot be written.
@@ -80,25 +80,25 @@ pub(super) fn write_head(head: Map<String, Value>, to: &Path) -> Result<()> {
     atomic::write_bytes(&path, text.as_bytes())
 }
 
-/// What the training of a model leaves for those who use it: in `config.json`, under `gradus`; of an adapter in `gradus.json`.
+/// Facts about the training of a model that later uses need. They are in `config.json` under `gradus`, or in `gradus.json` for an adapter.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trained {
-    /// The most tokens that it was trained to read; longer texts were cut.
+    /// Largest number of tokens in a training text; longer texts were cut.
     pub max_length: Option<usize>,
-    /// The mean of a reward model's scores over the texts that it was trained on.
+    /// Mean of a reward model's scores over its training texts.
     pub score_mean: Option<f64>,
-    /// Their standard deviation (of all of them, not of a sample).
+    /// Standard deviation of these scores, as a population.
     pub score_std: Option<f64>,
-    /// What cut texts into sentences, where it was trained on segments.
+    /// Sentence splitter of the training texts, if the model was trained on segments.
     pub sentences: Option<String>,
-    /// Whether the texts that a reward model was trained on ended with the end-of-sequence token.
+    /// Whether the training texts of a reward model ended with the end-of-sequence token.
     pub add_eos: Option<bool>,
-    /// Whether texts that were too long for a reward model lost their beginning and kept their end.
+    /// Whether overlong texts of a reward model lost their beginning and kept their end.
     pub keeps_end: Option<bool>,
 }
 
 impl Trained {
-    /// Writes what is known into the model directory or the adapter's directory `to`.
+    /// Writes the facts that are set into the model directory or adapter directory `to`.
     ///
     /// # Errors
     /// When a file is broken or cannot be written.
@@ -121,7 +121,7 @@ impl Trained {
             }
         };
         let text = serde_json::to_string_pretty(&object).expect("JSON values serialize") + "\n";
-        // A new file: the old one may be that of a checkpoint as well.
+        // Writes a new file, because the old one may be hard-linked to a checkpoint's.
         atomic::write_bytes(&path, text.as_bytes())
     }
 
@@ -150,23 +150,23 @@ impl Trained {
     }
 }
 
-/// How the weights of a saved model lie on disk. Memory and training state keep 32 bits.
+/// Number format of the weights of a saved model on disk. Memory and training state keep 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SavedWeights {
-    /// IEEE 754 single precision: exactly what was trained.
+    /// IEEE 754 single precision: exactly the trained values.
     #[default]
     F32,
-    /// The upper half of it, rounded to nearest, ties to even: the range of f32 and 8 bits of precision.
+    /// The upper half of f32, rounded to nearest, ties to even: the range of f32 and 8 bits of precision.
     Bf16,
-    /// IEEE 754 half precision, rounded likewise: 11 bits of precision, and nothing beyond 65,504.
+    /// IEEE 754 half precision, rounded in the same way: 11 bits of precision, at most 65,504.
     F16,
 }
 
 impl SavedWeights {
-    /// All of them.
+    /// All formats.
     pub const ALL: &'static [Self] = &[Self::F32, Self::Bf16, Self::F16];
 
-    /// What configurations and flags call it.
+    /// Returns the name in configurations and flags.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -175,7 +175,7 @@ impl SavedWeights {
         }
     }
 
-    /// What `config.json` calls it.
+    /// Returns the name in `config.json`.
     pub(super) fn dtype(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -199,23 +199,22 @@ impl FromStr for SavedWeights {
 /// An adapter's directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterDir {
-    /// Where it is.
+    /// Path of the directory.
     pub path: PathBuf,
     /// `adapter_config.json`.
     pub config: PeftConfig,
-    /// What its training left.
+    /// Facts about its training.
     pub trained: Trained,
-    /// What the head of a classifier says, as `config.json` of a whole model would have it.
+    /// Task of a classifier's head, with the keys that `config.json` of a whole model would have.
     pub head: Option<Map<String, Value>>,
 }
 
 impl ModelDir {
-    /// Reads the configuration of the model directory `path`. An adapter's directory stands for its base with the adapter
-    /// on it.
+    /// Reads the configuration of the model directory `path`. For an adapter's directory, opens the base with the adapter on it.
     ///
     /// # Errors
-    /// When the directory or its `config.json` is missing or is not JSON, when a key that is used is mistyped or out of
-    /// range, or an adapter's base cannot be found.
+    /// When the directory or its `config.json` is missing or is not JSON, when a used key is mistyped or out of range, or when an adapter's
+    /// base cannot be found.
     pub fn open(path: &Path) -> Result<Self> {
         if is_adapter(path) {
             let adapter = AdapterDir::open(path)?;
@@ -247,10 +246,10 @@ impl ModelDir {
         Ok(Self { path: path.into(), generation_config, ..Self::unsaved(config) })
     }
 
-    /// The same model with the adapter in `path` on it.
+    /// Adds the adapter in `path`.
     ///
     /// # Errors
-    /// When there is no adapter in `path`, or one on the model already.
+    /// When there is no adapter in `path`, or the model already has one.
     pub fn with_adapter(self, path: &Path) -> Result<Self> {
         if let Some(adapter) = &self.adapter {
             let on = adapter.path.display();
@@ -260,20 +259,20 @@ impl ModelDir {
         Ok(self.with(AdapterDir::open(path)?))
     }
 
-    /// A tokenizer beside the adapter is the one that it was trained with.
+    /// Adds an adapter. A tokenizer next to the adapter takes precedence, because the adapter was trained with it.
     fn with(self, adapter: AdapterDir) -> Self {
         let has_tokenizer = files::TOKENIZERS.iter().any(|file| adapter.path.join(file).is_file());
         let tokenizer = if has_tokenizer { Some(adapter.path.clone()) } else { self.tokenizer.clone() };
         Self { adapter: Some(adapter), tokenizer, ..self }
     }
 
-    /// The model without its adapter.
+    /// Returns the model without its adapter.
     #[must_use]
     pub fn without_adapter(&self) -> Self {
         Self { adapter: None, ..self.clone() }
     }
 
-    /// A directory that does not exist yet, for a model built from `config`.
+    /// Creates a directory that does not exist on disk yet, for a model built from `config`.
     pub fn unsaved(config: Map<String, Value>) -> Self {
         Self {
             path: PathBuf::new(),
@@ -287,7 +286,7 @@ impl ModelDir {
         }
     }
 
-    /// How its linear layers are quantized, as its configuration says.
+    /// Returns the quantization of its linear layers from its configuration.
     pub fn quantization(&self) -> Option<Quantization> {
         let config = self.config.get("quantization_config")?;
         let says = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -298,10 +297,10 @@ impl ModelDir {
         }
     }
 
-    /// Refuses weights that are quantized by other means than bitsandbytes'.
+    /// Rejects weights that are not quantized by bitsandbytes.
     ///
     /// # Errors
-    /// When they are.
+    /// When another method quantized them.
     pub(super) fn check_quantization(&self) -> Result<()> {
         let method = self.config.get("quantization_config").and_then(|config| config.get("quant_method"));
         match method.and_then(Value::as_str) {
@@ -314,10 +313,10 @@ impl ModelDir {
         }
     }
 
-    /// The family of language models that it belongs to.
+    /// Returns the family of language models that it belongs to.
     ///
     /// # Errors
-    /// When the family is unknown, or an encoder alone.
+    /// When the family is unknown or an encoder.
     pub(crate) fn family(&self) -> Result<Family> {
         Family::named(self.model_type()).ok_or_else(|| {
             let (name, known) = (self.model_type(), Family::ALL.map(Family::name).join(", "));
@@ -335,7 +334,7 @@ impl ModelDir {
         })
     }
 
-    /// The family of encoders that it belongs to.
+    /// Returns the family of encoders that it belongs to.
     ///
     /// # Errors
     /// When it is another kind of model.
@@ -347,7 +346,7 @@ impl ModelDir {
         })
     }
 
-    /// The prefix of the names of all tensors below the head.
+    /// Returns the name prefix of all tensors below the head.
     ///
     /// # Errors
     /// When the family is unknown.
@@ -358,14 +357,14 @@ impl ModelDir {
         }
     }
 
-    /// `config.json`, and the values that `transformers` takes for keys that it lacks, where families differ.
+    /// Returns `config.json` with the defaults of `transformers` for missing keys that differ between families.
     fn whole_config(&self) -> Map<String, Value> {
         let mut all: Map<String, Value> = serde_json::from_str(defaults(self.model_type())).expect("an object");
         all.extend(self.config.clone());
         all
     }
 
-    /// The keys of `config.json` that a computation reads.
+    /// Parses the keys of `config.json` that a computation reads.
     ///
     /// # Errors
     /// When a key is missing or mistyped.
@@ -374,18 +373,18 @@ impl ModelDir {
             .map_err(|error| Error::model(self.path.join("config.json"), error.to_string()))
     }
 
-    /// The same model with this head on it, where it is not the one that it has.
+    /// Sets the head; `None` keeps the head that it has.
     #[must_use]
     pub fn with_head(self, head: Option<Task>) -> Self {
         Self { head, ..self }
     }
 
-    /// Whether this is a classifier: an encoder with a head that it knows.
+    /// Whether this is a classifier: an encoder with a supported head.
     pub fn is_classifier(&self) -> bool {
         self.is_encoder() && self.scope().is_some()
     }
 
-    /// Checks that this is a classifier; of what it says something.
+    /// Checks that this is a classifier, and returns its scope.
     ///
     /// # Errors
     /// When it is another kind of model.
@@ -399,7 +398,7 @@ impl ModelDir {
         Err(Error::model(&self.path, message).with_hint("put a head on it with `gradus classify`"))
     }
 
-    /// The scope of its classifier: of its adapter, or as the class in `architectures` names it.
+    /// Scope of its classifier, from its adapter or from the class in `architectures`.
     pub(super) fn scope(&self) -> Option<Scope> {
         match self.adapter.as_ref().map(|adapter| adapter.config.task_type) {
             Some(TaskType::SequenceClassification) => Some(Scope::Sequence),
@@ -411,7 +410,7 @@ impl ModelDir {
         }
     }
 
-    /// The directory of its tokenizer.
+    /// Returns the directory of its tokenizer.
     pub fn tokenizer_dir(&self) -> &Path {
         self.tokenizer.as_deref().unwrap_or(&self.path)
     }
@@ -426,12 +425,12 @@ impl ModelDir {
         self.config.get("architectures").and_then(|list| list.get(0)).and_then(Value::as_str).unwrap_or("")
     }
 
-    /// Whether this is an encoder alone, whatever stands on it.
+    /// Whether this is an encoder, with any head.
     pub fn is_encoder(&self) -> bool {
         EncoderFamily::named(self.model_type()).is_some()
     }
 
-    /// What its training left for those who use it.
+    /// Returns the facts about its training.
     pub fn trained(&self) -> Trained {
         match &self.adapter {
             Some(adapter) => adapter.trained.clone(),
@@ -447,12 +446,12 @@ impl ModelDir {
         }
     }
 
-    /// Whether the weights, adapter aside, have a scalar head; one on an encoder is a classifier's.
+    /// Whether the weights, without the adapter, have a scalar head. A head on an encoder counts as a classifier's.
     pub(super) fn has_score(&self) -> bool {
         self.architecture().ends_with("ForSequenceClassification") && !self.is_encoder()
     }
 
-    /// Every id that ends a completion: those of the generation configuration, then those of the model.
+    /// Returns every id that ends a completion: those of the generation configuration, then those of the model.
     pub fn eos_ids(&self) -> Vec<u32> {
         let mut ids = Vec::new();
         let sources = [self.generation_config.as_ref(), Some(&self.config)];
@@ -467,7 +466,7 @@ impl ModelDir {
         ids
     }
 
-    /// Whether an encoder reads what is given, and a decoder writes what follows.
+    /// Whether an encoder reads the prompt and a decoder writes the completion.
     ///
     /// # Errors
     /// When the family is unknown.
@@ -478,24 +477,24 @@ impl ModelDir {
         Ok(self.family()?.has_encoder())
     }
 
-    /// Checks that texts can be continued with this model.
+    /// Checks that this model can continue texts.
     ///
     /// # Errors
-    /// When the family is unknown, or an encoder alone.
+    /// When the family is unknown or an encoder.
     pub(crate) fn check_writes(&self) -> Result<()> {
         self.family().map(drop)
     }
 
-    /// Checks that this is an encoder alone.
+    /// Checks that this is an encoder.
     ///
     /// # Errors
-    /// When the family is unknown, or another kind.
+    /// When the family is unknown or another kind of model.
     pub(crate) fn check_reads(&self) -> Result<()> {
         self.encoder_family().map(drop)
     }
 
-    /// The first and the last id of every completion, where the generation configuration (or the model's) forces them: of a
-    /// model with an encoder, which was trained so.
+    /// Returns the first and the last id of every completion, if the generation configuration (or the model's) forces them. Only models
+    /// with an encoder have forced ids, because they were trained with them.
     pub fn forced_ids(&self) -> [Option<u32>; 2] {
         let sources = [self.generation_config.as_ref(), Some(&self.config)];
         let forced = |key: &str| {
@@ -508,11 +507,11 @@ impl ModelDir {
         }
     }
 
-    /// The id that a decoder begins with: `decoder_start_token_id` of the configuration, or of the generation configuration, or
-    /// what `transformers` takes for a family where neither says.
+    /// Returns the start id of a decoder: `decoder_start_token_id` of the configuration, else of the generation configuration, else the
+    /// default of `transformers` for the family.
     ///
     /// # Errors
-    /// When nothing does.
+    /// When none of them defines it.
     pub(crate) fn decoder_start(&self) -> Result<u32> {
         let whole = self.whole_config();
         let sources = [Some(&self.config), self.generation_config.as_ref(), Some(&whole)];
@@ -530,12 +529,13 @@ impl ModelDir {
         Ok(id)
     }
 
-    /// `pad_token_id` of the configuration.
+    /// Returns `pad_token_id` of the configuration.
     pub fn pad_id(&self) -> Option<u32> {
         self.config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok())
     }
 
-    /// Checks that the model knows every id of a tokenizer of `tokens` ids. It may know more: tables are often padded.
+    /// Checks that the model's vocabulary covers all ids of a tokenizer with `tokens` ids. It may be larger, because tables are often
+    /// padded.
     ///
     /// # Errors
     /// [`Error::Model`] when the tokenizer has ids beyond the model's vocabulary.
@@ -549,20 +549,20 @@ impl ModelDir {
             .with_hint("put the tokenizer that the model was trained with beside it, or name it with `--tokenizer`"))
     }
 
-    /// Copies the tokenizer files into `to`, byte for byte; a chat template that replaces them all is written in their place.
+    /// Copies the tokenizer files into `to`, byte for byte. A chat template that was set replaces the stored templates.
     ///
     /// # Errors
     /// When a file cannot be copied.
     pub fn copy_tokenizer(&self, to: &Path) -> Result<()> {
         let from = self.tokenizer_dir();
-        // A model saved over itself keeps its files: copying one onto itself would empty it.
+        // A model saved over itself keeps its files: copying a file onto itself would empty it.
         let is_same = || std::fs::canonicalize(from).ok() == std::fs::canonicalize(to).ok();
         if !from.as_os_str().is_empty() && !is_same() {
             let files = TOKENIZER_FILES.iter().filter(|name| self.chat_template.is_none() || !TEMPLATES.contains(name));
             files.copied().try_for_each(|name| copy(&from.join(name), &to.join(name)))?;
         }
         let Some(template) = &self.chat_template else { return Ok(()) };
-        // Readers take this file before a template within `tokenizer_config.json`.
+        // Readers prefer this file to a template within `tokenizer_config.json`.
         let file = to.join(TEMPLATES[0]);
         std::fs::write(&file, template).map_err(|error| Error::io(file, error))
     }
@@ -572,7 +572,7 @@ impl AdapterDir {
     /// Reads the configuration of the adapter in `path`.
     ///
     /// # Errors
-    /// When there is none, or it uses what is not supported.
+    /// When there is none, or it uses unsupported features.
     pub fn open(path: &Path) -> Result<Self> {
         let file = path.join(CONFIG_FILE);
         if !file.is_file() {
@@ -585,14 +585,14 @@ impl AdapterDir {
     }
 }
 
-/// Whether `path` holds an adapter and no whole model.
+/// Whether `path` holds an adapter but no whole model.
 fn is_adapter(path: &Path) -> bool {
     let holds = |name: &str| path.join(name).is_file();
     let has_weights = WEIGHT_FILES.iter().any(|(single, index)| holds(single) || holds(index));
     holds(CONFIG_FILE) && !has_weights
 }
 
-/// Copies a file or a folder; what is missing is left out.
+/// Copies a file or a folder; missing ones are skipped.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
         std::fs::create_dir_all(to).map_err(|error| Error::io(to, error))?;
@@ -601,7 +601,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
             copy(&entry.path(), &to.join(entry.file_name()))?;
         }
     } else if from.exists() {
-        // With the permissions that a new file gets here, whoever may read the original.
+        // The copy gets the default permissions of a new file, not those of the original.
         let copied =
             std::fs::File::open(from).and_then(|mut file| std::io::copy(&mut file, &mut std::fs::File::create(to)?));
         copied.map_err(|error| Error::io(to, error))?;
@@ -609,7 +609,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The JSON object in `path`; `None` when there is no such file.
+/// Reads the JSON object in `path`; `None` if there is no such file.
 fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match files::read_text(path, files::SETTINGS_BYTES) {
         Ok(text) => text,
@@ -634,10 +634,10 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The directory of a model given by name or path.
+/// Opens the model directory given by a hub name or path.
 ///
 /// # Errors
-/// When there is none, or it is not a model's.
+/// When there is none, or it is not a model directory.
 pub fn open_model(name: &str) -> Result<ModelDir> {
     ModelDir::open(&hub::resolve(name, &mut |_, _, _| {})?)
 }

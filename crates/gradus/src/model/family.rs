@@ -1,7 +1,7 @@
-//! The families of models: what `config.json` calls them, and the names that follow from it.
+//! Families of models: their names in `config.json`, and the tensor and class names that follow from them.
 //!
-//! Everything that differs by family is a `match` without `_`, here or where it is computed. So a new family compiles only when
-//! every place knows it.
+//! Everything that differs between families is a `match` without `_`, here or in the computation. So a new family compiles only after every
+//! such place handles it.
 
 /// A family of language models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Family {
 
 #[deny(clippy::wildcard_enum_match_arm)]
 impl Family {
-    /// All of them.
+    /// All families.
     pub(crate) const ALL: [Self; 15] = [
         Self::Gpt2,
         Self::Llama,
@@ -46,12 +46,12 @@ impl Family {
         Self::BlenderbotSmall,
     ];
 
-    /// The family of this `model_type`.
+    /// Returns the family with this `model_type`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// `model_type`, the class prefix in `architectures`, and the class of language models there.
+    /// Returns `model_type`, the class prefix in `architectures`, and the class of language models there.
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
@@ -72,22 +72,22 @@ impl Family {
         }
     }
 
-    /// `model_type`.
+    /// Returns `model_type`.
     pub(crate) fn name(self) -> &'static str {
         self.names()[0]
     }
 
-    /// The class prefix in `architectures`.
+    /// Returns the class prefix in `architectures`.
     pub(crate) fn class(self) -> &'static str {
         self.names()[1]
     }
 
-    /// The class of language models in `architectures`.
+    /// Returns the class of language models in `architectures`.
     pub(crate) fn language_class(self) -> &'static str {
         self.names()[2]
     }
 
-    /// The prefix of every trunk tensor's name.
+    /// Returns the name prefix of every trunk tensor.
     pub(crate) fn base_prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
@@ -107,7 +107,7 @@ impl Family {
         }
     }
 
-    /// Whether it is one of Gemma's.
+    /// Whether it is one of the Gemma families.
     pub(crate) fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma2 | Self::Gemma3)
     }
@@ -129,7 +129,7 @@ impl Family {
         }
     }
 
-    /// The layers of attention in its blocks, by the ends of their names.
+    /// Returns name suffixes of the attention layers in its blocks.
     pub(crate) fn attention_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["c_attn", "attn.c_proj"],
@@ -147,7 +147,7 @@ impl Family {
         }
     }
 
-    /// The layers of the feed-forward networks in its blocks, by the ends of their names.
+    /// Returns name suffixes of the feed-forward layers in its blocks.
     pub(crate) fn feed_forward_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["mlp.c_fc", "mlp.c_proj"],
@@ -165,8 +165,8 @@ impl Family {
         }
     }
 
-    /// The values that `transformers` takes for keys that `config.json` lacks, where a family with an encoder differs from its
-    /// relatives. Decoders have a table of their own ([`decoder`](super::decoder)).
+    /// Returns the defaults of `transformers` for keys missing in `config.json`, if a family with an encoder differs from its relatives.
+    /// Decoders have their own table ([`decoder`](super::decoder)).
     fn defaults(self) -> &'static str {
         match self {
             Self::Mt5 => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
@@ -206,7 +206,7 @@ pub(crate) enum EncoderFamily {
 
 #[deny(clippy::wildcard_enum_match_arm)]
 impl EncoderFamily {
-    /// All of them.
+    /// All families.
     pub(crate) const ALL: [Self; 10] = [
         Self::Bert,
         Self::DistilBert,
@@ -220,12 +220,12 @@ impl EncoderFamily {
         Self::Deberta,
     ];
 
-    /// The family of this `model_type`.
+    /// Returns the family with this `model_type`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// `model_type`, the class prefix in `architectures`, and the prefix of every tensor's name of the encoder.
+    /// Returns `model_type`, the class prefix in `architectures`, and the name prefix of every encoder tensor.
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Bert => ["bert", "Bert", "bert."],
@@ -241,22 +241,22 @@ impl EncoderFamily {
         }
     }
 
-    /// `model_type`.
+    /// Returns `model_type`.
     pub(crate) fn name(self) -> &'static str {
         self.names()[0]
     }
 
-    /// The class prefix in `architectures`.
+    /// Returns the class prefix in `architectures`.
     pub(crate) fn class(self) -> &'static str {
         self.names()[1]
     }
 
-    /// The prefix of every tensor's name of the encoder.
+    /// Returns the name prefix of every encoder tensor.
     pub(crate) fn base_prefix(self) -> &'static str {
         self.names()[2]
     }
 
-    /// The layers of attention in its blocks, by the ends of their names.
+    /// Returns name suffixes of the attention layers in its blocks.
     pub(crate) fn attention_layers(self) -> &'static [&'static str] {
         match self {
             Self::Bert | Self::Roberta | Self::XlmRoberta | Self::Camembert | Self::Longformer => {
@@ -270,7 +270,7 @@ impl EncoderFamily {
         }
     }
 
-    /// The values that `transformers` takes for keys that `config.json` lacks, where BERT has another value or none.
+    /// Returns the defaults of `transformers` for keys missing in `config.json`, if they differ from BERT's.
     fn defaults(self) -> &'static str {
         match self {
             Self::Albert => {
@@ -285,12 +285,12 @@ impl EncoderFamily {
         }
     }
 
-    /// Whether the tensor `name` belongs to a head, or to a pooler, and not to an encoder of this family.
+    /// Whether the tensor `name` belongs to a head or pooler, not to an encoder of this family.
     pub(super) fn is_of_a_head(self, name: &str) -> bool {
         is_of_another_head(name) || self.is_of_own_head(name)
     }
 
-    /// Whether the tensor `name` is part of some head of the family.
+    /// Whether the tensor `name` belongs to a head or pooler of this family.
     pub(super) fn is_of_own_head(self, name: &str) -> bool {
         let begins = ["classifier.", "pre_classifier.", "pooler.", "head."];
         begins.iter().any(|begin| name.starts_with(begin))
@@ -298,8 +298,8 @@ impl EncoderFamily {
     }
 }
 
-/// Whether the tensor `name` belongs to a head that no classifier has (of pre-training, or of an earlier task), or is a pooler that
-/// the classifier does not read.
+/// Whether the tensor `name` belongs to a head that no classifier has (of pre-training or an earlier task), or to a pooler that the
+/// classifier does not read.
 pub(super) fn is_of_another_head(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "cls.",
@@ -314,12 +314,12 @@ pub(super) fn is_of_another_head(name: &str) -> bool {
     BEGINNINGS.iter().any(|begin| name.starts_with(begin)) || name.contains("pooler.")
 }
 
-/// The `model_type` of every known family: language models first, then encoders.
+/// Returns the `model_type` of every supported family: language models first, then encoders.
 pub fn families() -> Vec<&'static str> {
     Family::ALL.map(Family::name).into_iter().chain(EncoderFamily::ALL.map(EncoderFamily::name)).collect()
 }
 
-/// A JSON object of the values that `transformers` takes for keys that `config.json` lacks; empty for an unknown family.
+/// Returns the defaults of `transformers` for keys missing in `config.json`, as a JSON object; empty for an unknown family.
 pub(super) fn defaults(model_type: &str) -> &'static str {
     match (Family::named(model_type), EncoderFamily::named(model_type)) {
         (Some(family), _) => family.defaults(),

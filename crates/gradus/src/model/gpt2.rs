@@ -1,6 +1,6 @@
 //! GPT-2: learned positions, pre-norm blocks, one projection for queries, keys and values, weights stored `[in, out]`.
 //!
-//! Field names are those of `transformers`' `GPT2Model`, config keys those of its `config.json`.
+//! Field names are those of `transformers`' `GPT2Model`; config keys are those of its `config.json`.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -17,15 +17,15 @@ use super::layers::{Embedding, LayerNorm, Linear};
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gpt2Config {
-    /// V
+    /// Vocabulary size, V.
     pub vocab_size: usize,
-    /// D
+    /// Width of the hidden states, D.
     pub n_embd: usize,
-    /// L
+    /// Number of blocks, L.
     pub n_layer: usize,
-    /// H
+    /// Number of heads, H.
     pub n_head: usize,
-    /// Rows of the position table.
+    /// Number of rows of the position table.
     pub n_positions: usize,
     /// Width of the feed-forward layer; 4 D when absent.
     #[serde(default)]
@@ -36,13 +36,13 @@ pub struct Gpt2Config {
     /// ε of the layer norms.
     #[serde(default = "epsilon")]
     pub layer_norm_epsilon: f64,
-    /// Standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
     pub initializer_range: f64,
     /// Whether scores are divided by √head_dim.
     #[serde(default = "yes")]
     pub scale_attn_weights: bool,
-    /// Whether scores are also divided by the layer's number, from 1.
+    /// Whether scores are also divided by the layer's number, counted from 1.
     #[serde(default)]
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Whether the LM head is the embedding table.
@@ -54,7 +54,7 @@ pub struct Gpt2Config {
     /// Dropout of the attention's probabilities.
     #[serde(default = "tenth")]
     pub attn_pdrop: f32,
-    /// Dropout of what attention and feed-forward layer add.
+    /// Dropout of the outputs of attention and the feed-forward layer.
     #[serde(default = "tenth")]
     pub resid_pdrop: f32,
 }
@@ -86,7 +86,7 @@ pub struct Gpt2Model {
     config: Gpt2Config,
     #[module(skip)]
     activate: FeedForward,
-    /// How it is run.
+    /// Runtime settings.
     #[module(skip)]
     running: Running,
 }
@@ -113,12 +113,12 @@ struct Mlp {
 
 impl Gpt2Model {
     /// # Errors
-    /// When the activation is not known.
+    /// When the activation is unknown.
     pub(crate) fn build(mut b: Builder<'_>, config: Gpt2Config) -> Result<Self, String> {
         let activate = Activation::feed_forward("activation_function", &config.activation_function)?;
         let (d, std) = (config.n_embd, config.initializer_range as f32);
         let (inner, epsilon) = (config.n_inner.unwrap_or(4 * d), config.layer_norm_epsilon);
-        // Fresh residual projections are scaled down by √(2L), as in `transformers`.
+        // The initial weights of residual projections are divided by √(2L), as in `transformers`.
         let residual = std / (2.0 * config.n_layer as f32).sqrt();
         let blocks = (0..config.n_layer).map(|i| {
             let mut b = b.enter("h");
@@ -154,7 +154,7 @@ impl Gpt2Model {
         &self.config
     }
 
-    /// The shape of every layer's attention, before layer-dependent scaling.
+    /// Shape of every layer's attention, before layer-dependent scaling.
     fn attention_shape(&self) -> AttentionShape {
         let head_dim = self.config.n_embd / self.config.n_head;
         let scale = if self.config.scale_attn_weights { (head_dim as f32).powf(-0.5) } else { 1.0 };
@@ -169,7 +169,7 @@ impl Gpt2Model {
         }
     }
 
-    /// The attention of layer `layer`.
+    /// Shape of layer `layer`'s attention.
     pub(crate) fn layer_shape(&self, layer: usize) -> AttentionShape {
         let shape = self.attention_shape();
         match self.config.scale_attn_by_inverse_layer_idx {
@@ -243,19 +243,19 @@ impl Body for Gpt2Model {
     }
 }
 
-/// What a block is computed with beside its weights.
+/// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
 struct Pass {
     layer: usize,
     activate: FeedForward,
     dropping: Dropping,
-    /// Of what is added.
+    /// Dropout of the outputs of attention and the feed-forward layer.
     probability: f32,
 }
 
 impl Block {
-    /// `x_nd` with attention and the feed-forward layer added; `attend` turns queries, keys and values side by side into
-    /// what each token attends to.
+    /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values side by
+    /// side.
     fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
         let Pass { layer, activate, dropping, probability } = pass;
         let masks = dropping.stream;

@@ -1,4 +1,4 @@
-//! From what `--model` says to a directory: a path, a run, or a name on the Hugging Face hub, fetched through its cache.
+//! Resolution of `--model` to a directory: a path, a run, or a name on the Hugging Face hub, downloaded through its cache.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,14 @@ use crate::error::{Error, Result};
 use crate::hub::{OnHub, OnProgress};
 use crate::run::RunDir;
 
-/// The directory of the model `name`: itself when it is a path, of a run its [model](model_of), else the hub's snapshot,
-/// downloaded where needed.
+/// Returns the directory of the model `name`: the path itself, the [model](model_of) of a run, or the hub's snapshot, downloaded if
+/// necessary.
 ///
-/// Pickled weights are never fetched.
+/// Pickled weights are downloaded only if the model has no safetensors.
 ///
 /// # Errors
-/// [`Error::Model`] when a path does not exist, or is a run without a model; [`Error::Network`] when the hub cannot be reached or has no such model.
+/// [`Error::Model`] when a path does not exist, or is a run without a model. [`Error::Network`] when the hub cannot be reached or has no
+/// such model.
 pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
@@ -32,10 +33,10 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
     on_hub.fetched_or_cached(|api| fetch(api, on_hub, on_progress), || Ok(cached(on_hub)))
 }
 
-/// The model that a path stands for: of a run, its final one, else its best, else its newest checkpoint.
+/// Returns the model of a path. For a run, that is its final model, else its best, else its newest checkpoint.
 ///
 /// # Errors
-/// When the path is a run that has none yet.
+/// When the path is a run without a model so far.
 pub fn model_of(path: &Path) -> Result<PathBuf> {
     let is_model = |path: &Path| path.join("config.json").is_file() || path.join("adapter_config.json").is_file();
     if !path.is_dir() || is_model(path) {
@@ -50,7 +51,7 @@ pub fn model_of(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// `owner/name` or `name`, without anything that only paths have.
+/// Whether `name` is `owner/name` or `name`, without characters that only paths have.
 fn is_hub_name(name: &str) -> bool {
     let is_legal = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -61,7 +62,7 @@ fn is_hub_name(name: &str) -> bool {
 
 fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
     let files = on_hub.files(api)?;
-    // One whole set of weights is enough: safetensors where there are any, shards where there is an index.
+    // One complete set of weights is enough: safetensors if there are any, shards if there is an index.
     let has = |name: &str| files.iter().any(|file| file == name);
     let is_sharded = has("model.safetensors.index.json");
     let is_torch_alone = !is_sharded && !has("model.safetensors") && !has("adapter_model.safetensors");
@@ -77,7 +78,7 @@ fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<Pa
             file == "pytorch_model.bin" || (is_torch_sharded && file.starts_with("pytorch_model-"))
         }
         Some("json" | "txt" | "model" | "jinja") => true,
-        // The card, which names the license.
+        // The model card, which names the license.
         Some("md") => file == "README.md",
         _ => false,
     };
@@ -91,7 +92,7 @@ fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<Pa
     directory.ok_or_else(|| ApiError::InvalidHeader("config.json"))
 }
 
-/// The snapshot in the cache, when it holds a configuration.
+/// Returns the snapshot in the cache, if it holds a configuration.
 fn cached(on_hub: OnHub<'_>) -> Option<PathBuf> {
     let snapshot = on_hub.snapshot()?;
     let holds = |file: &str| snapshot.join(file).exists();

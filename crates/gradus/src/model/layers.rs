@@ -1,4 +1,4 @@
-//! The layers that all families share, with the field names of the safetensors keys.
+//! Layers that all families share, with field names that match the safetensors keys.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -18,19 +18,19 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
-    /// What an adapter adds.
+    /// Trained part of an adapter.
     pub(super) lora: Option<Lora>,
     #[module(skip)]
     layout: Layout,
     #[module(skip)]
     precision: Precision,
-    /// The weight, packed; `weight` is then empty.
+    /// Packed weight; `weight` is then empty.
     #[module(skip)]
     frozen: Option<FrozenWeight>,
 }
 
 impl Linear {
-    /// A layer stored `[out, in]`.
+    /// Builds a layer stored as `[out, in]`.
     pub(crate) fn build(mut b: Builder<'_>, input: usize, output: usize, bias: bool, deviation: f32) -> Self {
         let frozen = b.quantized("weight", input, output);
         let layer = Self {
@@ -44,7 +44,7 @@ impl Linear {
         layer.packed(b.pack())
     }
 
-    /// A layer stored `[in, out]` with a bias: GPT-2's Conv1D.
+    /// Builds a layer with a bias, stored as `[in, out]`: GPT-2's Conv1D.
     pub(crate) fn build_conv1d(mut b: Builder<'_>, input: usize, output: usize, deviation: f32) -> Self {
         let frozen = b.quantized("weight", input, output);
         let layer = Self {
@@ -58,13 +58,13 @@ impl Linear {
         layer.packed(b.pack())
     }
 
-    /// The layer with its weight in `format`.
+    /// Packs the weight in `format`, if given.
     fn packed(mut self, format: Option<WeightFormat>) -> Self {
         format.into_iter().for_each(|format| self.freeze_weight(format));
         self
     }
 
-    /// `x_nd` times the weight, plus the bias, plus what an adapter adds, which sees what `masks` leave of `x_nd`.
+    /// Computes `x_nd` times the weight, plus the bias, plus the adapter's part, whose input is `x_nd` with the dropout of `masks`.
     pub fn forward(&self, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
         let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
@@ -75,7 +75,7 @@ impl Linear {
         lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
     }
 
-    /// [`forward`](Self::forward) of several layers that read the same: at once where their weights are packed.
+    /// Like [`forward`](Self::forward), for several layers with the same input. Packed layers are computed together.
     pub(crate) fn forward_each<const N: usize>(
         layers: [&Self; N],
         x_nd: Tensor<2>,
@@ -90,7 +90,7 @@ impl Linear {
         FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd)
     }
 
-    /// [`forward`](Self::forward) of an activation.
+    /// Like [`forward`](Self::forward), for the result of an activation.
     pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
         if self.lora.is_some() || self.frozen.is_some() {
             return self.forward(activated.tensor(), masks);
@@ -99,7 +99,7 @@ impl Linear {
         activated.linear(self.weight.val(), bias, self.layout, self.precision)
     }
 
-    /// `x_nd` times the weight, plus `bias`.
+    /// Computes `x_nd` times the weight, plus `bias`.
     fn base(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
         match &self.frozen {
             Some(weight) => weight.apply(x_nd, bias),
@@ -107,13 +107,13 @@ impl Linear {
         }
     }
 
-    /// Holds the operands of this layer's products in `precision`; the weight stays in f32.
+    /// Sets the precision of the operands of this layer's products; the weight stays in f32.
     pub(crate) fn set_precision(&mut self, precision: Precision) {
         self.precision = precision;
         self.frozen = self.frozen.take().map(|weight| weight.with_precision(precision));
     }
 
-    /// The weight, where it is packed.
+    /// Returns the packed weight, if the layer is packed.
     pub(super) fn packed_weight(&self) -> Option<&FrozenWeight> {
         self.frozen.as_ref()
     }
@@ -123,7 +123,7 @@ impl Linear {
         self.frozen.as_ref().map_or(4 * self.weight.dims().iter().product::<usize>(), FrozenWeight::bytes)
     }
 
-    /// Packs the weight in `format` and lets go of it: it can take no gradient any more.
+    /// Packs the weight in `format` and frees the original. The weight can then have no gradient.
     pub(crate) fn freeze_weight(&mut self, format: WeightFormat) {
         if self.frozen.is_none() {
             let weight = FrozenWeight::new(self.weight.val(), self.layout, format);
@@ -138,7 +138,7 @@ impl Linear {
         }
     }
 
-    /// Inputs and outputs.
+    /// Numbers of inputs and outputs.
     pub(crate) fn widths(&self) -> [usize; 2] {
         let [rows, columns] = self.weight.dims();
         match (&self.frozen, self.layout) {
@@ -148,7 +148,7 @@ impl Linear {
         }
     }
 
-    /// The weight as it is multiplied with, `[in, out]`, without gradient.
+    /// Returns the weight as used in products, `[in, out]`, without gradient.
     pub(crate) fn weight_io(&self) -> Tensor<2> {
         let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
         match (&self.frozen, self.layout) {
@@ -158,8 +158,7 @@ impl Linear {
         }
     }
 
-    /// Folds the adapter into the weight, where there is one. The weight is dense afterwards, were it packed or quantized
-    /// before.
+    /// Merges the adapter, if there is one, into the weight. The weight is dense afterwards, even if it was packed or quantized.
     pub(crate) fn merge(&mut self) {
         let lora = self.lora.take().map(|mut lora| {
             lora.settle(|x, bias| self.base(x, bias));
@@ -178,12 +177,12 @@ impl Linear {
     }
 }
 
-/// The weight of a layer; nothing where the layer has it packed.
+/// Builds the weight of a layer; empty if the layer has it packed.
 fn weight(b: &mut Builder<'_>, is_packed: bool, shape: [usize; 2], deviation: f32) -> Param<Tensor<2>> {
     if is_packed { empty(b.device()) } else { b.param("weight", shape, Init::Normal(deviation)) }
 }
 
-/// What stands in the place of a weight that is packed elsewhere.
+/// Placeholder for a weight that is packed elsewhere.
 pub(crate) fn empty(device: &Device) -> Param<Tensor<2>> {
     Param::from_tensor(Tensor::zeros([0, 0], device))
 }
@@ -200,7 +199,7 @@ impl Embedding {
         Self { weight: b.param("weight", [rows, width], Init::Normal(deviation)) }
     }
 
-    /// The embeddings that encoder and decoder share, under any of the names that they have on disk.
+    /// Builds the embeddings that encoder and decoder share, which have one of several names on disk.
     pub(crate) fn build_shared(b: &mut Builder<'_>, rows: usize, width: usize, deviation: f32) -> Self {
         const NAMES: [&str; 3] = ["shared", "encoder.embed_tokens", "decoder.embed_tokens"];
         let held = NAMES.into_iter().find(|name| b.holds(&format!("{name}.weight"))).unwrap_or(NAMES[0]);
@@ -210,7 +209,7 @@ impl Embedding {
         Self::build(b.enter(held), rows, width, deviation)
     }
 
-    /// Rows `ids_n`, `[N, D]`.
+    /// Looks up the rows `ids_n`, `[N, D]`.
     pub fn forward(&self, ids_n: &[u32]) -> Tensor<2> {
         gradus_kernels::embedding(self.weight.val(), ids_n)
     }
@@ -221,7 +220,7 @@ impl Embedding {
 pub struct LayerNorm {
     /// γ, `[D]`.
     pub weight: Param<Tensor<1>>,
-    /// β, `[D]`; 0 where there is none.
+    /// β, `[D]`; `None` means 0.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     epsilon: f64,
@@ -232,7 +231,7 @@ impl LayerNorm {
         Self::build_with(b, width, epsilon, true)
     }
 
-    /// With or without β.
+    /// Builds a layer norm with or without β.
     pub(crate) fn build_with(mut b: Builder<'_>, width: usize, epsilon: f64, bias: bool) -> Self {
         Self {
             weight: b.param("weight", [width], Init::Constant(1.0)),
@@ -241,7 +240,7 @@ impl LayerNorm {
         }
     }
 
-    /// Each row of `x_nd`, normalized.
+    /// Normalizes each row of `x_nd`.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
@@ -252,11 +251,11 @@ impl LayerNorm {
 /// RMS norm.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
-    /// γ less the offset, `[D]`.
+    /// γ minus the offset, `[D]`.
     pub weight: Param<Tensor<1>>,
     #[module(skip)]
     epsilon: f64,
-    /// 1 where the weight on disk is γ − 1 (Gemma), else 0.
+    /// 1 if the weight on disk is γ − 1 (Gemma), else 0.
     #[module(skip)]
     offset: f32,
 }
@@ -266,14 +265,14 @@ impl RmsNorm {
         Self { weight: b.param("weight", [width], Init::Constant(1.0 - offset)), epsilon, offset }
     }
 
-    /// Each row of `x_nd`, normalized.
+    /// Normalizes each row of `x_nd`.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
         gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
     }
 
-    /// Each part of each row of `x_nd` that is as wide as γ, normalized by itself: heads, or the whole row.
+    /// Normalizes each part of a row of `x_nd` that is as wide as γ: heads, or the whole row.
     pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
         if width == d {
@@ -290,52 +289,52 @@ pub struct Head {
     pub weight: Param<Tensor<2>>,
 }
 
-/// Rows `indices` of `x_nd`.
+/// Selects the rows `indices` of `x_nd`.
 pub(crate) fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
     let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
     let (n, device) = (indices.len(), x_nd.device());
     x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
 }
 
-/// The layers below a head, which can be set up for training: a [`Trunk`](super::Trunk), or an [`Encoder`](super::Encoder).
+/// Layers below a head, with the settings for training: a [`Trunk`](super::Trunk) or an [`Encoder`](super::Encoder).
 pub trait Layers {
-    /// All linear layers with their names.
+    /// Returns all linear layers with their names.
     fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
 
-    /// The device of the weights.
+    /// Returns the device of the weights.
     fn device(&self) -> Device;
 
-    /// Holds the operands of products in `precision`; weights stay in f32.
+    /// Sets the precision of the operands of products; weights stay in f32.
     fn set_precision(&mut self, precision: Precision) {
         self.set_attention_precision(precision);
         self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
     }
 
-    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
-    /// that would change their values.
+    /// Packs the weights of all linear layers in `format`. A device without packed products packs them only if `format` changes their
+    /// values.
     fn freeze_weights(&mut self, format: WeightFormat) {
         if packs_weights(&self.device()) || format != WeightFormat::F32 {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }
 
-    /// Holds the operands of attention's products in `precision`, where the device has kernels for that.
+    /// Sets the precision of the operands of attention's products, on devices with kernels for it.
     fn set_attention_precision(&mut self, precision: Precision);
 
-    /// Has the backward pass run the blocks again instead of keeping what they computed.
+    /// Sets whether the backward pass computes blocks again instead of storing their results.
     fn set_recompute(&mut self, recompute: bool);
 
-    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    /// Sets whether the configured dropout applies in passes that have masks.
     fn set_dropout(&mut self, dropout: bool);
 
-    /// Refuses to train all weights of a quantized model; `dir` is where it was read from.
+    /// Rejects training all weights of a quantized model; `dir` is the source of the model.
     ///
     /// # Errors
     /// When a linear layer is quantized.
     fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
 }
 
-/// [`Layers`] by the methods of the same names that the type has.
+/// Implements [`Layers`] with the type's own methods of the same names.
 macro_rules! impl_layers {
     ($below:ty) => {
         impl $crate::model::Layers for $below {

@@ -1,11 +1,11 @@
-//! The trained part of an adapted linear layer.
+//! Trained part of an adapted linear layer.
 //!
-//! LoRA (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): `y = W x + b + s · B (A x)` with A `[r, in]`, B `[out, r]` and
-//! `s = α/r`, or `α/√r` rank-stabilised (Kalajdzievski 2023, <https://arxiv.org/abs/2312.03732>).
+//! LoRA (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): `y = W x + b + s · B (A x)` with A `[r, in]`, B `[out, r]` and `s = α/r`, or
+//! rank-stabilized `α/√r` (Kalajdzievski 2023, <https://arxiv.org/abs/2312.03732>).
 //!
-//! DoRA (Liu et al. 2024, <https://arxiv.org/abs/2402.09353>) also trains the length of each row of the weight:
-//! `y = b + m/‖W + s·BA‖ ∘ (W x + s · B (A x))`. The norms are constants of the backward pass, as in peft; they come from
-//! `‖W_o + s·(BA)_o‖² = ‖W_o‖² + 2s · B_o·(A Wᵀ)_o + s² · B_o (A Aᵀ) B_oᵀ`, without the sum of the weights being made.
+//! DoRA (Liu et al. 2024, <https://arxiv.org/abs/2402.09353>) also trains the norm of each row of the weight:
+//! `y = b + m/‖W + s·BA‖ ∘ (W x + s · B (A x))`. The norms are constants in the backward pass, as in peft. They are computed by
+//! `‖W_o + s·(BA)_o‖² = ‖W_o‖² + 2s · B_o·(A Wᵀ)_o + s² · B_o (A Aᵀ) B_oᵀ`, without the sum of the weights.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use gradus_kernels::{FrozenWeight, Precision, low_rank, matmul};
 
 use super::dropout::{DropoutStream, Place};
 
-/// The low-rank part of a linear layer, and with DoRA the lengths of its rows.
+/// Low-rank part of a linear layer and, with DoRA, the norms of its rows.
 #[derive(Module, Debug)]
 pub struct Lora {
     /// A, `[r, in]`.
@@ -26,23 +26,23 @@ pub struct Lora {
     pub(super) magnitude: Option<Param<Tensor<1>>>,
     #[module(skip)]
     scale: f32,
-    /// With which probability a number of what A sees is dropped while training, and where.
+    /// Dropout probability of A's input in training, and the place of the dropout.
     #[module(skip)]
     dropout: Option<(f32, Place)>,
     /// `‖W_o‖²` of each row, with DoRA.
     #[module(skip)]
     squares: Arc<[f32]>,
-    /// `‖W + s·BA‖` of each row, where neither changes any more.
+    /// `‖W + s·BA‖` of each row, after training has ended.
     #[module(skip)]
     norms: Option<Arc<[f32]>>,
 }
 
-/// The numbers that a low-rank part is made of.
+/// Values of a low-rank part.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LoraValues {
-    /// r
+    /// Rank, r.
     pub rank: usize,
-    /// s
+    /// Scale, s.
     pub scale: f32,
     /// A, `[r, in]`.
     pub a: Vec<f32>,
@@ -53,7 +53,7 @@ pub(super) struct LoraValues {
 }
 
 impl Lora {
-    /// The low-rank part for a weight of `[input, output]` whose rows have these squared lengths.
+    /// Creates the low-rank part for a weight of `[input, output]` whose rows have these squared norms.
     pub(super) fn new(values: LoraValues, [input, output]: [usize; 2], squares: Arc<[f32]>, device: &Device) -> Self {
         let LoraValues { rank, scale, a, b, magnitude } = values;
         let vector = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [output]), device);
@@ -68,35 +68,35 @@ impl Lora {
         }
     }
 
-    /// In passes with masks, each number that A sees is dropped with `probability`; `layer` tells the layer from the others.
+    /// Sets the dropout of A's input in passes with masks; `layer` numbers the layer.
     pub(super) fn set_dropout(&mut self, probability: f32, layer: usize) {
         self.dropout = (probability > 0.0).then_some((probability, Place::Adapter(layer)));
     }
 
-    /// Whether numbers are dropped in passes with masks.
+    /// Whether passes with masks use dropout.
     pub(super) fn drops_out(&self) -> bool {
         self.dropout.is_some()
     }
 
-    /// What A sees where something is dropped.
+    /// Returns A's input after dropout; `None` without dropout.
     pub(super) fn dropped(&self, x_nd: &Tensor<2>, masks: Option<DropoutStream>) -> Option<Tensor<2>> {
         let (probability, place) = self.dropout?;
         Some(masks?.apply(x_nd.clone(), probability, place))
     }
 
-    /// A and B, and s.
+    /// Returns A and B, and s.
     pub(super) fn parts(&self) -> ([Tensor<2>; 2], f32) {
         ([self.lora_a.val(), self.lora_b.val()], self.scale)
     }
 
-    /// Lets gradients reach this part.
+    /// Enables gradients of this part.
     pub(super) fn require_grad(&mut self) {
         self.lora_a = self.lora_a.clone().set_require_grad(true);
         self.lora_b = self.lora_b.clone().set_require_grad(true);
         self.magnitude = self.magnitude.take().map(|magnitude| magnitude.set_require_grad(true));
     }
 
-    /// The whole layer on a packed weight, in one operation; none where more than the sum of both is asked for.
+    /// Computes the whole layer on a packed weight in one operation. `None` with DoRA, which needs more than the sum of both.
     pub(super) fn fused(
         &self,
         x_nd: &Tensor<2>,
@@ -110,8 +110,7 @@ impl Lora {
         })
     }
 
-    /// The whole layer; A sees `dropped` where that is given. `base` multiplies with the frozen weight (without a bias where
-    /// it is given none).
+    /// Computes the whole layer. The input of A is `dropped`, if given. `base` multiplies by the frozen weight and adds a bias, if given.
     pub(super) fn forward(
         &self,
         x_nd: Tensor<2>,
@@ -127,7 +126,7 @@ impl Lora {
         let lengths = magnitude.val() / self.norms(&base, magnitude.val().is_autodiff());
         let lengths: Tensor<2> = lengths.unsqueeze();
         match dropped {
-            // peft: only what DoRA adds to the plain layer sees the dropout.
+            // As in peft, dropout affects only DoRA's change of the plain layer.
             Some(x) => {
                 let moved = base(x.clone(), None) * (lengths.clone() - 1.0) + part(x) * lengths;
                 base(x_nd, bias) + moved
@@ -142,7 +141,7 @@ impl Lora {
         }
     }
 
-    /// `‖W + s·BA‖` of each row, `[out]`, without gradient.
+    /// Computes `‖W + s·BA‖` of each row, `[out]`, without gradient.
     fn norms(&self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>, tracked: bool) -> Tensor<1> {
         let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
         let place = |tensor: Tensor<1>| if tracked { tensor.autodiff() } else { tensor };
@@ -153,7 +152,7 @@ impl Lora {
             return place(constant(norms));
         }
         let (out, s) = (b.dims()[0], self.scale);
-        // The base may live on a device with autodiff: its product with A is asked for there, and read without.
+        // The base may be on a device with autodiff, so its product with A is computed there and read without gradient.
         let a_there = if tracked { a.clone().autodiff() } else { a.clone() };
         let cross = b.clone() * plain(base(a_there, None)).transpose();
         let square = matmul(b.clone(), matmul(a.clone(), a.transpose())) * b.clone();
@@ -162,7 +161,7 @@ impl Lora {
         place((constant(&self.squares) + added).clamp_min(0.0).sqrt())
     }
 
-    /// Computes the norms once: nothing is trained any more.
+    /// Computes the norms once, because training has ended.
     pub(super) fn settle(&mut self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>) {
         if self.magnitude.is_some() && self.norms.is_none() {
             let norms = self.norms(base, false).into_data().try_to_vec().expect("f32");
@@ -170,7 +169,7 @@ impl Lora {
         }
     }
 
-    /// The weight with this part in it: `[in, out]` to `[in, out]`, without gradient. [`settle`](Self::settle) comes first.
+    /// Merges this part into the weight: `[in, out]` to `[in, out]`, without gradient. Call [`settle`](Self::settle) before.
     pub(super) fn merged(&self, weight_io: Tensor<2>) -> Tensor<2> {
         let sum = weight_io + matmul(self.lora_a.val().transpose(), self.lora_b.val().transpose()) * self.scale;
         let Some(magnitude) = &self.magnitude else { return sum };

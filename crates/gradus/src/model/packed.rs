@@ -1,17 +1,17 @@
-//! Packed sequences: token ids laid end to end, with no padding anywhere, and common beginnings stored once.
+//! Packed sequences: token ids end to end, without padding, and with common beginnings stored once.
 
 use gradus_kernels::{Segment, Segments};
 
 /// `B` sequences packed into `N` tokens.
 ///
-/// Attention is bounded by sequence and positions restart at 0 in each, so a packed batch gives every sequence the
-/// numbers it would have alone. Sequences that begin alike may share the tokens of their beginning: these are computed
-/// once, and take the gradient of all.
+/// Attention stays within a sequence and positions restart at 0, so a sequence has the same results in a packed batch
+/// as alone. Sequences may share the tokens of a common beginning. These are computed once, and their gradient is the
+/// sum over all sequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     ids: Vec<u32>,
     segments: Segments,
-    /// Where the tokens of each sequence lie: those it shares, then its own.
+    /// Location of the tokens of each sequence: the shared ones, then its own.
     sequences: Vec<Segment>,
 }
 
@@ -32,11 +32,11 @@ impl Packed {
         Self { ids, sequences: segments.iter().collect(), segments }
     }
 
-    /// Packs `sequences`, those of each group with what they have in common at their beginning stored once. `groups`
-    /// names every sequence once; sequences keep their numbers.
+    /// Packs `sequences` and stores the common beginning of each group once. `groups` contains the number of every
+    /// sequence once; sequences keep their numbers.
     ///
     /// # Panics
-    /// When there is no sequence, one is empty, or `groups` does not name each once.
+    /// When there is no sequence, one is empty, or `groups` does not contain each once.
     pub(super) fn sharing<S: AsRef<[u32]>>(sequences: &[S], groups: &[Vec<usize>]) -> Self {
         let (mut ids, mut segments) = (Vec::new(), Segments::default());
         let mut placed = vec![None; sequences.len()];
@@ -66,33 +66,33 @@ impl Packed {
         &self.ids
     }
 
-    /// Which tokens see each other.
+    /// Segments of tokens that attend to each other.
     pub fn segments(&self) -> &Segments {
         &self.segments
     }
 
-    /// How many sequences, `B`.
+    /// Number of sequences, `B`.
     pub fn sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// How many tokens, `N`; shared ones count once.
+    /// Number of tokens, `N`; shared ones count once.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// How many tokens sequence `i` has, shared ones included.
+    /// Number of tokens of sequence `i`, including shared ones.
     pub fn length(&self, i: usize) -> usize {
         self.sequences[i].length()
     }
 
-    /// The packed index of token `t` of sequence `i`.
+    /// Packed index of token `t` of sequence `i`.
     pub fn index(&self, i: usize, t: usize) -> usize {
         let Segment { tokens, prefix } = &self.sequences[i];
         if t < prefix.len() { prefix.start + t } else { tokens.start + t - prefix.len() }
     }
 
-    /// The packed index of each sequence's last token, `[B]`: where a scalar reward is read.
+    /// Packed index of each sequence's last token, `[B]`, where a scalar reward is read.
     pub fn last_indices(&self) -> Vec<usize> {
         (0..self.sequences()).map(|i| self.index(i, self.length(i) - 1)).collect()
     }
@@ -104,7 +104,7 @@ impl Packed {
     }
 }
 
-/// How many ids all members begin with. One alone shares all of its own.
+/// Length of the common beginning of all members. A single member shares all its ids.
 pub(super) fn common_prefix(members: &[&[u32]]) -> usize {
     let first = members[0];
     let common = |other: &&[u32]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();

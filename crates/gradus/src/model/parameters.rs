@@ -1,4 +1,4 @@
-//! Walking a model's parameters by name: for saving, counting and optimizing.
+//! Visiting a model's parameters by name: for saving, counting and optimizing.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,34 +11,34 @@ use super::directory::SavedWeights;
 use crate::error::Result;
 use crate::files::{self, NamedTensor};
 
-/// Tracks the path of names while a module is walked. Enum variants are not part of a name, and neither is the `_` at the end
-/// of a field that would otherwise be a word of the language (`self_`).
+/// Tracks the path of names while a module is visited. Enum variants are not part of a name, and neither is the trailing `_` of a field
+/// that would otherwise be a keyword (`self_`).
 #[derive(Debug, Default)]
 pub struct NamePath {
     segments: Vec<Option<String>>,
 }
 
 impl NamePath {
-    /// Enters a module; `container` is what the visitor was told.
+    /// Enters a module; `container` is the visitor's argument.
     pub fn enter(&mut self, name: &str, container: &str) {
         self.segments.push((!container.starts_with("Enum:")).then(|| name.trim_end_matches('_').into()));
     }
 
-    /// Leaves it.
+    /// Leaves the module.
     pub fn exit(&mut self) {
         self.segments.pop();
     }
 
-    /// The segments joined by dots.
+    /// Returns the segments joined by dots.
     pub fn name(&self) -> String {
         self.segments.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
     }
 }
 
-/// One parameter whose values stay where they are until they are asked for.
+/// A parameter whose values are not copied before they are needed.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedTensor {
-    /// The path in the module.
+    /// Path in the module.
     pub name: String,
     shape: Vec<usize>,
     values: Values,
@@ -46,9 +46,9 @@ pub(crate) struct SharedTensor {
 
 #[derive(Debug, Clone)]
 enum Values {
-    /// Floats of the model, and what they are in the file.
+    /// Floats of the model, and their format in the file.
     Shared(Box<Tensor<1>>, SavedWeights),
-    /// As they go into the file.
+    /// Bytes as written to the file.
     Raw(Dtype, Vec<u8>),
 }
 
@@ -61,7 +61,7 @@ impl SharedTensor {
         Self { name, shape, values: Values::Shared(Box::new(tensor.reshape([size])), SavedWeights::F32) }
     }
 
-    /// The same, rounded to `weights` in the file. What has a type of its own there keeps it.
+    /// Sets the format in the file, by rounding. Raw tensors keep their own type.
     #[must_use]
     pub fn saved_as(mut self, weights: SavedWeights) -> Self {
         if let Values::Shared(_, format) = &mut self.values {
@@ -70,9 +70,9 @@ impl SharedTensor {
         self
     }
 
-    /// The first number that is finite in the model, and would not be in the file.
+    /// Returns the first number that is finite in the model but would not be in the file.
     pub fn out_of_range(&self) -> Option<f32> {
-        // Half a step beyond the largest number, where rounding reaches infinity.
+        // Limits from which rounding gives infinity: half a step above the largest number.
         let limit = match &self.values {
             Values::Shared(_, SavedWeights::F16) => 65_520.0,
             Values::Shared(_, SavedWeights::Bf16) => f32::from_bits(0x7f7f_8000),
@@ -81,12 +81,12 @@ impl SharedTensor {
         self.values().into_iter().find(|value| value.is_finite() && value.abs() >= limit)
     }
 
-    /// Its shape.
+    /// Shape of the tensor.
     pub fn dims(&self) -> &[usize] {
         &self.shape
     }
 
-    /// A copy of its numbers.
+    /// Returns a copy of its values.
     ///
     /// # Panics
     /// When it is of another type.
@@ -97,7 +97,7 @@ impl SharedTensor {
         }
     }
 
-    /// A tensor of another type, little-endian.
+    /// Creates a tensor of another type from little-endian bytes.
     pub fn raw(name: String, dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
         Self { name, shape, values: Values::Raw(dtype, bytes) }
     }
@@ -117,7 +117,7 @@ impl View for &SharedTensor {
         &self.shape
     }
 
-    /// Only the tensor that is being written is ever copied.
+    /// Copies only the tensor that is being written.
     fn data(&self) -> Cow<'_, [u8]> {
         match &self.values {
             Values::Shared(values, format) => {
@@ -144,7 +144,7 @@ impl View for &SharedTensor {
     }
 }
 
-/// Every parameter of `module`, in the order of its fields, without a copy.
+/// Returns every parameter of `module`, in the order of its fields, without copies.
 pub(crate) fn shared_tensors<M: Module>(module: &M) -> Vec<SharedTensor> {
     let mut share = Share { path: NamePath::default(), tensors: Vec::new() };
     module.visit(&mut share);
@@ -192,7 +192,7 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Every parameter of `module`, in the order of its fields, named by its path.
+/// Returns every parameter of `module`, in the order of its fields, named by its path.
 pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor<'static>> {
     let mut collect = Collect { path: NamePath::default(), tensors: Vec::new() };
     module.visit(&mut collect);

@@ -1,39 +1,39 @@
-//! The pickles in PyTorch's weight files, read without executing anything.
+//! Reader of the pickles in PyTorch's weight files, which executes nothing.
 //!
-//! A pickle is a program for a stack machine that may call any Python function. This reader has the instructions that
-//! `torch.save` writes and the handful of names that describe tensors, as `torch.load(weights_only=True)` has; anything else
-//! is an error. Values live in one list and name each other by their places in it, so that nothing is copied, nothing
-//! recurses, and memory is bounded by the length of the pickle.
+//! A pickle is a program for a stack machine that may call any Python function. This reader supports only the instructions that
+//! `torch.save` writes and the few names that describe tensors, like `torch.load(weights_only=True)`; anything else is an error. All values
+//! are in one list and refer to each other by index. So nothing is copied, nothing recurses, and the length of the pickle bounds the
+//! memory.
 
 use std::collections::HashMap;
 use std::io::Read;
 
 use safetensors::tensor::Dtype;
 
-/// The most bytes of one pickle; those of models with 10,000 tensors have a million.
+/// Largest size of one pickle in bytes. Those of models with 10,000 tensors have about a million.
 pub(super) const PICKLE_BYTES: u64 = 100_000_000;
 
-/// The most dimensions of a tensor.
+/// Largest number of dimensions of a tensor.
 const RANK: usize = 8;
 
-/// A value, whose parts are places in [`Pickle::values`].
+/// A value; its parts are indices into [`Pickle::values`].
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     None,
     Number(i64),
     Text(String),
-    /// Bytes, floats and whatever else describes no tensor.
+    /// Bytes, floats and other values that do not describe tensors.
     Other,
     Tuple(Vec<usize>),
     List(Vec<usize>),
     Dict(Vec<(usize, usize)>),
-    /// A name that may be called: see [`Callable`].
+    /// A name that may be called; see [`Callable`].
     Callable(Callable),
     Storage(Storage),
     Tensor(StoredTensor),
 }
 
-/// The names that a pickle of weights may use.
+/// Names that a pickle of weights may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Callable {
     /// `collections.OrderedDict`
@@ -44,7 +44,7 @@ pub(super) enum Callable {
     Parameter,
     /// `torch.Size`
     Size,
-    /// `torch.FloatStorage` and its kin; `None` for numbers that no weight is stored in.
+    /// `torch.FloatStorage` and similar classes; `None` for numbers that weights are not stored in.
     StorageOf(Option<Dtype>),
 }
 
@@ -73,27 +73,27 @@ impl Callable {
     }
 }
 
-/// A run of numbers outside the pickle.
+/// A sequence of numbers outside the pickle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Storage {
     pub key: String,
     pub dtype: Dtype,
-    /// How many numbers it has.
+    /// Number of values.
     pub length: usize,
 }
 
-/// A tensor over a storage.
+/// A view of a storage as a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredTensor {
-    /// The place of its [`Storage`].
+    /// Index of its [`Storage`].
     pub storage: usize,
-    /// Numbers of the storage before its own.
+    /// Number of values in the storage before the first one.
     pub offset: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// A pickle that was read: its values, and which of them it gives.
+/// Result of reading a pickle: its values, and the index of the resulting one.
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<Value>,
@@ -101,20 +101,20 @@ pub(super) struct Pickle {
 }
 
 impl Pickle {
-    /// Reads one pickle; what follows it in `source` is left there.
+    /// Reads one pickle and leaves the rest of `source` unread.
     ///
     /// # Errors
-    /// The first thing that is wrong, in words.
+    /// Describes the first problem.
     pub(super) fn read(source: &mut dyn Read) -> Result<Self, String> {
         Machine { source, left: PICKLE_BYTES, values: Vec::new(), stack: Vec::new(), memo: HashMap::new() }.run()
     }
 
-    /// The value in a place.
+    /// Returns the value with this index.
     pub(super) fn get(&self, place: usize) -> &Value {
         &self.values[place]
     }
 
-    /// The entries of a mapping from texts.
+    /// Returns the entries of a mapping whose keys are texts.
     pub(super) fn entries(&self) -> Result<Vec<(&str, &Value)>, String> {
         let Value::Dict(entries) = self.get(self.top) else {
             return Err("it holds no mapping of names to tensors".into());
@@ -126,7 +126,7 @@ impl Pickle {
         entries.iter().map(named).collect()
     }
 
-    /// Every storage that a tensor may lie in.
+    /// Returns all storages of tensors.
     pub(super) fn storages(&self) -> impl Iterator<Item = &Storage> {
         self.values.iter().filter_map(|value| match value {
             Value::Storage(storage) => Some(storage),
@@ -134,7 +134,7 @@ impl Pickle {
         })
     }
 
-    /// The texts of a list.
+    /// Returns the texts of a list.
     pub(super) fn texts(&self) -> Option<Vec<&str>> {
         let Value::List(items) = self.get(self.top) else { return None };
         let text = |&place: &usize| match self.get(place) {
@@ -149,7 +149,7 @@ struct Machine<'a> {
     source: &'a mut dyn Read,
     left: u64,
     values: Vec<Value>,
-    /// Places; `None` is a mark.
+    /// Indices of values; `None` is a mark.
     stack: Vec<Option<usize>>,
     memo: HashMap<u32, usize>,
 }
@@ -159,7 +159,7 @@ impl Machine<'_> {
         loop {
             let [code] = self.bytes()?;
             match code {
-                // PROTO, FRAME: nothing to do.
+                // PROTO, FRAME: skipped.
                 0x80 => drop(self.bytes::<1>()?),
                 0x95 => drop(self.bytes::<8>()?),
                 b'(' => self.stack.push(None),
@@ -248,7 +248,7 @@ impl Machine<'_> {
                 }
                 b'R' => self.call()?,
                 b'Q' => self.storage()?,
-                // BUILD: attributes of a mapping (`_metadata`), which describe no tensor.
+                // BUILD: attributes of a mapping (`_metadata`), which do not describe tensors.
                 b'b' => drop(self.pop()?),
                 b's' => {
                     let (value, key) = (self.pop()?, self.pop()?);
@@ -306,7 +306,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A whole number of any width; one that does not fit describes no tensor.
+    /// Reads an integer of any width. One that does not fit describes no tensor.
     fn long(&mut self, length: u64) -> Result<Value, String> {
         let bytes = self.take(length)?;
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
@@ -400,7 +400,7 @@ impl Machine<'_> {
         };
         match (callable, arguments.as_slice()) {
             (Callable::Dict, []) => self.push(Value::Dict(Vec::new())),
-            // The value itself: a copy could be made any number of times.
+            // Returns the value itself, because a pickle could request any number of copies.
             (Callable::Size, &[items]) => self.stack.push(Some(items)),
             (Callable::Parameter, &[data, ..]) => self.stack.push(Some(data)),
             (Callable::Tensor, &[storage, offset, shape, strides, ..]) => {
@@ -432,7 +432,7 @@ impl Machine<'_> {
         }
     }
 
-    /// BINPERSID: `('storage', class, key, device, length, …)` stands for a storage.
+    /// BINPERSID: `('storage', class, key, device, length, …)` identifies a storage.
     fn storage(&mut self) -> Result<(), String> {
         let place = self.pop()?;
         let parts = match &self.values[place] {
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(refused(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."), expected);
         assert_eq!(refused(b"\x80\x04\x8c\x05posix\x8c\x06system\x93."), expected);
         assert!(refused(b"c__builtin__\neval\n.").contains("`__builtin__.eval`"));
-        // Instances and calls of methods have no instruction here.
+        // This reader has no instructions for instances and method calls.
         for code in [b'i', b'o', 0x81, 0x92, b'P', 0x82] {
             assert!(refused(&[b'(', code, b'.']).starts_with("its pickle has the instruction "), "{code}");
         }
@@ -515,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_used_again_is_not_copied() {
-        // A tuple of a million numbers, made a `torch.Size` a million times: places only.
+        // A tuple of many numbers, made a `torch.Size` many times: stored as indices only.
         let mut bytes = b"(".to_vec();
         bytes.extend(b"K\x01".repeat(100_000));
         bytes.extend(b"tq\x00ctorch\nSize\nq\x01");

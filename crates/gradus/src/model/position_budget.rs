@@ -1,15 +1,15 @@
-//! How long prompts and completions may be.
+//! Limits of the lengths of prompts and completions.
 
 use crate::error::{Error, Result};
 
-/// How much a model can read and write at once: prompt and completion together, or with an encoder each of them.
+/// Number of positions that a model has: for prompt and completion together or, with an encoder, for each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PositionBudget {
-    /// Positions; without a limit any number.
+    /// Number of positions; `None` for no limit.
     positions: Option<usize>,
-    /// Whether an encoder reads the prompt, and a decoder writes from its own first position on.
+    /// Whether an encoder reads the prompt, and the decoder's positions start at the completion.
     separate: bool,
-    /// Positions of a decoder that its first id takes: it predicts, or is read whole behind that id.
+    /// Number of decoder positions taken by its start id, if completions are read to their last id.
     taken: usize,
 }
 
@@ -18,24 +18,24 @@ impl PositionBudget {
         Self { positions, separate, taken: 0 }
     }
 
-    /// The same where completions are read to their last id, as reward models do: a decoder's first id then takes a position
-    /// of its own.
+    /// Returns the budget for models that read completions to their last id, such as reward models. A decoder's start id then takes a
+    /// position of its own.
     pub(crate) fn read_whole(self) -> Self {
         Self { taken: usize::from(self.separate), ..self }
     }
 
-    /// The same with at most `length` positions.
+    /// Limits the budget to `length` positions.
     #[must_use]
     pub fn within(self, length: usize) -> Self {
         Self { positions: Some(self.positions.unwrap_or(usize::MAX).min(length)), ..self }
     }
 
-    /// Whether an encoder reads the prompt, and a decoder counts from its own first position on.
+    /// Whether an encoder reads the prompt, and the decoder's positions start at the completion.
     pub fn reads_separately(self) -> bool {
         self.separate
     }
 
-    /// How many positions a prompt and a completion of these lengths need: as many as both, or as the longer one.
+    /// Number of positions for a prompt and a completion of these lengths: their sum or, with an encoder, the longer of both.
     pub fn needed(self, prompt: usize, new: usize) -> usize {
         match self.separate {
             true => prompt.max(new.saturating_add(self.taken)),
@@ -48,7 +48,7 @@ impl PositionBudget {
         self.positions.is_none_or(|limit| self.needed(prompt, new) <= limit)
     }
 
-    /// A length that is too long by one for a prompt which is to be followed by `new` ids; 0 where there is no room at all.
+    /// Returns the smallest length of a prompt that is too long to be followed by `new` ids; 0 if the ids alone do not fit.
     pub fn too_long(self, new: usize) -> usize {
         let limit = self.positions.unwrap_or(usize::MAX);
         match self.separate {
@@ -58,7 +58,7 @@ impl PositionBudget {
         }
     }
 
-    /// How many ids can follow a prompt; none: any number.
+    /// Returns how many ids can follow a prompt; `None` for no limit.
     pub fn after(self, prompt: usize) -> Option<usize> {
         let limit = self.positions?;
         match self.separate {
@@ -68,10 +68,10 @@ impl PositionBudget {
         }
     }
 
-    /// Refuses a prompt that leaves no room for `new` ids; `name` is what messages call it.
+    /// Rejects a prompt that leaves no room for `new` ids; `name` names it in messages.
     ///
     /// # Errors
-    /// With the numbers, and what to do.
+    /// Reports the lengths and a solution.
     pub fn check(self, name: &str, prompt: usize, new: usize) -> Result<()> {
         let Some(limit) = self.positions.filter(|_| !self.holds(prompt, new)) else { return Ok(()) };
         if !self.separate {

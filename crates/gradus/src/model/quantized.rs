@@ -1,15 +1,15 @@
-//! Linear layers in 8 or 4 bits, in the files that bitsandbytes and `transformers` write and read.
+//! Linear layers in 8 or 4 bits, in the file formats of bitsandbytes and `transformers`.
 //!
-//! The linear layers of the trunk are quantized; embeddings, norms, biases and heads stay as they are. A layer's numbers run output
-//! after output, `[out, in]`, for GPT-2 too, whose floats lie the other way round. The tensors of a layer:
+//! The linear layers of the trunk are quantized; embeddings, norms, biases and heads are not. The numbers of a layer are stored output by
+//! output, `[out, in]`. This also holds for GPT-2, whose floats are stored the other way around. The tensors of a layer:
 //!
 //! | tensor | INT8 | NF4 |
 //! |---|---|---|
 //! | `….weight` | I8 `[out, in]` | U8 `[out · in / 2, 1]`: two codes a byte, the first in the upper half |
 //! | `….SCB` | F32 `[out]`: largest magnitude of each output, 127 times the scale | |
 //! | `….weight_format` | U8: 0, rows in order | |
-//! | `….weight.absmax` | | U8 (or F32) a block of 64 numbers |
-//! | `….weight.quant_map` | | F32 `[16]`: what codes stand for |
+//! | `….weight.absmax` | | U8 (or F32) per block of 64 numbers |
+//! | `….weight.quant_map` | | F32 `[16]`: values of the codes |
 //! | `….weight.nested_absmax`, `….weight.nested_quant_map` | | F32: for 256 blocks; `[256]` |
 //! | `….weight.quant_state.bitsandbytes__nf4` | | U8: JSON with `shape`, `blocksize`, `nested_offset`, … |
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::parameters::SharedTensor;
 
-/// The tensors of the layer `name` on disk.
+/// Returns the tensors of the layer `name` on disk.
 pub(super) fn tensors(name: &str, weight: Quantized) -> Vec<SharedTensor> {
     let bytes_of = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let floats = |suffix: &str, values: &[f32]| {
@@ -62,7 +62,7 @@ pub(super) fn tensors(name: &str, weight: Quantized) -> Vec<SharedTensor> {
     }
 }
 
-/// `quantization_config` of a model whose head is called `head`, as bitsandbytes' users write it.
+/// Returns the `quantization_config` of a model with the head `head`, with bitsandbytes' usual keys.
 pub(super) fn quantization_config(format: Quantization, head: &str) -> Value {
     let mut config = json!({
         "quant_method": "bitsandbytes",
@@ -71,7 +71,7 @@ pub(super) fn quantization_config(format: Quantization, head: &str) -> Value {
         "llm_int8_skip_modules": [head],
     });
     let more = match format {
-        // Whatever the size of an activation, it is multiplied with the quantized weight.
+        // No threshold: activations of any size are multiplied by the quantized weight.
         Quantization::Int8 => json!({ "llm_int8_threshold": 0.0 }),
         Quantization::Nf4 => json!({
             "bnb_4bit_quant_type": "nf4",

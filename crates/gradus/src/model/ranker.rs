@@ -1,4 +1,4 @@
-//! Reward models of either kind: a decoder that is read at its last token, or an encoder with a head of one number.
+//! Reward models of either kind: a decoder that is read at its last token, or an encoder with a head of one output.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -16,18 +16,18 @@ use super::reward_model::RewardModel;
 use crate::error::Result;
 use crate::rng::Stream;
 
-/// A model that gives a text one number.
+/// A model that scores a text with one number.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a run has a handful of models")]
 pub enum Ranker {
-    /// On a decoder, or on an encoder and a decoder.
+    /// A decoder, with or without an encoder.
     Decoder(RewardModel),
-    /// On an encoder alone (BERT, RoBERTa, Longformer, …): a classifier of texts with one output.
+    /// An encoder (BERT, RoBERTa, Longformer, …): a text classifier with one output.
     Encoder(Classifier),
 }
 
 impl Ranker {
-    /// Reads the reward model in `dir` onto `device`.
+    /// Loads the reward model in `dir` onto `device`.
     ///
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
@@ -35,7 +35,7 @@ impl Ranker {
         Self::read(dir, None, device)
     }
 
-    /// [`load`](Self::load) for a model that is not trained; see [`RewardModel::load_packed`].
+    /// Like [`load`](Self::load), for a model that is not trained; see [`RewardModel::load_packed`].
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -57,7 +57,7 @@ impl Ranker {
         }))
     }
 
-    /// The model in `dir` to be trained: its own head where it has one, else one drawn from `head`.
+    /// Loads the model in `dir` for training. A model without a head gets one initialized from `head`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -70,7 +70,7 @@ impl Ranker {
         }
     }
 
-    /// The same model with the operands of its products held as `compute` says; see [`RewardModel::with_compute`].
+    /// Sets the precision of the operands of products; see [`RewardModel::with_compute`].
     #[must_use]
     pub fn with_compute(self, compute: Precision) -> Self {
         match self {
@@ -79,7 +79,7 @@ impl Ranker {
         }
     }
 
-    /// The same model without gradients, packed as `weights` says.
+    /// Removes gradients and packs the weights in the format `weights`.
     #[must_use]
     pub fn into_frozen(self, weights: WeightFormat) -> Self {
         match self {
@@ -88,7 +88,7 @@ impl Ranker {
         }
     }
 
-    /// How long texts may be.
+    /// Limits of the lengths of texts.
     pub fn position_budget(&self) -> PositionBudget {
         match self {
             Self::Decoder(model) => model.trunk.position_budget().read_whole(),
@@ -101,8 +101,8 @@ impl Ranker {
         matches!(self, Self::Decoder(model) if model.trunk.decoder_start().is_some())
     }
 
-    /// The reward of each sequence of `rows`, in their order: of pairs all first ones, then all second ones. In passes of training
-    /// masks of dropout are drawn from `dropout`.
+    /// Computes the reward of each sequence of `rows`, in their order: of pairs, all first ones, then all second ones. Training passes draw
+    /// dropout masks from `dropout`.
     pub fn rewards(&self, rows: &Rows<'_>, dropout: Option<DropoutStream>) -> Tensor<1> {
         match self {
             Self::Decoder(model) => model.rewards(&model.batch(rows).dropping(dropout)),
@@ -116,7 +116,7 @@ impl Ranker {
     }
 }
 
-/// What the head of a reward model on an encoder says.
+/// Task of a reward model's head on an encoder.
 fn ranking() -> Task {
     Task { scope: Scope::Sequence, reading: Reading::Values, labels: vec!["LABEL_0".into()] }
 }
@@ -166,7 +166,7 @@ impl Adaptable for Ranker {
 }
 
 impl ModelDir {
-    /// Whether this is a reward model on an encoder: a classifier of texts that gives one number.
+    /// Whether this is a reward model on an encoder: a text classifier with one numeric output.
     pub fn ranks(&self) -> bool {
         let gives_one =
             |task: Task| (task.scope, task.reading, task.labels.len()) == (Scope::Sequence, Reading::Values, 1);

@@ -1,7 +1,7 @@
-//! Scalar reward models: a trunk and one linear output, read at each sequence's last token.
+//! Scalar reward models: a trunk with one linear output, read at each sequence's last token.
 //!
-//! On disk they are `…ForSequenceClassification` directories (`score.weight`), so that others can serve them. Their
-//! `pad_token_id` differs from every end-of-sequence id, because `transformers` finds the last token by it.
+//! On disk they are `…ForSequenceClassification` directories (`score.weight`), so that other software can serve them. Their `pad_token_id`
+//! differs from every end-of-sequence id, because `transformers` finds the last token by it.
 
 use std::sync::Arc;
 
@@ -26,22 +26,22 @@ use crate::rng::Stream;
 /// A scalar reward model; also the critic.
 #[derive(Module, Debug)]
 pub struct RewardModel {
-    /// Everything below the head.
+    /// All layers below the head.
     pub trunk: Trunk,
-    /// What stands on it.
+    /// Head on the trunk.
     pub score: ScalarHead,
-    /// What the low-rank parts of the trunk are.
+    /// Configuration of the trunk's adapter.
     #[module(skip)]
     adapter: Attached,
 }
 
-/// Whether a tensor belongs to the head of a language model: its weights, and what BART adds to logits.
+/// Whether a tensor belongs to the head of a language model: its weights, and BART's bias of the logits.
 fn is_of_lm_head(name: &str) -> bool {
     matches!(name, "lm_head.weight" | "final_logits_bias")
 }
 
 impl RewardModel {
-    /// Reads the reward model in `dir` onto `device`.
+    /// Loads the reward model in `dir` onto `device`.
     ///
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
@@ -49,7 +49,7 @@ impl RewardModel {
         Self::read(dir, None, device)
     }
 
-    /// [`load`](Self::load) for a model whose linear layers are not trained; see [`CausalLm::load_packed`].
+    /// Like [`load`](Self::load), for a model whose linear layers are not trained; see [`CausalLm::load_packed`].
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -69,7 +69,7 @@ impl RewardModel {
         }
         let mut checkpoint = open_weights(dir)?;
         if !dir.has_score() {
-            // The adapter brings the head.
+            // The head comes with the adapter.
             checkpoint = checkpoint
                 .with_fresh(|name, shape, _| (name == "score.weight").then(|| vec![0.0; shape.iter().product()]));
         }
@@ -89,8 +89,8 @@ impl RewardModel {
         Ok(model)
     }
 
-    /// The trunk of the causal model in `dir` with a fresh head, N(0, 1/√(D + 1)); its linear layers packed where `weights`
-    /// says how.
+    /// Loads the trunk of the causal model in `dir` and initializes a new head from N(0, 1/√(D + 1)). The linear layers are packed in the
+    /// format `weights`, if given.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -100,7 +100,7 @@ impl RewardModel {
         stream: &mut Stream,
         device: &Device,
     ) -> Result<Self> {
-        // The stream is used once, for the head: a clone can live in the closure.
+        // The stream is used only once, for the head, so the closure can own a clone.
         let mut own = stream.clone();
         let mut checkpoint = open_weights(dir)?.with_fresh(move |name, shape, _| {
             let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
@@ -112,7 +112,7 @@ impl RewardModel {
         Ok(model)
     }
 
-    /// A critic on a copy of the policy's trunk (adapter included), with a head of zeros (Ziegler et al. 2019).
+    /// Creates a critic on a copy of the policy's trunk (adapter included), with a head of zeros (Ziegler et al. 2019).
     pub fn critic_from(policy: &CausalLm) -> Self {
         let ((_, d), device) = (policy.trunk.dims(), policy.trunk.device());
         let mut zeros = Zeros;
@@ -124,10 +124,10 @@ impl RewardModel {
         Self { trunk: policy.trunk.clone(), score, adapter }
     }
 
-    /// A model with fresh weights, as `dir`'s configuration describes.
+    /// Creates a model with newly initialized weights from the configuration of `dir`.
     ///
     /// # Errors
-    /// When the configuration is not understood.
+    /// When the configuration is not supported.
     pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
         Self::build(&mut build::Fresh(stream), dir, None, device, Init::Normal(0.02))
     }
@@ -146,7 +146,7 @@ impl RewardModel {
         Ok(Self { trunk, score, adapter: None })
     }
 
-    /// The same critic with a head of these layers: its own where it has as many, else a fresh one that says 0 of every state.
+    /// Sets the number of layers of the head. If it changes, the head is initialized so that it outputs 0 for every state.
     #[must_use]
     pub fn with_head(mut self, layers: HeadLayers, stream: &mut Stream) -> Self {
         if self.score.layers() != layers {
@@ -157,7 +157,7 @@ impl RewardModel {
         self
     }
 
-    /// The same model with its head alone in training: trunk and adapter keep their weights.
+    /// Restricts training to the head: trunk and adapter keep their weights.
     #[must_use]
     pub fn train_head(self) -> Self {
         let mut model = self.no_grad();
@@ -165,20 +165,20 @@ impl RewardModel {
         model
     }
 
-    /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
+    /// Sets the precision of the operands of the trunk's products; the head stays in f32.
     pub fn with_compute(mut self, compute: Precision) -> Self {
         self.trunk.set_precision(compute);
         self
     }
 
-    /// The same model without gradients, its trunk packed as `weights` says; see [`CausalLm::into_frozen`].
+    /// Removes gradients and packs the trunk in the format `weights`; see [`CausalLm::into_frozen`].
     pub fn into_frozen(self, weights: WeightFormat) -> Self {
         let mut frozen = self.valid();
         frozen.trunk.freeze_weights(weights);
         frozen
     }
 
-    /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
+    /// Removes gradients and converts the linear layers of the trunk to `format`. Layers that are packed already do not change.
     #[must_use]
     pub fn quantized(self, format: Quantization) -> Self {
         let mut model = self.valid();
@@ -186,27 +186,27 @@ impl RewardModel {
         model
     }
 
-    /// What is computed of `rows`; see [`Trunk::batch`].
+    /// Builds a batch from `rows`; see [`Trunk::batch`].
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         self.trunk.batch(rows)
     }
 
-    /// The head's output at every token, `[N]`: a critic's values.
+    /// Computes the head's output at every token, `[N]`: a critic's values.
     pub fn values(&self, batch: &Batch) -> Tensor<1> {
         self.head(self.hidden(batch))
     }
 
-    /// The head's output at each sequence's last token, `[B]`: rewards.
+    /// Computes the head's output at each sequence's last token, `[B]`: rewards.
     pub fn rewards(&self, batch: &Batch) -> Tensor<1> {
         self.head(select_rows(self.hidden(batch), &batch.last_indices()))
     }
 
-    /// Final hidden states of a batch, `[N, D]`.
+    /// Computes final hidden states of a batch, `[N, D]`.
     fn hidden(&self, batch: &Batch) -> Tensor<2> {
         self.trunk.forward(&mut Context::Packed(batch))
     }
 
-    /// The head's output for each row of `hidden_nd`.
+    /// Applies the head to each row of `hidden_nd`.
     pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
         self.score.forward(hidden_nd)
     }
@@ -228,7 +228,7 @@ impl Adaptable for RewardModel {
     }
 }
 
-/// A source of nothing but the initial constants.
+/// A source of zeros.
 struct Zeros;
 
 impl Source for Zeros {

@@ -1,4 +1,4 @@
-//! Against bitsandbytes: `tools/parity/quantised.py` has it quantize small models and `transformers` write them.
+//! Comparison with bitsandbytes: `tools/parity/quantised.py` quantizes small models with it and writes them with `transformers`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn load(path: &Path) -> CausalLm {
     CausalLm::load(&ModelDir::open(path).expect("a model directory"), &Device::flex()).expect("loads")
 }
 
-/// The unquantized model that fixture `name` was made of, in a directory of its own.
+/// Unquantized model of fixture `name`, in a temporary directory.
 fn source(name: &str) -> (tempfile::TempDir, CausalLm) {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut config = ModelDir::open(&fixture(name)).expect("fixture").config;
@@ -60,7 +60,7 @@ fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-/// The numbers of every quantized layer, `[out, in]`, by its name in the trunk.
+/// Values of every quantized layer, `[out, in]`, by its name in the trunk.
 fn values(model: &CausalLm) -> BTreeMap<String, Vec<f32>> {
     let number = |weight: Quantized| match weight {
         Quantized::Nf4(weight) => weight.values(),
@@ -94,7 +94,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
             let (_, _, bytes) = of("transformer").or_else(|| of("model")).expect("the layer");
             assert_close(&format!("{name}: {layer}"), found, &floats(bytes), 1e-6);
         }
-        // INT8 is multiplied with activations in bf16.
+        // INT8 weights are multiplied by activations in bf16.
         let tolerance = if format == Quantization::Int8 { 2e-2 } else { 1e-5 };
         for (i, ids) in sequences(name).iter().enumerate() {
             let (_, _, logits) = &expected[&format!("logits.{i}")];
@@ -129,7 +129,7 @@ fn quantizing_gives_the_codes_that_bitsandbytes_gives() {
                     let (Absmax::Nested(ours), Absmax::Nested(theirs)) = (ours.absmax(), theirs.absmax()) else {
                         continue;
                     };
-                    // The mean is summed in another order, the map of magnitudes in other steps: the last bit may differ.
+                    // The mean is summed in another order, and the map of magnitudes in other steps, so the last bit may differ.
                     assert_close("offset", &[ours.offset], &[theirs.offset], 1e-6);
                     assert_close("nested magnitudes", &ours.absmax, &theirs.absmax, 1e-6);
                     assert_close("map", &ours.map, &theirs.map, 1.3e-7);
@@ -204,7 +204,7 @@ fn quantized_layers_stay_what_they_are() {
         let coarse = host(model.clone().with_compute(Precision::Bf16).logits(&batch));
         assert!(coarse != before, "{name}: the head at least is computed in bf16");
         assert_close(name, &coarse, &before, 2e-2);
-        // Panels of 32 outputs are filled up.
+        // Panels are padded to 32 outputs.
         assert!(
             model.trunk.linear_bytes() * if name == "gpt2-nf4" { 4 } else { 2 }
                 < 4 * values(&model).values().map(Vec::len).sum::<usize>(),
