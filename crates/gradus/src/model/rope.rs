@@ -1,8 +1,8 @@
 //! Rotary angles: the default and the scaled variants of `transformers`.
 //!
-//! `θₜᵢ = t · fᵢ` with `fᵢ = base^(−2i/dim)`, changed by the variant: linear (f / factor), dynamic (base grows with the
-//! sequence), llama3 and yarn (low frequencies are stretched, high ones kept, a ramp between), longrope (each divided by a
-//! factor of its own, by others where the sequence is long). Where only a part of each head is turned, dim is its width.
+//! `θₜᵢ = t · fᵢ` with `fᵢ = base^(−2i/dim)`, changed by the variant. Linear: f / factor. Dynamic: the base grows with the length of the
+//! sequence. llama3 and yarn: low frequencies are divided by a factor, high ones are unchanged, with a ramp between them. longrope: each
+//! frequency has its own divisor, and another one in long sequences. If only a part of each head is rotated, dim is the width of that part.
 
 use std::f64::consts::PI;
 
@@ -12,18 +12,18 @@ use serde_json::{Map, Value, json};
 
 use super::family::Family;
 
-/// The rotary parameters of a model.
+/// Rotary parameters of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     base: f64,
     dim: usize,
     max_positions: usize,
-    /// The longest sequence that the scaled angles are made for.
+    /// Length of the longest sequence that the scaled angles are designed for.
     made_for: usize,
     variant: Variant,
-    /// fᵢ, `[dim / 2]`, where they do not depend on the sequence.
+    /// fᵢ, `[dim / 2]`, unless they depend on the sequence.
     frequencies: Vec<f32>,
-    /// What cos and sin are multiplied by (yarn).
+    /// Factor of cos and sin (yarn, longrope).
     factor: f32,
 }
 
@@ -62,8 +62,8 @@ struct Keys {
 }
 
 impl Rope {
-    /// The angles that the layers of a model turn by: of most families one, of Gemma 3 those of layers that see all and
-    /// those of layers with a window.
+    /// Returns the rotary parameters of a model's layers: one set for most families, two for Gemma 3 (layers with full attention, layers
+    /// with a window).
     ///
     /// # Errors
     /// As [`from_config`](Self::from_config).
@@ -90,10 +90,10 @@ impl Rope {
         kinds.into_iter().map(one).collect()
     }
 
-    /// From `config.json`: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+    /// Reads `config.json`: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
     ///
     /// # Errors
-    /// The message for an unknown variant or a missing key.
+    /// Describes an unknown variant or a missing key.
     pub(crate) fn from_config(
         config: &Map<String, Value>,
         head_dim: usize,
@@ -121,7 +121,7 @@ impl Rope {
         }
         let needed = |value: Option<f64>, key: &str| value.ok_or(format!("`rope_parameters` has no `{key}`"));
         let kind = match keys.rope_type.as_deref().unwrap_or("default") {
-            // What the first Phi-3 called it.
+            // Name in the first Phi-3 models.
             "su" => "longrope",
             "yarn" if keys.short_factor.is_some() => "longrope",
             kind => kind,
@@ -191,7 +191,7 @@ impl Rope {
         }
     }
 
-    /// The longest sequence whose angles do not depend on how long it is, where there is such a limit.
+    /// Length of the longest sequence whose angles do not depend on its length; `None` if angles never do.
     pub(crate) fn limit(&self) -> Option<usize> {
         match &self.variant {
             Variant::Fixed => None,
@@ -200,18 +200,17 @@ impl Rope {
         }
     }
 
-    /// The longest sequence that a model with these angles is made for.
+    /// Length of the longest sequence that a model with these angles is designed for.
     pub(crate) fn made_for(&self) -> usize {
         self.made_for
     }
 
-    /// The base of the frequencies.
+    /// Base of the frequencies.
     pub(crate) fn base(&self) -> f64 {
         self.base
     }
 
-    /// What each frequency of the base is divided by, where that is all there is to it: nothing depends on the length of a
-    /// sequence, and nothing else is scaled.
+    /// Returns the divisor of each frequency. `None` if angles depend on the sequence length, or if cos and sin are scaled.
     pub(crate) fn divisors(&self) -> Option<Vec<f32>> {
         if self.limit().is_some() || self.factor != 1.0 {
             return None;
@@ -220,15 +219,15 @@ impl Rope {
         Some(plain.zip(&self.frequencies).map(|(plain, &f)| (plain / f64::from(f)) as f32).collect())
     }
 
-    /// How many numbers of a head are turned.
+    /// Number of rotated dimensions of a head.
     pub(crate) fn dims(&self) -> usize {
         self.dim
     }
 
-    /// cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
+    /// Computes cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
     pub(crate) fn tables(&self, positions: &[u32], lengths: &[u32]) -> (Table<f32>, Table<f32>) {
         let half = self.dim / 2;
-        // Positions repeat across a batch: each (position, long length) is computed once.
+        // Positions repeat across a batch, so each pair of position and length is computed once.
         let mut known: std::collections::HashMap<(u32, u32), usize> = std::collections::HashMap::new();
         let (mut cos, mut sin) =
             (Vec::with_capacity(positions.len() * half), Vec::with_capacity(positions.len() * half));
@@ -265,9 +264,9 @@ impl Rope {
     }
 }
 
-/// The longest sequence that a model is made for. By the convention of `transformers`, `max_position_embeddings` is the
-/// length before scaling for linear, dynamic and yarn scaling, and the length after it for llama3 and longrope. Where a
-/// configuration counts the scaling twice, this is longer than the model was trained for, never shorter.
+/// Computes the length of the longest sequence that a model is designed for. By the convention of `transformers`, `max_position_embeddings`
+/// is the length before scaling for linear, dynamic and yarn scaling, and the length after it for llama3 and longrope. If a configuration
+/// counts the scaling twice, the result exceeds the model's training length. It is never too short.
 fn made_for(kind: &str, keys: &Keys, max_positions: usize) -> usize {
     let factor = keys.factor.filter(|factor| *factor > 1.0).unwrap_or(1.0);
     let scaled = match kind {
@@ -275,16 +274,16 @@ fn made_for(kind: &str, keys: &Keys, max_positions: usize) -> usize {
         "yarn" => keys.original_max_position_embeddings.unwrap_or(max_positions as f64) * factor,
         _ => 0.0,
     };
-    // Casts of what is too large give the largest number.
+    // Casts of too large values saturate.
     max_positions.max(scaled as usize)
 }
 
-/// base^(−2i/dim), `[dim / 2]`.
+/// Computes base^(−2i/dim), `[dim / 2]`.
 fn frequencies(base: f64, dim: usize) -> Vec<f64> {
     (0..dim / 2).map(|i| base.powf(-2.0 * i as f64 / dim as f64)).collect()
 }
 
-/// Llama 3.1: frequencies below `low` rotations of the original context are divided by `factor`, above `high` kept.
+/// Llama 3.1: frequencies below `low` rotations of the original context are divided by `factor`; those above `high` do not change.
 fn llama3(frequency: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let wavelength = 2.0 * PI / frequency;
     if wavelength > original / low {
@@ -297,7 +296,7 @@ fn llama3(frequency: f64, factor: f64, low: f64, high: f64, original: f64) -> f6
     }
 }
 
-/// Ding et al. 2024, <https://arxiv.org/abs/2402.13753>: a factor for each frequency.
+/// Ding et al. 2024, <https://arxiv.org/abs/2402.13753>: one divisor per frequency.
 fn longrope(plain: &[f64], factors: Option<&[f64]>, key: &str) -> Result<Vec<f64>, String> {
     let factors = factors.ok_or(format!("`rope_parameters` has no `{key}`"))?;
     if factors.len() != plain.len() {
@@ -322,7 +321,7 @@ fn yarn(plain: Vec<f64>, keys: &Keys, base: f64, factor: f64, original: f64) -> 
     plain.into_iter().enumerate().map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i))).collect()
 }
 
-/// What yarn multiplies cos and sin by.
+/// Factor of cos and sin in yarn.
 fn yarn_attention(keys: &Keys, factor: f64) -> f64 {
     let scale = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
     match (keys.attention_factor, keys.mscale, keys.mscale_all_dim) {

@@ -18,11 +18,11 @@ use super::reward_model::RewardModel;
 use super::trunk::Trunk;
 use crate::error::{Error, Result};
 
-/// The largest file of weights, in bytes: beyond it they are sharded (the limit of transformers 5).
+/// Largest size of a weight file in bytes; larger models are sharded (the limit of transformers 5).
 const SHARD_BYTES: usize = 50_000_000_000;
 
-/// Writes `model` into the existing directory `to`: configuration, weights, generation configuration and the
-/// tokenizer files of `source`. Of a model with an adapter the adapter alone is written, in peft's format.
+/// Writes `model` into the existing directory `to`: configuration, weights, generation configuration and the tokenizer files of `source`.
+/// For a model with an adapter, only the adapter is written, in peft's format.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -35,7 +35,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     if model.lm_head.is_some() {
         config.insert("tie_word_embeddings".into(), json!(false));
         if source.model_type() == "t5" {
-            // Without it readers would take the head's own weights for a sign that nothing is scaled.
+            // Without this key, readers would infer from the separate head that the states are not scaled.
             config.insert("scale_decoder_outputs".into(), json!(model.trunk.head_scale() != 1.0));
         }
     }
@@ -54,10 +54,10 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     source.copy_tokenizer(to)
 }
 
-/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` model with one label; of a model with
-/// an adapter the adapter and the head alone.
+/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` model with one label. For a model with an adapter,
+/// only the adapter and the head are written.
 ///
-/// `pad_id` differs from every end-of-sequence id: readers find a row's last token by it.
+/// `pad_id` must differ from every end-of-sequence id, because readers find a row's last token by it.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -79,8 +79,8 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     source.copy_tokenizer(to)
 }
 
-/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` or `…ForTokenClassification` model with
-/// its labels; of one with an adapter the adapter, what was trained of the head, and the labels.
+/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` or `…ForTokenClassification` model with its labels.
+/// For a model with an adapter, only the adapter, the trained part of the head and the labels are written.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -107,7 +107,8 @@ pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Resu
     source.copy_tokenizer(to)
 }
 
-/// The parameters under their names on disk: the trunk's get the family's prefix, its quantized layers are several tensors.
+/// Returns the parameters under their names on disk. Names in the trunk get the family's prefix, and a quantized layer becomes several
+/// tensors.
 fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Result<Vec<SharedTensor>> {
     let prefix = source.family()?.base_prefix();
     let mut packed: BTreeMap<String, FrozenWeight> = trunk.packed_weights().into_iter().collect();
@@ -134,7 +135,7 @@ fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Re
     Ok(tensors)
 }
 
-/// Says in `config` how the trunk is quantized, if it is; `head` is what stands on it.
+/// Sets the quantization of the trunk in `config`, or removes it; `head` is the name of the head.
 fn describe_quantization(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
     match trunk.quantization() {
         Some(format) => config.insert("quantization_config".into(), quantized::quantization_config(format, head)),
@@ -142,14 +143,14 @@ fn describe_quantization(config: &mut Map<String, Value>, trunk: &Trunk, head: &
     };
 }
 
-/// The type of the weights, in the new form and the old.
+/// Sets the type of the weights under the new key and the old one.
 fn name_dtype(config: &mut Map<String, Value>, weights: SavedWeights) {
     for key in ["dtype", "torch_dtype"] {
         config.insert(key.into(), json!(weights.dtype()));
     }
 }
 
-/// The keys that every written configuration has, whatever the source had.
+/// Sets the keys that every saved configuration has.
 fn finish_config(mut config: Map<String, Value>, weights: SavedWeights) -> Map<String, Value> {
     name_dtype(&mut config, weights);
     config.insert("use_cache".into(), json!(true));
@@ -157,7 +158,7 @@ fn finish_config(mut config: Map<String, Value>, weights: SavedWeights) -> Map<S
     config
 }
 
-/// Writes rotary parameters in the new form and the old, with equal values, for readers of either.
+/// Writes rotary parameters under the new key and the old ones, with equal values, for readers of either.
 fn agree_on_rope(config: &mut Map<String, Value>) {
     let new = config.get("rope_parameters").and_then(Value::as_object).cloned();
     let old = config.get("rope_scaling").and_then(Value::as_object).cloned();
@@ -181,7 +182,7 @@ fn agree_on_rope(config: &mut Map<String, Value>) {
         scaling.remove("rope_theta");
         Value::Object(scaling)
     };
-    // What older readers of Phi-3 look for beside the rest.
+    // Older readers of Phi-3 also use these keys.
     for key in ["partial_rotary_factor", "original_max_position_embeddings"] {
         if let (Some(value), true) = (parameters.get(key), config.get("model_type").is_some_and(|name| name == "phi3"))
         {
@@ -193,7 +194,7 @@ fn agree_on_rope(config: &mut Map<String, Value>) {
     config.insert("rope_parameters".into(), Value::Object(parameters));
 }
 
-/// The same of Gemma 3: the angles of layers that see all are scaled, those of layers with a window never.
+/// Like [`agree_on_rope`], for Gemma 3: the angles of layers with full attention are scaled, those of layers with a window never.
 fn agree_on_two_ropes(
     config: &mut Map<String, Value>,
     new: Option<Map<String, Value>>,
@@ -226,7 +227,7 @@ fn agree_on_two_ropes(
     config.insert("rope_parameters".into(), Value::Object(new));
 }
 
-/// The generation configuration of a model that came without one.
+/// Creates the generation configuration of a model without one.
 fn derived_generation_config(config: &Map<String, Value>) -> Map<String, Value> {
     let keys = [
         "bos_token_id",
@@ -251,7 +252,7 @@ fn write_json(path: &Path, object: Map<String, Value>) -> Result<()> {
 /// Writes tensors as one safetensors file, or as shards of at most `limit` bytes with an index.
 ///
 /// # Errors
-/// When a number has no place in `weights`, or a file cannot be written.
+/// When a value exceeds the range of `weights`, or a file cannot be written.
 fn save_weights(tensors: Vec<SharedTensor>, weights: SavedWeights, to: &Path, limit: usize) -> Result<()> {
     let tensors: Vec<SharedTensor> = tensors.into_iter().map(|tensor| tensor.saved_as(weights)).collect();
     for tensor in &tensors {
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn weights_are_rounded_on_disk_or_refused() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        // Half way between two numbers of bf16, and just above.
+        // Halfway between two numbers of bf16, and slightly above.
         let values = [1.0 + 1.0 / 256.0, 1.0 + 1.0 / 256.0 + 1.0 / 4096.0, -65_519.0];
         let tensor = |values: &[f32]| SharedTensor::new("a".into(), Tensor::<1>::from_floats(values, &Device::flex()));
         let read = |weights: SavedWeights| {

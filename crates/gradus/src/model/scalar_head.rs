@@ -1,4 +1,4 @@
-//! Heads that say one number of each hidden state: those of reward models and critics.
+//! Heads with one output per hidden state, for reward models and critics.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::build::{Builder, Init};
 use super::layers::Head;
 
-/// How many layers a scalar head has.
+/// Number of layers of a scalar head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadLayers {
@@ -21,7 +21,7 @@ pub enum HeadLayers {
 }
 
 impl HeadLayers {
-    /// How many numbers such a head has on states of this width.
+    /// Number of parameters of such a head for states of this width.
     pub fn parameters(self, width: usize) -> usize {
         match self {
             Self::Linear => width,
@@ -30,12 +30,12 @@ impl HeadLayers {
     }
 }
 
-/// One number for each hidden state. In files `score.weight`, or `score.dense.{weight,bias}` and `score.out.{weight,bias}`:
-/// which of them are there decides what the head is.
+/// A head with one output per hidden state. Its file has `score.weight`, or `score.dense.{weight,bias}` and `score.out.{weight,bias}`;
+/// these names determine the kind of head.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one a model")]
 pub enum ScalarHead {
-    /// `[1, D]`, without a bias, as `transformers` has it.
+    /// `[1, D]`, without a bias, as in `transformers`.
     Linear(Head),
     /// Two layers with a GELU between them.
     TwoLayer(TwoLayer),
@@ -48,7 +48,7 @@ pub struct TwoLayer {
     out: Affine,
 }
 
-/// Kept in f32 and never packed: heads are trained even where the trunk is not.
+/// Layer in f32 that is never packed, because heads are trained even if the trunk is not.
 #[derive(Module, Debug)]
 struct Affine {
     /// `[out, in]`
@@ -58,19 +58,18 @@ struct Affine {
 }
 
 impl ScalarHead {
-    /// The head that the source holds; a linear one drawn as `init` says where it holds none.
+    /// Builds the head that the source has, or a linear one initialized by `init`.
     pub(crate) fn build(b: Builder<'_>, width: usize, init: Init) -> Self {
         let layers = if b.holds("dense.weight") { HeadLayers::TwoLayer } else { HeadLayers::Linear };
         Self::with_layers(layers, b, width, init)
     }
 
-    /// A head with these layers; `init` is for the numbers that the state, or what the first layer made of it, is
-    /// multiplied with last.
+    /// Builds a head with these layers; `init` initializes the weights of the last layer.
     pub(crate) fn with_layers(layers: HeadLayers, mut b: Builder<'_>, width: usize, init: Init) -> Self {
         match layers {
             HeadLayers::Linear => Self::Linear(Head { weight: b.param("weight", [1, width], init) }),
             HeadLayers::TwoLayer => {
-                // The spread of torch's fresh linear layers, 1/√(3 D).
+                // Standard deviation of torch's initial linear layers, 1/√(3 D).
                 let spread = Init::Normal((3.0 * width as f32).powf(-0.5));
                 let dense = Affine::build(b.enter("dense"), width, width, spread);
                 Self::TwoLayer(TwoLayer { dense, out: Affine::build(b.enter("out"), width, 1, init) })
@@ -78,7 +77,7 @@ impl ScalarHead {
         }
     }
 
-    /// How many layers there are.
+    /// Number of layers.
     pub fn layers(&self) -> HeadLayers {
         match self {
             Self::Linear(_) => HeadLayers::Linear,
@@ -86,7 +85,7 @@ impl ScalarHead {
         }
     }
 
-    /// The head's output for each state: `[N, D]` to `[N]`. All inputs carry gradient.
+    /// Computes the head's output for each state: `[N, D]` to `[N]`. All inputs carry gradient.
     pub fn forward(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
         let [n, _] = hidden_nd.dims();
         let out = match self {
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
     use crate::model::build::Source;
 
-    /// Counts up, so that every number of a head differs.
+    /// Source that counts up, so that all parameters of a head differ.
     struct Counting(u32);
 
     impl Source for Counting {
@@ -140,7 +139,7 @@ mod tests {
         let head = ScalarHead::build(b.enter("score"), width, Init::Constant(0.0));
         assert_eq!(head.layers(), HeadLayers::TwoLayer);
         let states = Tensor::<2>::from_data([[0.5, -1.0, 2.0], [0.0, 0.25, -0.75]], &device);
-        // torch 2.15: `Sequential(Linear(3, 3), GELU(), Linear(3, 1))` in float64, numbers as above.
+        // torch 2.15: `Sequential(Linear(3, 3), GELU(), Linear(3, 1))` in float64, with the numbers of `Counting`.
         let expected = [5.814_213_856_5, 2.265_905_339_4];
         let found: Vec<f32> = head.forward(states).into_data_as::<f32>().try_into_vec().expect("floats");
         for (found, expected) in found.iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! The sizes of a model, from its `config.json` alone: what memory and arithmetic follow from.
+//! Sizes of a model, from its `config.json` alone: the basis of estimates of memory and arithmetic.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,63 +20,63 @@ use super::trunk::Trunk;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
-/// The sizes of a model. All counts are of numbers, not bytes.
+/// Sizes of a model. Counts are numbers of parameters, not bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
-    /// Ids, V.
+    /// Vocabulary size, V.
     pub vocabulary: usize,
     /// Width of the hidden states, D.
     pub width: usize,
-    /// Blocks, L: those of the decoder, where there is an encoder.
+    /// Number of blocks, L; of the decoder, if there is an encoder.
     pub layers: usize,
-    /// Blocks of the encoder; 0 without one.
+    /// Number of encoder blocks; 0 without an encoder.
     pub encoder_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
     /// Width of the feed-forward layer.
     pub inner: usize,
-    /// The longest sequence that can be sampled and trained alike, where there is a limit.
+    /// Length of the longest sequence with the same results in sampling and training; `None` if there is no limit.
     pub max_positions: Option<usize>,
-    /// The longest sequence that the model is made for, where there is a limit. It is longer than `max_positions` where
-    /// angles depend on the length of the sequence (dynamic scaling, longrope).
+    /// Length of the longest sequence that the model is designed for; `None` if there is no limit. It exceeds `max_positions` if angles
+    /// depend on the length of the sequence (dynamic scaling, longrope).
     pub made_for: Option<usize>,
-    /// Whether rotary angles depend on the length of the whole sequence (dynamic scaling, longrope): rows then share nothing.
+    /// Whether rotary angles depend on the length of the whole sequence (dynamic scaling, longrope). Rows then share no tokens.
     pub angles_vary: bool,
-    /// How a block is made.
+    /// Structure of a block.
     pub block: Block,
     /// Whether queries and keys are normalized.
     pub qk_norm: bool,
     /// Whether the LM head is the embedding table.
     pub tied: bool,
-    /// How the linear layers of the blocks are quantized on disk, and stay in memory.
+    /// Quantization of the blocks' linear layers, on disk and in memory.
     pub quantized: Option<Quantization>,
     /// Width of the encoder's feed-forward layer.
     pub encoder_inner: usize,
-    /// Numbers of all tensors below the head, and of those that are weights of linear layers.
+    /// Parameter counts below the head.
     counts: Counts,
 }
 
-/// How many numbers a trunk or an encoder holds.
+/// Parameter counts of a trunk or an encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Counts {
     all: usize,
     of_linears: usize,
-    /// Those of tensors too small for moments in eight bits.
+    /// Parameters in tensors that are too small for 8-bit moments.
     of_small: usize,
 }
 
-/// How large an adapter is.
+/// Sizes of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AdapterSize {
-    /// Its numbers.
+    /// Number of its parameters.
     pub(crate) numbers: usize,
-    /// Those of tensors too small for moments in eight bits.
+    /// Number of parameters in tensors that are too small for 8-bit moments.
     pub(crate) of_small: usize,
-    /// Whether some are on feed-forward layers.
+    /// Whether it adapts feed-forward layers.
     pub(crate) feed_forward: bool,
 }
 
@@ -87,7 +87,7 @@ impl AdapterSize {
     }
 }
 
-/// `numbers`, if a tensor of so many is too small for moments in eight bits.
+/// Returns `numbers` if a tensor of this size is too small for 8-bit moments, else 0.
 fn small(numbers: usize) -> usize {
     if numbers < Int8Moments::LEAST { numbers } else { 0 }
 }
@@ -95,39 +95,39 @@ fn small(numbers: usize) -> usize {
 /// A linear layer of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Its name in the trunk, such as `h.0.attn.c_attn`.
+    /// Name in the trunk, such as `h.0.attn.c_attn`.
     pub name: String,
-    /// Inputs.
+    /// Number of inputs.
     pub inputs: usize,
-    /// Outputs.
+    /// Number of outputs.
     pub outputs: usize,
     /// Whether it belongs to the feed-forward layer.
     pub is_fed: bool,
 }
 
-/// How a block is made.
+/// Structure of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
     /// GPT-2: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
     Gpt2,
-    /// Llama and its kin: RMS norms, rotary positions, linear layers around a gated activation.
+    /// Llama and similar models: RMS norms, rotary positions, linear layers around a gated activation.
     Decoder {
-        /// Whether queries, keys and values are one linear layer, and gate and up another.
+        /// Whether one linear layer computes queries, keys and values, and another gate and up.
         fused: bool,
         /// Whether there are norms both before and after attention and the feed-forward layer.
         norms_around: bool,
-        /// Whether numbers of what is added may be dropped.
+        /// Whether the outputs of attention and the feed-forward layer may have dropout.
         drops: bool,
     },
-    /// T5: an encoder's blocks of attention and a feed-forward layer; a decoder's with attention to the sources between
-    /// them. RMS norms, no biases.
+    /// T5: encoder blocks with attention and a feed-forward layer; decoder blocks with attention to the sources between them. RMS norms, no
+    /// biases.
     T5 {
         /// Whether the feed-forward layer has a gate.
         gated: bool,
     },
-    /// BART, Blenderbot: the same with layer norms, biases and two linear layers around a GELU.
+    /// BART, Blenderbot: like T5, but with layer norms, biases and two linear layers around a GELU.
     Bart,
-    /// An encoder alone, which only a classifier has.
+    /// An encoder without a decoder, which only a classifier has.
     Encoder {
         /// Whether the feed-forward layer has a gate.
         gated: bool,
@@ -135,7 +135,7 @@ pub enum Block {
 }
 
 impl ModelShape {
-    /// The sizes that `dir`'s configuration describes.
+    /// Reads the sizes from the configuration of `dir`.
     ///
     /// # Errors
     /// When the family is unknown, a key is missing, or sizes do not fit each other.
@@ -253,7 +253,7 @@ impl ModelShape {
             angles_vary: false,
             block: Block::T5 { gated: config.activation().map_err(refuse)?.is_gated() },
             qk_norm: false,
-            // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
+            // If nothing is scaled, the checkpoint has a separate head, whatever newer files declare.
             tied: config.tie_word_embeddings && scales,
             quantized: None,
             counts: Counts::default(),
@@ -283,12 +283,12 @@ impl ModelShape {
         }
     }
 
-    /// How long prompts and completions may be.
+    /// Limits of the lengths of prompts and completions.
     pub fn position_budget(&self) -> PositionBudget {
         PositionBudget::new(self.max_positions, self.has_encoder())
     }
 
-    /// Whether there is an encoder.
+    /// Whether the model has an encoder.
     pub fn has_encoder(&self) -> bool {
         self.encoder_layers > 0
     }
@@ -303,10 +303,10 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// How large the adapter `config` is on this model, the one in `dir`.
+    /// Computes the sizes of the adapter `config` on this model, which is in `dir`.
     ///
     /// # Errors
-    /// When the family is unknown, or a pattern is no regular expression.
+    /// When the family is unknown, or a pattern is not a valid regular expression.
     pub(crate) fn adapter_size(&self, config: &PeftConfig, dir: &ModelDir) -> Result<AdapterSize> {
         let (prefix, matcher) = (dir.base_prefix()?, config.matcher()?);
         let mut size = AdapterSize::default();
@@ -320,7 +320,7 @@ impl ModelShape {
             }
         }
         if dir.is_encoder() {
-            // The layer before the labels, which is trained with it.
+            // The layer in front of the labels, which is trained with the adapter.
             size.add(self.width * self.width);
         }
         if config.task_type == TaskType::SequenceClassification {
@@ -333,36 +333,36 @@ impl ModelShape {
         Ok(size)
     }
 
-    /// Weights of all blocks that enter matrix products: without an encoder every token passes through each once.
+    /// Number of the blocks' weights in matrix products. Without an encoder, every token is multiplied by each of them once.
     pub fn trunk_matrices(&self) -> usize {
         self.counts.of_linears
     }
 
-    /// Weights of the LM head, tied or not: every predicted token passes through each once.
+    /// Number of weights of the LM head, tied or not. Every predicted token is multiplied by each of them once.
     pub fn head_matrix(&self) -> usize {
         self.vocabulary * self.width
     }
 
-    /// All weights below the head.
+    /// Number of all parameters below the head.
     pub fn trunk_parameters(&self) -> usize {
         self.counts.all
     }
 
-    /// Those of tensors that are too small for moments in eight bits.
+    /// Number of these parameters in tensors that are too small for 8-bit moments.
     pub fn small_parameters(&self) -> usize {
         self.counts.of_small
     }
 
-    /// All weights of the language model.
+    /// Number of all parameters of the language model.
     pub fn parameters(&self) -> usize {
         self.trunk_parameters() + if self.tied { 0 } else { self.head_matrix() }
     }
 }
 
-/// A tensor's name and shape.
+/// Name and shape of a tensor.
 type NamedShape = (String, Vec<usize>);
 
-/// The names of the linear layers of the model in `dir`, below its head, and the names and shapes of all its tensors there.
+/// Returns, for the part of the model in `dir` below its head, the names of the linear layers and the names and shapes of all tensors.
 fn tensors(dir: &ModelDir) -> Result<(Vec<String>, Vec<NamedShape>)> {
     let (mut shapes, device) = (Shapes::default(), DeviceChoice::cpu().device().clone());
     let mut b = Builder::new(&mut shapes, &device);
@@ -385,10 +385,10 @@ fn counted(dir: &ModelDir) -> Result<Counts> {
     Ok(Counts { all: tensors.iter().map(size).sum(), of_linears, of_small })
 }
 
-/// All linear layers of the model in `dir`, below its head.
+/// Returns all linear layers of the model in `dir`, below its head.
 ///
 /// # Errors
-/// When the family is unknown, or its configuration is not understood.
+/// When the family is unknown, or its configuration is not supported.
 pub(super) fn linear_layers(dir: &ModelDir) -> Result<Vec<LinearShape>> {
     let (names, tensors) = tensors(dir)?;
     let shapes: HashMap<String, Vec<usize>> = tensors.into_iter().collect();

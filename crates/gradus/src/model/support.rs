@@ -1,22 +1,22 @@
-//! Which ids of the vocabulary a token could have been, and logprobs among them alone.
+//! Supports: the ids that could be sampled at a position, and logprobs normalized over them.
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use gradus_kernels::{LmHead, TokenLogprobs};
 use serde::{Deserialize, Serialize};
 
-/// The ids that one token could have been: what the sampler left of the vocabulary.
+/// Ids that could be sampled at one position, after bans and truncation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Support {
-    /// All of them.
+    /// All ids of the vocabulary.
     All,
-    /// These, in rising order.
+    /// These ids, in ascending order.
     Ids(Box<[u32]>),
-    /// Those whose bits are set: where the list would be longer.
+    /// Ids whose bits are set, used if the list of ids would be longer.
     Bits(Box<[u64]>),
 }
 
 impl Support {
-    /// The ids whose logits are above −∞.
+    /// Returns the ids whose logits are above −∞.
     pub fn of(logits_v: &[f32]) -> Self {
         let is_kept = |logit: &f32| *logit > f32::NEG_INFINITY;
         let count = logits_v.iter().filter(|logit| is_kept(logit)).count();
@@ -32,7 +32,7 @@ impl Support {
         }
     }
 
-    /// Whether `id` is among them.
+    /// Whether the support contains `id`.
     pub fn contains(&self, id: u32) -> bool {
         match self {
             Self::All => true,
@@ -41,7 +41,7 @@ impl Support {
         }
     }
 
-    /// How many they are, of a vocabulary of `vocabulary`.
+    /// Number of ids, in a vocabulary of `vocabulary` ids.
     pub fn len(&self, vocabulary: usize) -> usize {
         match self {
             Self::All => vocabulary,
@@ -50,7 +50,7 @@ impl Support {
         }
     }
 
-    /// Writes what is added to logits: 0 for these ids, `without` for all others.
+    /// Writes the mask that is added to logits: 0 for ids of the support, `without` for all others.
     fn write(&self, line_v: &mut [f32], without: f32) {
         match self {
             Self::All => line_v.fill(0.0),
@@ -66,11 +66,11 @@ impl Support {
     }
 }
 
-/// Far below every logit, and finite: 0 · −∞ has no value, and an entropy is made of such products.
+/// Far below every logit, but finite: entropies contain products such as 0 · −∞, which would be NaN.
 const NEVER: f32 = -1e30;
 
-/// The logits of each target at the temperature, `[M, V]`: [`NEVER`] is added where an id is not in its support. Without
-/// supports every id is.
+/// Computes the logits of each target at `temperature`, `[M, V]`. Adds [`NEVER`] to ids outside of the target's support. Without supports,
+/// the logits do not change.
 pub(super) fn logits(hidden_md: Tensor<2>, head: &LmHead, supports_m: &[Support], temperature: f32) -> Tensor<2> {
     let logits_mv = head.logits(hidden_md) / temperature;
     let ([m, v], device) = (logits_mv.dims(), logits_mv.device());
@@ -82,11 +82,10 @@ pub(super) fn logits(hidden_md: Tensor<2>, head: &LmHead, supports_m: &[Support]
     logits_mv + Tensor::<2>::from_data(TensorData::new(mask, [m, v]), &device)
 }
 
-/// What the head says of each target where only the ids of its support can be: `logits` of all rows are in memory, and
-/// their gradients.
+/// Computes logprobs and entropies of each target, normalized over its support. The `logits` of all rows and their gradients are in memory.
 ///
 /// # Panics
-/// When targets and supports are not equally many.
+/// When the numbers of targets and supports differ.
 pub(super) fn logprobs(
     hidden_md: Tensor<2>,
     head: &LmHead,
@@ -141,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Two targets over four ids: hidden states 1 and 2, head (0, 1, 2, 3), temperature 2; logits 0, ½, 1, 1½ and 0, 1, 2, 3.
+    /// Two targets over four ids. Hidden states 1 and 2, head (0, 1, 2, 3), temperature 2, so logits 0, ½, 1, 1½ and 0, 1, 2, 3.
     #[test]
     fn logprobs_are_taken_among_the_support() {
         let device = Device::flex().autodiff();

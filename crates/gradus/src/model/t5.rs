@@ -1,9 +1,9 @@
-//! T5, T5 v1.1, FLAN-T5 and mT5: an encoder and a decoder with RMS norms before each layer, no biases, and positions that
-//! enter as a bias of the scores by distance, which the first block of a stack learns for all of it. Raffel et al. 2020,
+//! T5, T5 v1.1, FLAN-T5 and mT5: an encoder and a decoder with RMS norms before each layer, without biases. Positions enter the scores as a
+//! bias by distance, which is trained in the first block of a stack and shared by all its blocks. Raffel et al. 2020,
 //! <https://arxiv.org/abs/1910.10683>; gated feed-forward layers: Shazeer 2020, <https://arxiv.org/abs/2002.05202>.
 //!
-//! Field names are those of `transformers`' `T5ForConditionalGeneration`, config keys those of its `config.json`. Scores are
-//! not divided by √head_dim: the initial weights of the queries are smaller instead.
+//! Field names are those of `transformers`' `T5ForConditionalGeneration`; config keys are those of its `config.json`. Scores are not
+//! divided by √head_dim. Instead, the initial weights of the queries are smaller.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -31,43 +31,43 @@ use crate::error::{Error, Result};
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct T5Config {
-    /// V
+    /// Vocabulary size, V.
     pub vocab_size: usize,
-    /// D
+    /// Width of the hidden states, D.
     pub d_model: usize,
     /// Width of one head.
     pub d_kv: usize,
     /// Width of the feed-forward layer.
     pub d_ff: usize,
-    /// Blocks of the encoder.
+    /// Number of encoder blocks.
     pub num_layers: usize,
-    /// Blocks of the decoder; as many as the encoder's when absent.
+    /// Number of decoder blocks; the number of encoder blocks when absent.
     #[serde(default)]
     pub num_decoder_layers: Option<usize>,
-    /// H
+    /// Number of heads, H.
     pub num_heads: usize,
-    /// Buckets of distances.
+    /// Number of buckets of distances.
     #[serde(default = "buckets")]
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all fall into the last bucket.
+    /// Smallest distance of the last bucket.
     #[serde(default = "max_distance")]
     pub relative_attention_max_distance: usize,
-    /// Dropout of embeddings, of attention's probabilities, of activations, and of what each layer adds.
+    /// Dropout of embeddings, of attention's probabilities, of activations, and of each layer's output.
     #[serde(default = "tenth")]
     pub dropout_rate: f32,
     /// ε of the norms.
     #[serde(default = "epsilon")]
     pub layer_norm_epsilon: f64,
-    /// What the standard deviations of fresh weights are multiplied with.
+    /// Factor of the standard deviations of initial weights.
     #[serde(default = "one")]
     pub initializer_factor: f64,
-    /// `relu`, or `gated-gelu` and its like.
+    /// `relu`, `gated-gelu` or another supported activation.
     #[serde(default = "relu")]
     pub feed_forward_proj: String,
     /// Whether the LM head is the embedding table.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
-    /// Whether the decoder's states are divided by √D before the head; when absent: where the head is tied.
+    /// Whether the decoder's states are divided by √D before the head. When absent, they are divided if the head is tied.
     #[serde(default)]
     pub scale_decoder_outputs: Option<bool>,
 }
@@ -94,24 +94,24 @@ fn yes() -> bool {
     true
 }
 
-/// The activation of a feed-forward network.
+/// Activation of a feed-forward network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FedActivation {
     /// Between two linear layers.
     Plain(Activate),
-    /// Of a gate.
+    /// Gate multiplied by a second linear layer.
     Gated(Gate),
 }
 
 impl FedActivation {
-    /// Whether there is a gate.
+    /// Whether it has a gate.
     pub(crate) fn is_gated(self) -> bool {
         matches!(self, Self::Gated(_))
     }
 }
 
 impl T5Config {
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     pub fn decoder_layers(&self) -> usize {
         self.num_decoder_layers.unwrap_or(self.num_layers)
     }
@@ -121,10 +121,10 @@ impl T5Config {
         self.num_heads * self.d_kv
     }
 
-    /// Refuses sizes that mean nothing.
+    /// Rejects invalid sizes.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Describes the problem.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (buckets, distance) = (self.relative_attention_num_buckets, self.relative_attention_max_distance);
         if distance > buckets / 2 {
@@ -136,15 +136,15 @@ impl T5Config {
         ))
     }
 
-    /// The activation.
+    /// Returns the activation.
     ///
     /// # Errors
-    /// When it is not known.
+    /// When it is unknown.
     pub(crate) fn activation(&self) -> Result<FedActivation, String> {
         let (key, name) = ("feed_forward_proj", self.feed_forward_proj.as_str());
         let found = match name.strip_prefix("gated-") {
             None => Activation::feed_forward(key, name).map(FedActivation::Plain),
-            // `transformers` takes the approximation by tanh for this name.
+            // `transformers` uses the tanh approximation for this name.
             Some("gelu") => Ok(FedActivation::Gated(Gate::Gelu(Gelu::Tanh))),
             Some(gate) => Gate::named(key, gate).map(FedActivation::Gated),
         };
@@ -153,14 +153,14 @@ impl T5Config {
     }
 }
 
-/// What a family adds to its configuration.
+/// Properties of a family in addition to its configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct T5Facts {
-    /// The id that the decoder begins with.
+    /// Start id of the decoder.
     pub start: u32,
-    /// What the decoder's states are multiplied with before the head.
+    /// Factor of the decoder's states before the head.
     pub head_scale: f32,
-    /// What lies between the linear layers of a feed-forward layer.
+    /// Activation of the feed-forward layers.
     pub activation: FedActivation,
 }
 
@@ -174,10 +174,10 @@ pub struct T5Model {
     config: T5Config,
     #[module(skip)]
     facts: T5Facts,
-    /// Of distances in the encoder, and in the decoder.
+    /// Buckets of distances in the encoder and in the decoder.
     #[module(skip)]
     buckets: [PositionBuckets; 2],
-    /// How it is run.
+    /// Runtime settings.
     #[module(skip)]
     running: Running,
 }
@@ -292,12 +292,12 @@ impl T5Model {
         &self.config
     }
 
-    /// The decoder's attention to itself, and to the sources.
+    /// Shapes of the decoder's self-attention and of its attention to the sources.
     fn layer_shapes(&self) -> [AttentionShape; 2] {
         [Mask::Causal, Mask::Bidirectional].map(|mask| attention_shape(&self.config, mask))
     }
 
-    /// What the encoder makes of sources, `[M, D]`.
+    /// Encodes sources, `[M, D]`.
     fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
         let run = Run {
             config: &self.config,
@@ -320,8 +320,8 @@ impl T5Model {
             let weight_hr = branch(weight_hr.clone());
             let encoded = encoded.clone().map(branch);
             match again.clone() {
-                // Attention and feed-forward layer one after the other: both together may have more parameters than one
-                // operation takes.
+                // Attention and the feed-forward layer are recomputed separately: together they may have more parameters than one operation
+                // takes.
                 Some((segments, cross)) => {
                     let attention = (own.clone(), across.clone());
                     let inputs = [x, weight_hr, encoded.expect("an encoder has sources")];
@@ -407,12 +407,12 @@ impl Body for T5Model {
     }
 }
 
-/// How an encoder is run.
+/// Settings that an encoder runs with.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     config: &'a T5Config,
     activation: FedActivation,
-    /// Of distances.
+    /// Buckets of distances.
     buckets: &'a PositionBuckets,
     dropping: Dropping,
     recompute: bool,
@@ -435,7 +435,7 @@ impl Encoder {
         Self { block, final_layer_norm: final_norm(b, config) }
     }
 
-    /// Final hidden states of `texts`, `[M, D]`.
+    /// Computes final hidden states of `texts`, `[M, D]`.
     fn forward(&self, shared: &Embedding, texts: &Packed, run: Run<'_>) -> Tensor<2> {
         let Run { config, activation, buckets, dropping, recompute } = run;
         let p = config.dropout_rate;
@@ -476,7 +476,7 @@ fn attention_shape(config: &T5Config, mask: Mask) -> AttentionShape {
     AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None, precision: Precision::F32 }
 }
 
-/// The encoder of a T5 alone: texts in, a state for every token out.
+/// Encoder of a T5 without the decoder: texts in, one state per token out.
 #[derive(Module, Debug)]
 pub struct T5Encoder {
     shared: Embedding,
@@ -490,11 +490,11 @@ pub struct T5Encoder {
 }
 
 impl T5Encoder {
-    /// The first `layers` layers of the encoder in `dir` under its last norm, as `T5EncoderModel` of transformers has them, for a
-    /// model that is not trained: its linear layers are packed as `weights` says. Nothing of the decoder is read.
+    /// Loads the first `layers` layers of the encoder in `dir`, followed by its last norm, like `T5EncoderModel` of transformers. The model
+    /// is not trained: its linear layers are packed in the format `weights`. The decoder is not read.
     ///
     /// # Errors
-    /// A layer that the encoder does not have, another kind of model, or weights that are missing, misshapen or damaged.
+    /// When the encoder does not have this layer, `dir` is another kind of model, or weights are missing, misshapen or damaged.
     pub fn load_packed(dir: &ModelDir, layers: usize, weights: WeightFormat, device: &Device) -> Result<Self> {
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
         dir.check_quantization()?;
@@ -529,7 +529,7 @@ impl T5Encoder {
         Ok(model)
     }
 
-    /// Final hidden states of texts, `[N, D]`, one text after the other.
+    /// Computes final hidden states of texts, `[N, D]`, one text after the other.
     ///
     /// # Panics
     /// When there is no text, or one is empty or has an id beyond the vocabulary ([`Self::check`]).
@@ -539,7 +539,7 @@ impl T5Encoder {
         self.encoder.forward(&self.shared, &Packed::new(texts.iter().copied()), run)
     }
 
-    /// Why a text of these ids cannot be read.
+    /// Checks that a text of these ids can be read.
     ///
     /// # Errors
     /// When there are no ids, or one is not in the vocabulary.
@@ -553,16 +553,16 @@ impl T5Encoder {
     }
 }
 
-/// The bias of a stack's first block, `[H, R]`, which all its blocks share.
+/// Returns the bias of a stack's first block, `[H, R]`, which all its blocks share.
 fn bias<'a>(layers: impl Iterator<Item = &'a SelfAttention>) -> Tensor<2> {
     let mut found = layers.filter_map(|layer| layer.SelfAttention.relative_attention_bias.as_ref());
     found.next().expect("the first block has the bias").weight.val().transpose()
 }
 
-/// What a block is computed with beside its weights.
+/// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
 struct Pass {
-    /// Its number: the decoder's come after the encoder's.
+    /// Number of the block; the decoder's follow the encoder's.
     block: usize,
     activation: FedActivation,
     dropping: Dropping,
@@ -574,12 +574,12 @@ impl Pass {
         self.dropping.apply(x_nd, self.probability, place(self.block))
     }
 
-    /// Of the attention of the block to itself.
+    /// Extras of the block's self-attention.
     fn extras(self, bias: Option<PositionBias>) -> AttentionExtras {
         AttentionExtras { bias, dropout: self.dropping.attention(self.probability, self.block) }
     }
 
-    /// Of the attention of the block to the sources.
+    /// Extras of the block's attention to the sources.
     fn extras_across(self) -> AttentionExtras {
         let place = Place::CrossAttention(self.block);
         AttentionExtras { bias: None, dropout: self.dropping.probabilities(self.probability, place) }
@@ -594,7 +594,7 @@ impl SelfAttention {
         }
     }
 
-    /// `x_nd` with attention added; `attend` turns queries, keys and values into what each token attends to.
+    /// Adds attention to `x_nd`; `attend` computes the attention output from queries, keys and values.
     fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
         let (a, masks) = (&self.SelfAttention, pass.dropping.stream);
         let normed = self.layer_norm.forward(x_nd.clone());
@@ -611,7 +611,7 @@ impl CrossAttention {
         }
     }
 
-    /// `x_nd` with attention to the sources added; `attend` turns queries into what each token attends to.
+    /// Adds attention to the sources to `x_nd`; `attend` computes the attention output from queries.
     fn forward(
         &self,
         x_nd: Tensor<2>,
@@ -641,7 +641,7 @@ impl Attention {
         }
     }
 
-    /// Of what the encoder gave.
+    /// Computes keys and values from the encoder's output.
     fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
         Linear::forward_each([&self.k, &self.v], encoded_md, pass.dropping.stream)
     }
@@ -674,7 +674,7 @@ impl FeedForward {
         }
     }
 
-    /// `x_nd` with the feed-forward layer added.
+    /// Adds the output of the feed-forward layer to `x_nd`.
     fn forward(&self, x_nd: Tensor<2>, pass: Pass) -> Tensor<2> {
         let masks = pass.dropping.stream;
         let normed = self.layer_norm.forward(x_nd.clone());

@@ -1,7 +1,7 @@
-//! PyTorch's weight files (`pytorch_model.bin`): where each tensor lies in the file.
+//! PyTorch's weight files (`pytorch_model.bin`): location of each tensor in the file.
 //!
-//! Two forms: since PyTorch 1.6 a zip archive, uncompressed, with `data.pkl` and a file a storage; before that a sequence of
-//! pickles, behind which the storages follow. The pickles are read by [`pickle`](super::pickle), which executes nothing.
+//! There are two formats. Since PyTorch 1.6, the file is an uncompressed zip archive with `data.pkl` and one file per storage. Before that,
+//! it was a sequence of pickles, followed by the storages. [`pickle`](super::pickle) reads the pickles and executes nothing.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,19 +14,19 @@ use zip::{CompressionMethod, ZipArchive};
 use super::pickle::{PICKLE_BYTES, Pickle, Storage, StoredTensor, Value};
 use crate::border;
 
-/// The first bytes of a zip archive.
+/// First bytes of a zip archive.
 const ZIP: [u8; 4] = *b"PK\x03\x04";
 
-/// `torch.serialization.MAGIC_NUMBER` begins an older file: a pickle of this number.
+/// First bytes of the older format: a pickle of `torch.serialization.MAGIC_NUMBER`.
 const OLD: [u8; 14] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// Where a storage lies: its first byte, and how many bytes it has.
+/// Location of each storage: its first byte, and its size in bytes.
 type Places = HashMap<String, (u64, u64)>;
 
-/// The tensors of a file by name, each with the place of its bytes from the start of the file.
+/// Returns the tensors of a file by name, each with the range of its bytes in the file.
 ///
 /// # Errors
-/// What is wrong with the file, in words.
+/// Describes the problem with the file.
 pub(super) fn tensors(file: &File, path: &Path) -> Result<Vec<(String, TensorInfo)>, String> {
     let mut start = Vec::new();
     let mut source = BufReader::new(file);
@@ -90,7 +90,7 @@ fn of_archive(source: BufReader<&File>) -> Result<(Pickle, Places), String> {
 }
 
 fn of_sequence(mut source: BufReader<&File>) -> Result<(Pickle, Places), String> {
-    // The magic number, the version of the form, and the sizes of C's types.
+    // The magic number, the format version, and the sizes of C types.
     for _ in 0..3 {
         Pickle::read(&mut source)?;
     }
@@ -116,7 +116,7 @@ fn width(dtype: Dtype) -> u64 {
     (dtype.bitsize() / 8) as u64
 }
 
-/// Where the numbers of a tensor lie.
+/// Returns the location of a tensor's values.
 fn place(pickle: &Pickle, tensor: &StoredTensor, places: &Places) -> Result<TensorInfo, String> {
     let Value::Storage(storage) = pickle.get(tensor.storage) else { return Err("has no storage".into()) };
     let mut dense = 1_usize;

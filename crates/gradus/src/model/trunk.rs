@@ -1,4 +1,4 @@
-//! The trunk of a model: everything below the head, of any family.
+//! Trunk of a model: all layers below the head, for any family.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -19,13 +19,13 @@ use super::position_budget::PositionBudget;
 use super::t5::{T5Config, T5Facts, T5Model};
 use crate::error::{Error, Result};
 
-/// Token ids in, hidden states out.
+/// Trunk of a model: token ids in, hidden states out.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "handles of tensors; a model has one")]
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
-    /// Llama and its kin.
+    /// Llama and similar models.
     Decoder(Decoder),
     /// T5 and mT5.
     T5(T5Model),
@@ -34,7 +34,7 @@ pub enum Trunk {
 }
 
 impl Trunk {
-    /// The trunk that `dir` describes, with tensors from the builder.
+    /// Builds the trunk that `dir` describes, with tensors from the builder.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub(crate) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = dir.family()?;
@@ -50,7 +50,7 @@ impl Trunk {
                 let config: T5Config = dir.read_config()?;
                 config.check().map_err(refuse)?;
                 let activation = config.activation().map_err(refuse)?;
-                // mT5 never had its states divided.
+                // mT5 never divides its states.
                 let scales = family == Family::T5 && config.scale_decoder_outputs.unwrap_or(config.tie_word_embeddings);
                 let head_scale = if scales { (config.d_model as f32).powf(-0.5) } else { 1.0 };
                 let facts = T5Facts { start: dir.decoder_start()?, head_scale, activation };
@@ -98,45 +98,45 @@ impl Trunk {
         }
     }
 
-    /// Final hidden states, `[N, D]`.
+    /// Computes final hidden states, `[N, D]`.
     pub fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         self.body().forward(context)
     }
 
-    /// The embedding table, `[V, D]`: the LM head of tied models.
+    /// Returns the embedding table, `[V, D]`: the LM head of tied models.
     pub fn embedding(&self) -> Tensor<2> {
         self.body().embedding()
     }
 
-    /// All linear layers with their names in the trunk, such as `h.0.attn.c_attn`.
+    /// Returns all linear layers with their names in the trunk, such as `h.0.attn.c_attn`.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         self.body_mut().linears_mut()
     }
 
-    /// Has the backward pass run the blocks again instead of keeping what they computed: the same gradients, to the bit,
-    /// with the activations of one block in memory at a time, for one more forward pass.
+    /// Sets whether the backward pass computes blocks again instead of storing their results. The gradients are identical to the bit, and
+    /// only the activations of one block are in memory at a time. It costs one more forward pass.
     pub fn set_recompute(&mut self, recompute: bool) {
         self.body_mut().running_mut().recompute = recompute;
     }
 
-    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    /// Sets whether the configured dropout applies in passes that have masks.
     pub fn set_dropout(&mut self, dropout: bool) {
         self.body_mut().running_mut().dropout = dropout;
     }
 
-    /// Whether numbers are dropped in passes with masks: by the model, as its configuration says, or by its adapter.
+    /// Whether passes with masks use dropout, of the model's configuration or of its adapter.
     pub(crate) fn drops_out(&self) -> bool {
         let by_adapter = |(_, linear): &(String, &mut Linear)| linear.lora.as_ref().is_some_and(Lora::drops_out);
         self.body().running().dropout || self.clone().linears_mut().iter().any(by_adapter)
     }
 
-    /// V and D.
+    /// Sizes V and D.
     pub fn dims(&self) -> (usize, usize) {
         let facts = self.body().facts();
         (facts.vocabulary, facts.width)
     }
 
-    /// The standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     pub(crate) fn initializer_range(&self) -> f32 {
         self.body().facts().initializer_range
     }
@@ -146,26 +146,25 @@ impl Trunk {
         self.body().facts().ties_head
     }
 
-    /// The factor of hidden states before the LM head.
+    /// Factor of hidden states before the LM head.
     pub(crate) fn head_scale(&self) -> f32 {
         self.body().facts().head_scale
     }
 
-    /// Where logits are softly capped.
+    /// Soft cap of logits.
     pub(crate) fn logit_cap(&self) -> Option<f32> {
         self.body().facts().logit_cap
     }
 
-    /// The id that a decoder begins with that reads what an encoder made of the prompt; none where the prompt itself is
-    /// continued.
+    /// Start id of the decoder, in a model with an encoder. `None` for a model that continues the prompt itself.
     pub fn decoder_start(&self) -> Option<u32> {
         self.body().facts().decoder_start
     }
 
-    /// What is computed of prompts before anything is sampled.
+    /// Builds the input that is computed before sampling.
     ///
     /// # Panics
-    /// When there is none, or one is empty.
+    /// When there is no prompt, or one is empty.
     pub(crate) fn prompts(&self, prompts: &[&[u32]]) -> Input {
         match self.decoder_start() {
             Some(start) => Input::sources(prompts, start),
@@ -173,11 +172,11 @@ impl Trunk {
         }
     }
 
-    /// What is computed of `rows`. Sequences that are handed over together share the tokens that they all begin with, where
-    /// this trunk gives such tokens the same numbers in all of them.
+    /// Builds a batch from `rows`. Sequences of one group share the tokens of their common beginning, if this trunk computes the same
+    /// states for these tokens in all of them.
     ///
     /// # Panics
-    /// When there is no sequence, one has no ids (with an encoder: no source), or a mask has another length than its target.
+    /// When there is no sequence, one has no ids (with an encoder: no source), or a mask does not have the length of its target.
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         let facts = self.body().facts();
         match facts.decoder_start {
@@ -187,32 +186,32 @@ impl Trunk {
         }
     }
 
-    /// The longest sequence that can be computed, where there is a limit.
+    /// Length of the longest sequence that it can compute; `None` if there is no limit.
     ///
-    /// Learned positions end with their table, rotary ones with what the model is made for, or earlier where longer
-    /// sequences change the angles of earlier tokens (dynamic scaling, longrope): sampling could then not agree with
-    /// training. T5's relative positions have no end.
+    /// Learned positions end with their table. Rotary positions end with the length that the model is designed for. They end earlier if
+    /// longer sequences change the angles of earlier tokens (dynamic scaling, longrope), because sampling would then differ from training.
+    /// T5's relative positions have no limit.
     pub fn max_positions(&self) -> Option<usize> {
         self.body().facts().max_positions
     }
 
-    /// How long prompts and completions may be.
+    /// Limits of the lengths of prompts and completions.
     pub fn position_budget(&self) -> PositionBudget {
         PositionBudget::new(self.max_positions(), self.decoder_start().is_some())
     }
 
-    /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.
+    /// Creates an empty KV cache for sampling with `slots` rows and initial room for `capacity` new tokens.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
         let [own, across] = self.body().attention();
         KvCache::new(own.into_iter(), across.into_iter(), slots, capacity)
     }
 
-    /// The device of the weights.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embedding().device()
     }
 
-    /// The format of the linear layers, where they are quantized.
+    /// Format of the linear layers, if they are quantized.
     pub fn quantization(&self) -> Option<Quantization> {
         let mut trunk = self.clone();
         let linears = trunk.linears_mut();
@@ -222,12 +221,12 @@ impl Trunk {
         })
     }
 
-    /// Whether any linear layer is quantized: such a layer takes no gradient.
+    /// Whether any linear layer is quantized. Such a layer has no gradient.
     pub fn is_quantized(&self) -> bool {
         self.quantization().is_some()
     }
 
-    /// Refuses to train all weights of a quantized model; `dir` is where it was read from.
+    /// Rejects training all weights of a quantized model; `dir` is the source of the model.
     ///
     /// # Errors
     /// When a linear layer is quantized.
@@ -238,14 +237,14 @@ impl Trunk {
             .with_hint("train an adapter on it (`lora: {}`), or start from the model that it was made of"))
     }
 
-    /// Bytes that the weights of the linear layers take in memory.
+    /// Number of bytes that the weights of the linear layers take in memory.
     pub fn linear_bytes(&self) -> usize {
         let mut trunk = self.clone();
         let linears = trunk.linears_mut();
         linears.iter().map(|(_, linear)| linear.weight_bytes()).sum()
     }
 
-    /// The packed weights by name, such as `h.0.attn.c_attn`.
+    /// Returns the packed weights by name, such as `h.0.attn.c_attn`.
     pub(super) fn packed_weights(&self) -> Vec<(String, FrozenWeight)> {
         let mut trunk = self.clone();
         let linears = trunk.linears_mut().into_iter();

@@ -1,26 +1,26 @@
-//! The weights of a model directory, checked against its configuration before anything is allocated.
+//! Opening the weights of a model directory, checked against its configuration before anything is allocated.
 
 use super::checkpoint::{Checkpoint, MISFIT};
 use super::directory::ModelDir;
 use super::shape::ModelShape;
 use crate::error::{Error, Result};
 
-/// Layers that a model lacks are told by their tensors, up to so many.
+/// Up to this number of missing layers, the missing tensors are reported one by one.
 const LAYERS_LACKING: u64 = 16;
 
-/// Tensors that a model lacks are told one by one, as long as they are not larger than this altogether.
+/// Up to this total number of values, missing tensors are reported one by one.
 const LACKING: u64 = 1 << 24;
 
 /// Opens the weights of the model in `dir`.
 ///
 /// # Errors
-/// As [`Checkpoint::open`]; and when the sizes that its configuration describes are far from those of its weights, or
-/// these are larger than this machine's memory: before any of it is allocated.
+/// As [`Checkpoint::open`]. Also when the sizes in its configuration are far larger than its weights. These checks
+/// allocate nothing.
 pub(super) fn open_weights(dir: &ModelDir) -> Result<Checkpoint> {
     let checkpoint = Checkpoint::open(&dir.path, dir.base_prefix()?)?;
     let (shape, path) = (ModelShape::of(dir)?, dir.path.join("config.json"));
     let bytes = checkpoint.size();
-    // In the smallest format a byte holds two numbers; none that is read holds more.
+    // No format stores more than two numbers per byte.
     let (described, most) = (shape.trunk_parameters() as u64, 2 * bytes);
     if described > most + LACKING {
         let message = format!("it describes a model of {described} numbers, but its weights are {bytes} bytes");

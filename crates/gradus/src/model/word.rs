@@ -1,4 +1,4 @@
-//! Number formats in configurations and reports: `#[serde(with = …)]` for the words that the kernels call them.
+//! Number formats in configurations and reports: `#[serde(with = …)]` for their names in the kernels.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use gradus_kernels::{Precision, WeightFormat};
 
 use super::directory::SavedWeights;
 
-/// A value that is one word of a few.
+/// A type whose values are named by words.
 pub(crate) trait Word: Copy + 'static {
-    /// Every value.
+    /// All values.
     const ALL: &[Self];
-    /// Its word.
+    /// Returns the word of the value.
     fn name(self) -> &'static str;
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn schema<T: Word>(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": names::<T>() })
 }
 
-/// The same where the value may be missing.
+/// Like the parent module, for optional values.
 pub(crate) mod optional {
     use serde_json::{Value, json};
 
