@@ -1,7 +1,7 @@
-//! Low-rank adapters: a few trained numbers beside frozen weights, read and written in peft's format.
+//! Low-rank adapters: a small trained part on frozen weights, read and written in peft's format.
 //!
-//! [`LoraConfig`] is what a run asks for, [`PeftConfig`] what `adapter_config.json` says. Both end in the same place: some
-//! linear layers of a trunk get a low-rank part ([`attach_fresh`], [`attach_saved`]), and everything else stands still.
+//! [`LoraConfig`] is a run's configuration, [`PeftConfig`] the content of `adapter_config.json`. Both give some linear layers of a trunk a
+//! low-rank part ([`attach_fresh`], [`attach_saved`]). All other weights are frozen.
 
 mod lora_config;
 mod peft;
@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::rng::Stream;
 
 impl LoraConfig {
-    /// What peft calls it, for the model in `dir`, which is to be called `base`.
+    /// Converts the configuration to peft's, for the model in `dir`, which peft's configuration names `base`.
     ///
     /// # Errors
     /// When the model's family is unknown, or the rank is 0.
@@ -52,10 +52,10 @@ impl LoraConfig {
 }
 
 impl LoraParts {
-    /// The [`targets`](LoraConfig::targets) that are these parts of the language model in `dir`.
+    /// Returns the [`targets`](LoraConfig::targets) of these parts in the language model in `dir`.
     ///
     /// # Errors
-    /// When the model's family is unknown, or there is no part.
+    /// When the model's family is unknown, or no part is selected.
     pub fn targets(self, dir: &ModelDir) -> Result<Vec<String>> {
         let family = dir.family()?;
         let attention = if self.attention { family.attention_layers() } else { &[] };
@@ -71,11 +71,11 @@ impl LoraParts {
     }
 }
 
-/// Gives the layers that `config` names fresh low-rank parts, which change nothing yet: A uniform in ±1/√in, B zero (peft's
-/// defaults), with DoRA the lengths of the rows as they are.
+/// Attaches initial low-rank parts, which have no effect yet, to the layers that `config` names. A is uniform in ±1/√in, B is zero (peft's
+/// defaults). With DoRA, the norms of the rows are the current ones.
 ///
 /// # Errors
-/// When no layer has one of the names.
+/// When no layer matches.
 fn attach_fresh(
     layers: &mut (impl Layers + ?Sized),
     head: Option<HeadPlace<'_>>,
@@ -99,10 +99,10 @@ fn attach_fresh(
     })
 }
 
-/// Gives the layers that `config` names the low-rank parts in `tensors`; `prefix` stands before the names of the layers.
+/// Attaches the low-rank parts in `tensors` to the layers that `config` names; `prefix` is prepended to the layers' names.
 ///
 /// # Errors
-/// When no layer has one of the names; what is wrong with `tensors` they report themselves.
+/// When no layer matches. Problems with `tensors` are reported by [`AdapterTensors::finish`].
 pub(crate) fn attach_saved(
     layers: &mut impl Layers,
     head: Option<HeadPlace<'_>>,
@@ -121,21 +121,21 @@ pub(crate) fn attach_saved(
     })
 }
 
-/// A, B, and with DoRA m.
+/// A, B and, with DoRA, m.
 type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 
-/// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows; or
-/// nothing, where the reason is known elsewhere.
+/// Creates the parts of a layer from its name, its numbers of inputs and outputs, r and, with DoRA, the squared norms of its rows. `None`
+/// if the problem is reported elsewhere.
 type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Option<Parts> + 'a;
 
-/// The head of a language model, as an adapter finds it: where it is the embedding table, it is no linear layer of its own.
+/// Head of a language model with its adapter. A tied head is not a linear layer of its own.
 #[derive(Debug)]
 pub struct HeadPlace<'m> {
-    /// Inputs and outputs.
+    /// Numbers of inputs and outputs.
     pub(super) widths: [usize; 2],
-    /// Whether something is added to its logits.
+    /// Whether its logits have a bias.
     pub(super) has_bias: bool,
-    /// Its low-rank part.
+    /// Low-rank part of the head.
     pub(super) lora: &'m mut Option<Lora>,
 }
 
@@ -194,53 +194,53 @@ fn attach(
         .with_hint(format!("its linear layers end in {}; `all-linear` takes them all", last.join(", "))))
 }
 
-/// The squared length of each row of a layer's weight (of each output).
+/// Squared norm of each row of a layer's weight (of each output).
 fn squares(linear: &Linear) -> Vec<f32> {
     let weight_io = linear.weight_io();
     let squares = (weight_io.clone() * weight_io).sum_dim(0);
     squares.into_data().try_to_vec().expect("f32")
 }
 
-/// The adapter of a model, shared by its copies.
+/// Configuration of a model's adapter, shared by the model's copies.
 pub type Attached = Option<Arc<PeftConfig>>;
 
-/// A model that may carry an adapter below its head.
+/// A model that may have an adapter below its head.
 pub trait Adaptable: Module {
-    /// What lies below the head.
+    /// Layers below the head.
     type Below: Layers + ?Sized;
 
-    /// It, and what the low-rank parts in it are.
+    /// Returns these layers and the configuration of their adapter.
     fn adapted(&self) -> (&Self::Below, &Attached);
 
-    /// The same, to change both.
+    /// Returns both for changes.
     fn adapted_mut(&mut self) -> (&mut Self::Below, &mut Attached);
 
-    /// [`adapted_mut`](Self::adapted_mut), and the head of a language model.
+    /// Like [`adapted_mut`](Self::adapted_mut), with the head of a language model.
     fn adapted_parts(&mut self) -> (&mut Self::Below, Option<HeadPlace<'_>>, &mut Attached) {
         let (below, attached) = self.adapted_mut();
         (below, None, attached)
     }
 
-    /// Lets go of the low-rank part of the head, which becomes a part of its weight where it is merged.
+    /// Removes the low-rank part of the head; merges it into the head's weight if `_is_merged`.
     fn let_go_of_head(&mut self, _is_merged: bool) {}
 
-    /// Lets gradients reach the heads that are trained with the adapter.
+    /// Enables gradients of the heads that are trained with the adapter.
     fn train_heads(&mut self) {}
 
-    /// `config` for an adapter on this model: with the parts of its head that are trained and saved too.
+    /// Adapts `config` to this model: adds the parts of its head that are trained and saved with the adapter.
     fn fitted(&self, config: PeftConfig) -> PeftConfig {
         config
     }
 
-    /// What the adapter is, where there is one.
+    /// Returns the configuration of the adapter, if there is one.
     fn adapter(&self) -> Option<&PeftConfig> {
         self.adapted().1.as_deref()
     }
 
-    /// The same model with a fresh adapter, which changes nothing yet.
+    /// Attaches a new adapter, which has no effect yet.
     ///
     /// # Errors
-    /// When no layer has one of its names.
+    /// When no layer matches.
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
         let config = self.fitted(config);
         let (trunk, head, attached) = self.adapted_parts();
@@ -249,7 +249,7 @@ pub trait Adaptable: Module {
         Ok(self)
     }
 
-    /// In passes with masks, drops what the adapter sees with `probability`.
+    /// Sets the dropout of the adapter's input in passes with masks.
     fn set_adapter_dropout(&mut self, probability: f32) {
         for (layer, (_, linear)) in self.adapted_mut().0.linears_mut().into_iter().enumerate() {
             if let Some(lora) = &mut linear.lora {
@@ -258,8 +258,8 @@ pub trait Adaptable: Module {
         }
     }
 
-    /// The same model with its adapter (and a scalar head) set up for training: everything else stands still, the linear
-    /// layers packed as `weights` says. An LM head stays as it is: packed, a tied one would be held twice.
+    /// Prepares the model for training its adapter (and a scalar head). Everything else is frozen, and the linear layers are packed in the
+    /// format `weights`. An LM head is not packed, because a tied one would then be held twice.
     #[must_use]
     fn train_adapter(mut self, weights: WeightFormat) -> Self {
         self.adapted_mut().0.freeze_weights(weights);
@@ -270,7 +270,7 @@ pub trait Adaptable: Module {
         model
     }
 
-    /// The same model with its adapter off, without gradients: it shares all weights.
+    /// Returns the model without its adapter and without gradients. It shares all weights.
     #[must_use]
     fn without_adapter(&self) -> Self {
         let mut model = self.valid();
@@ -278,7 +278,7 @@ pub trait Adaptable: Module {
         model.let_go(|linear| linear.lora = None)
     }
 
-    /// The weights of this model with the adapter of `other`, a model with the same weights; without gradients.
+    /// Returns this model with the adapter of `other`, a model with the same weights; without gradients.
     #[must_use]
     fn wearing(&self, other: &Self) -> Self {
         let (mut model, mut other) = (self.without_adapter(), other.valid());
@@ -294,7 +294,7 @@ pub trait Adaptable: Module {
         model
     }
 
-    /// The same model with its adapter folded into the weights, `W + s·BA`, without gradients.
+    /// Returns the model with its adapter merged into the weights, `W + s·BA`, without gradients.
     #[must_use]
     fn merged(&self) -> Self {
         let mut model = self.valid();
@@ -302,7 +302,7 @@ pub trait Adaptable: Module {
         model.let_go(Linear::merge)
     }
 
-    /// The model without an adapter, after `each` linear layer has let go of its part.
+    /// Removes the adapter; `each` removes the part of a linear layer.
     #[doc(hidden)]
     fn let_go(mut self, each: fn(&mut Linear)) -> Self {
         let (trunk, attached) = self.adapted_mut();

@@ -10,16 +10,16 @@ use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
 use crate::files;
 
-/// What the adapted model is for.
+/// Purpose of the adapted model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskType {
     /// A language model: `CAUSAL_LM`.
     CausalLm,
     /// A language model with an encoder: `SEQ_2_SEQ_LM`.
     Seq2SeqLm,
-    /// A scalar reward model, or a classifier of texts: `SEQ_CLS`; its head is trained with the adapter.
+    /// A scalar reward model or a text classifier: `SEQ_CLS`. Its head is trained with the adapter.
     SequenceClassification,
-    /// A classifier of tokens: `TOKEN_CLS`; its head is trained with the adapter.
+    /// A token classifier: `TOKEN_CLS`. Its head is trained with the adapter.
     TokenClassification,
 }
 
@@ -33,7 +33,7 @@ impl TaskType {
         }
     }
 
-    /// `modules_to_save`: peft's names for the head, of which a model has one.
+    /// Returns `modules_to_save`: peft's names for the head. A model has one of them.
     fn heads(self) -> Value {
         match self {
             Self::CausalLm | Self::Seq2SeqLm => Value::Null,
@@ -42,42 +42,42 @@ impl TaskType {
     }
 }
 
-/// What an adapter is, as its directory says.
+/// Content of `adapter_config.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeftConfig {
-    /// Every key of the file, so that what is written again is what was read.
+    /// All keys of the file, so that saving writes them unchanged.
     raw: Map<String, Value>,
-    /// r, unless `rank_pattern` says otherwise.
+    /// Rank r, unless `rank_pattern` overrides it.
     pub rank: usize,
-    /// α, unless `alpha_pattern` says otherwise.
+    /// Scale α, unless `alpha_pattern` overrides it.
     pub alpha: f64,
-    /// Dropout before A while training.
+    /// Dropout of A's input in training.
     pub dropout: f64,
-    /// The layers.
+    /// Adapted layers.
     pub target_modules: Targets,
     exclude_modules: Option<Targets>,
     layers: Option<(Vec<usize>, Vec<String>)>,
     rank_pattern: BTreeMap<String, usize>,
     alpha_pattern: BTreeMap<String, f64>,
-    /// α/√r instead of α/r.
+    /// Whether the scale is α/√r instead of α/r.
     pub use_rslora: bool,
-    /// Whether the lengths of the rows are trained too.
+    /// Whether the norms of the rows are trained, too.
     pub use_dora: bool,
-    /// What it is for.
+    /// Purpose of the adapted model.
     pub task_type: TaskType,
-    /// The parts of heads that are trained whole, and saved with it.
+    /// Parts of heads that are trained completely and saved with the adapter.
     heads: Vec<String>,
-    /// The model it goes with: a directory or a hub name.
+    /// Base model: a directory or a hub name.
     pub base: Option<String>,
 }
 
-/// The file that makes a directory an adapter's.
+/// File that identifies the directory of an adapter.
 pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
 
 /// peft's name for the head of a language model.
 pub(crate) const HEAD: &str = "lm_head";
 
-/// Keys that say nothing about the numbers, or only about how they began.
+/// Keys that do not affect results, or only affected the initialization.
 const WITHOUT_EFFECT: [&str; 12] = [
     "peft_type",
     "peft_version",
@@ -93,14 +93,14 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "modules_to_save",
 ];
 
-/// What heads are called, and their parts: what else may be trained whole is none.
+/// Names of heads and their parts. Nothing else can be trained completely.
 const HEADS: [&str; 5] = ["classifier", "score", "pre_classifier", "pooler", "head"];
 
-/// No layer is so wide that a larger rank would be low.
+/// Largest rank: no layer is wide enough for a larger one.
 const MOST_RANK: usize = 1 << 16;
 
 impl PeftConfig {
-    /// What `config` asks for.
+    /// Creates peft's configuration from `config`.
     pub(super) fn new(
         config: &LoraConfig,
         target_modules: Targets,
@@ -141,7 +141,7 @@ impl PeftConfig {
     /// Reads the file `path`.
     ///
     /// # Errors
-    /// When it is missing or broken, or asks for something that would change the numbers and is not known here.
+    /// When it is missing or broken, or uses an unsupported feature that would change the results.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read(path, files::SETTINGS_BYTES).map_err(|source| Error::io(path, source))?;
         let raw: Map<String, Value> =
@@ -232,12 +232,12 @@ impl PeftConfig {
         Ok(config)
     }
 
-    /// Whether the part `name` of a head (`classifier`, `pooler`) is trained and saved with it.
+    /// Whether the part `name` of a head (`classifier`, `pooler`) is trained and saved with the adapter.
     pub(crate) fn trains_head(&self, name: &str) -> bool {
         self.heads.iter().any(|head| head == name)
     }
 
-    /// The same for the heads of `task_type`, with `more` of their parts.
+    /// Changes the task type to `task_type`, and trains and saves `more` parts of heads.
     #[must_use]
     pub(crate) fn with_heads(&self, task_type: TaskType, more: &[&str]) -> Self {
         let mut config = self.clone();
@@ -252,12 +252,12 @@ impl PeftConfig {
         config
     }
 
-    /// The file's text.
+    /// Text of the file.
     pub(super) fn to_text(&self) -> String {
         serde_json::to_string_pretty(&self.raw).expect("plain data with string keys") + "\n"
     }
 
-    /// Which layers get an adapter.
+    /// Returns the matcher of the layers that get an adapter.
     pub(in crate::model) fn matcher(&self) -> Result<Matcher> {
         Matcher::new(Rules {
             targets: &self.target_modules,
@@ -271,7 +271,7 @@ impl PeftConfig {
         })
     }
 
-    /// The same adapter on a model that is somewhere else, or for another purpose.
+    /// Changes the base and the purpose of the adapter.
     #[must_use]
     pub(crate) fn based_on(&self, base: String, task_type: TaskType) -> Self {
         let mut config = self.clone();
@@ -284,7 +284,7 @@ impl PeftConfig {
     }
 }
 
-/// The keys that have not been looked at.
+/// Keys that have not been read yet.
 struct Keys {
     rest: Map<String, Value>,
 }
@@ -325,7 +325,7 @@ impl Keys {
         }
     }
 
-    /// Refuses what is on and not known: it would change the numbers.
+    /// Rejects unknown keys that are set, because they would change the results.
     fn nothing_left(self) -> Result<(), String> {
         let is_off = |value: &Value| match value {
             Value::Null | Value::Bool(false) => true,

@@ -13,13 +13,13 @@ use crate::model::layers::Layers;
 use crate::model::parameters::{SharedTensor, write_safetensors};
 use crate::model::scalar_head::ScalarHead;
 
-/// The file of an adapter's tensors.
+/// File of an adapter's tensors.
 pub(crate) const TENSORS_FILE: &str = "adapter_model.safetensors";
 
-/// peft's prefix of the names of a model's modules.
+/// Name prefix that peft gives to a model's modules.
 pub(super) const PEFT_PREFIX: &str = "base_model.model.";
 
-/// The tensors of an adapter, asked for one by one.
+/// Tensors of an adapter, read one at a time.
 pub(crate) struct AdapterTensors {
     file: Checkpoint,
 }
@@ -43,35 +43,35 @@ impl AdapterTensors {
         Ok(Self { file: Checkpoint::of_files(directory, vec![path], "")? })
     }
 
-    /// The tensor `name` of this shape; what is wrong with it is reported by [`finish`](Self::finish).
+    /// Reads the tensor `name` of this shape. [`finish`](Self::finish) reports problems with it.
     pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Option<Vec<f32>> {
         self.file.fitting(name, shape, Init::Constant(0.0))
     }
 
-    /// The head that peft saves beside the adapter of a head, of `outputs` and `inputs`, where there is one.
+    /// Reads the head that peft saves with the adapter of a head, of `outputs` and `inputs`, if there is one.
     pub(crate) fn base_head(&mut self, (outputs, inputs): (usize, usize)) -> Option<Vec<f32>> {
         let name = format!("{PEFT_PREFIX}{HEAD}.base_layer.weight");
         if self.file.has(&name) { self.take(&name, &[outputs, inputs]) } else { None }
     }
 
-    /// Whether it holds the tensor `name` of the model's head.
+    /// Whether the file has the tensor `name` of the model's head.
     pub(crate) fn holds_head(&self, name: &str) -> bool {
         self.file.has(&format!("{PEFT_PREFIX}{name}"))
     }
 
-    /// How many outputs the last layer of its head has, of an encoder's classifier.
+    /// Number of outputs of the last layer of the head, for a classifier on an encoder.
     pub(crate) fn outputs(&self) -> Option<usize> {
         let names = ["classifier.weight", "classifier.out_proj.weight", "score.weight"];
         let found = names.iter().map(|name| format!("{PEFT_PREFIX}{name}")).find(|name| self.file.has(name))?;
         self.file.shape(&found).first().copied()
     }
 
-    /// The head's tensors: those of the adapter, and of `base` what it does not have.
+    /// Returns a source of the head's tensors: those of the adapter take precedence over those of `base`.
     pub(crate) fn over<'a>(&'a mut self, base: &'a mut Checkpoint) -> HeadTensors<'a> {
         HeadTensors { adapter: self, base }
     }
 
-    /// The head that was trained with the adapter, where there is one.
+    /// Reads the head that was trained with the adapter, if there is one.
     pub(crate) fn score(&mut self, width: usize, device: &Device) -> Option<ScalarHead> {
         let mut b = Builder::new(&mut self.file, device);
         let b = b.enter(format!("{PEFT_PREFIX}score"));
@@ -79,16 +79,16 @@ impl AdapterTensors {
         is_there.then(|| ScalarHead::build(b, width, Init::Constant(0.0)))
     }
 
-    /// Everything that was missing, misshapen or left over, as one error.
+    /// Reports all missing, misshapen and unexpected tensors as one error.
     ///
     /// # Errors
-    /// When there is any.
+    /// When there are any.
     pub(crate) fn finish(self) -> Result<()> {
         self.file.finish_against(CONFIG_FILE)
     }
 }
 
-/// Where the head of a model with an adapter is read from.
+/// Source of the head of a model with an adapter.
 pub(crate) struct HeadTensors<'a> {
     adapter: &'a mut AdapterTensors,
     base: &'a mut Checkpoint,
@@ -96,7 +96,7 @@ pub(crate) struct HeadTensors<'a> {
 
 impl Source for HeadTensors<'_> {
     fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
-        // What neither holds is missing in the adapter.
+        // If neither has the tensor, the adapter reports it as missing.
         if self.adapter.holds_head(name) || !self.base.holds(name) {
             return self.adapter.file.values(&format!("{PEFT_PREFIX}{name}"), shape, init);
         }
@@ -108,7 +108,7 @@ impl Source for HeadTensors<'_> {
     }
 }
 
-/// Writes the adapter on `below` into the existing directory `to`, with the tokenizer of `source`; `heads` are what was trained
+/// Writes the adapter on `below` into the existing directory `to`, with the tokenizer of `source`. `heads` are the heads that were trained
 /// with it, under their names in the model.
 ///
 /// # Errors
@@ -122,7 +122,7 @@ pub(crate) fn save<B: Layers + Clone>(
 ) -> Result<()> {
     let prefix = source.base_prefix()?;
     let mut tensors = Vec::new();
-    // Layers are only lent for changing; a copy shares all weights.
+    // Layers are only accessible through a mutable reference; the clone shares all weights.
     for (name, linear) in below.clone().linears_mut() {
         let Some(lora) = &linear.lora else { continue };
         let name = format!("{PEFT_PREFIX}{prefix}{name}");

@@ -1,4 +1,4 @@
-//! Which linear layers an adapter goes to, and with which rank: peft's rules.
+//! Selection of the linear layers that get an adapter, and of their ranks, by peft's rules.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
@@ -8,22 +8,22 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Names of layers.
+/// Selection of layers by name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
-    /// A layer is meant when its name is one of these, or ends in `.` and one of these.
+    /// Layers whose name is one of these, or ends in `.` and one of these.
     Names(Vec<String>),
-    /// A layer is meant when this regular expression matches its whole name.
+    /// Layers whose whole name matches this regular expression.
     Pattern(String),
-    /// Every linear layer but the heads.
+    /// All linear layers except the heads.
     All,
 }
 
 impl Targets {
-    /// How peft writes [`Targets::All`].
+    /// peft's name for [`Targets::All`].
     pub(super) const ALL: &str = "all-linear";
 
-    /// From peft's list or text.
+    /// Reads peft's list or text.
     pub(super) fn read(value: &Value) -> Option<Self> {
         match value {
             Value::String(text) if text.eq_ignore_ascii_case(Self::ALL) => Some(Self::All),
@@ -35,7 +35,7 @@ impl Targets {
         }
     }
 
-    /// As peft writes it.
+    /// Returns peft's form.
     pub(super) fn to_json(&self) -> Value {
         match self {
             Self::Names(names) => names.clone().into(),
@@ -58,7 +58,7 @@ impl Display for Targets {
     }
 }
 
-/// One set of names, ready to be asked.
+/// A prepared selection of names.
 enum Names {
     Ends(Vec<String>),
     Whole(Regex),
@@ -94,11 +94,11 @@ fn regex(full: &str, shown: &str) -> Result<Regex> {
     })
 }
 
-/// Which layers, of which rank, scaled by what.
+/// Selects layers and determines their ranks and scales.
 pub(crate) struct Matcher {
     wanted: Names,
     excluded: Option<Names>,
-    /// Only these layers, counted from 0, in lists of these names (any where empty).
+    /// Selected layer numbers, counted from 0, in lists with these names (in any list if empty).
     layers: Option<(Vec<usize>, Vec<String>)>,
     rank: usize,
     alpha: f64,
@@ -107,7 +107,7 @@ pub(crate) struct Matcher {
     alphas: Vec<(Regex, f64)>,
 }
 
-/// What a [`Matcher`] is made of.
+/// Settings of a [`Matcher`].
 pub(super) struct Rules<'a> {
     pub targets: &'a Targets,
     pub excluded: Option<&'a Targets>,
@@ -121,7 +121,7 @@ pub(super) struct Rules<'a> {
 
 impl Matcher {
     pub(super) fn new(rules: Rules<'_>) -> Result<Self> {
-        /// A key of a pattern means the ends of names, and may be a regular expression itself.
+        /// Keys of a pattern are suffixes of names, and may be regular expressions.
         fn patterns<T: Copy>(given: &BTreeMap<String, T>) -> Result<Vec<(Regex, T)>> {
             given.iter().map(|(key, value)| Ok((regex(&format!(r"^(?:.*\.)?(?:{key})$"), key)?, *value))).collect()
         }
@@ -137,7 +137,7 @@ impl Matcher {
         })
     }
 
-    /// Whether the layer called `name`, such as `transformer.h.0.attn.c_attn`, gets an adapter.
+    /// Whether the layer `name`, such as `transformer.h.0.attn.c_attn`, gets an adapter.
     pub(in crate::model) fn matches(&self, name: &str) -> bool {
         if self.excluded.as_ref().is_some_and(|excluded| excluded.hold(name)) || !self.wanted.hold(name) {
             return false;
@@ -150,12 +150,12 @@ impl Matcher {
         })
     }
 
-    /// Whether the head gets an adapter: only where it is named, for `all-linear` leaves it out.
+    /// Whether the head gets an adapter. It must be named explicitly, because `all-linear` excludes it.
     pub(in crate::model) fn matches_head(&self, name: &str) -> bool {
         !matches!(self.wanted, Names::All) && self.layers.is_none() && self.matches(name)
     }
 
-    /// r, and s.
+    /// Returns the rank r and the scale s.
     pub(in crate::model) fn rank_and_scale(&self, name: &str) -> (usize, f32) {
         let rank = self.ranks.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.rank, |(_, rank)| *rank);
         let alpha = self.alphas.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.alpha, |(_, alpha)| *alpha);

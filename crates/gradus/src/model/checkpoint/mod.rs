@@ -1,5 +1,5 @@
-//! Reading weights: safetensors or PyTorch's files, one file or shards with an index, one tensor at a time, every problem
-//! reported at once.
+//! Reading weights: safetensors or PyTorch's files, one file or shards with an index. Tensors are read one at a time, and all problems are
+//! reported together.
 
 mod quantized;
 
@@ -19,21 +19,21 @@ use crate::model::build::{Init, Source};
 use crate::model::directory::WEIGHT_FILES;
 use crate::model::torch_file;
 
-/// The tensors of a model directory.
+/// Tensors of a model directory.
 pub(crate) struct Checkpoint {
     directory: PathBuf,
     shards: Vec<Shard>,
-    /// Tensor → shard and where its bytes lie.
+    /// Shard and byte range of each tensor.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     base_prefix: &'static str,
     asked: BTreeSet<String>,
     problems: Vec<String>,
     failure: Option<Error>,
-    /// Names outside the checkpoint that get fresh values: a new head.
+    /// Creates values for names that the checkpoint does not have, such as a new head.
     fresh: Option<Box<FreshValues>>,
 }
 
-/// Values for a name and a shape, or none.
+/// Returns values for a name and a shape, or `None`.
 type FreshValues = dyn FnMut(&str, &[usize], Init) -> Option<Vec<f32>>;
 
 struct Shard {
@@ -42,35 +42,35 @@ struct Shard {
     data_start: u64,
 }
 
-/// Buffers and duplicates of old files that no model needs.
+/// Buffers and duplicates in old files that models do not use.
 fn is_ignored(name: &str) -> bool {
     const ENDS: [&str; 8] = [
         ".attn.bias",
         ".attn.masked_bias",
         ".rotary_emb.inv_freq",
         "embeddings.position_ids",
-        // The first T5 checkpoints; attention across has no bias.
+        // In the first T5 checkpoints; attention to the sources has no bias.
         ".EncDecAttention.relative_attention_bias.weight",
-        // The first BART checkpoints say of which form they are.
+        // Format version in the first BART checkpoints.
         "encoder.version",
         "decoder.version",
-        // DeBERTa was pre-trained with a table of positions that its encoder does not read.
+        // DeBERTa's pre-training used a table of positions that its encoder does not read.
         "embeddings.position_embeddings.weight",
     ];
     ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// The most bytes that the header of a file may have, as in the `safetensors` library.
+/// Largest size of a file's header, as in the `safetensors` library.
 const HEADER_BYTES: u64 = 100_000_000;
 
-/// What to do about weights of another model.
+/// Hint for weights that belong to another model.
 pub(super) const MISFIT: &str = "check that `FILE` and the weights belong together";
 
 impl Checkpoint {
-    /// Opens the weights in `directory`. `base_prefix` (`transformer.`, `model.`) may be absent from the names.
+    /// Opens the weights in `directory`. Tensor names may lack the `base_prefix` (`transformer.`, `model.`).
     ///
     /// # Errors
-    /// When there are no weights, a file is damaged, or the index names a missing shard.
+    /// When there are no weights, a file is damaged, the index names a missing shard, or the tensors exceed this machine's memory.
     pub(crate) fn open(directory: &Path, base_prefix: &'static str) -> Result<Self> {
         for (single, index) in WEIGHT_FILES {
             let (single, index) = (directory.join(single), directory.join(index));
@@ -87,20 +87,20 @@ impl Checkpoint {
         ))
     }
 
-    /// Bytes of all tensors.
+    /// Total size of all tensors in bytes.
     pub(super) fn size(&self) -> u64 {
         self.tensors.values().map(|(_, info)| size(info)).sum()
     }
 
-    /// How many tensors there are.
+    /// Number of tensors.
     pub(super) fn count(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Opens the tensors of `files`, which lie in `directory`.
+    /// Opens the tensors of `files`, which are in `directory`.
     ///
     /// # Errors
-    /// When a file is missing or damaged.
+    /// When a file is missing or damaged, or the tensors exceed this machine's memory.
     pub(crate) fn of_files(directory: &Path, files: Vec<PathBuf>, base_prefix: &'static str) -> Result<Self> {
         let mut checkpoint = Self {
             directory: directory.into(),
@@ -128,25 +128,25 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Lets `make` supply values for names that the checkpoint does not hold.
+    /// Sets a function that supplies values for names that the checkpoint does not have.
     pub(crate) fn with_fresh(mut self, make: impl FnMut(&str, &[usize], Init) -> Option<Vec<f32>> + 'static) -> Self {
         self.fresh = Some(Box::new(make));
         self
     }
 
-    /// Marks tensors as expected though the model does not use them.
+    /// Marks tensors as expected although the model does not use them.
     pub(super) fn ignore_where(&mut self, is_left: impl Fn(&str) -> bool) {
         self.asked.extend(self.tensors.keys().filter(|name| is_left(name)).cloned());
     }
 
-    /// Leaves tensors out, as if the files did not hold them.
+    /// Removes tensors, as if the files did not have them.
     pub(super) fn forget_where(&mut self, is_left_out: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| !is_left_out(name));
     }
 
-    /// The name under which the checkpoint holds `name`, with or without the base prefix.
+    /// Returns the name of `name` in the checkpoint, with or without the base prefix.
     pub(super) fn find(&self, name: &str) -> Option<String> {
-        // The first BERT checkpoints call the two parts of a layer norm gamma and beta.
+        // The first BERT checkpoints name the two parts of a layer norm gamma and beta.
         let norm = name.split_once("LayerNorm.").map(|(layer, part)| {
             let old = if part == "weight" { "gamma" } else { "beta" };
             format!("{layer}LayerNorm.{old}")
@@ -182,22 +182,22 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Whether there is a tensor of exactly this name.
+    /// Whether there is a tensor with exactly this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// How the tensor `name`, which must be there, is stored.
+    /// Type of the stored tensor `name`, which must exist.
     pub(super) fn dtype(&self, name: &str) -> Dtype {
         self.tensors[name].1.dtype
     }
 
-    /// The shape of the tensor `name`, which must be there.
+    /// Shape of the tensor `name`, which must exist.
     pub(super) fn shape(&self, name: &str) -> &[usize] {
         &self.tensors[name].1.shape
     }
 
-    /// The bytes of the tensor of exactly this name, whatever they mean.
+    /// Reads the raw bytes of the tensor with exactly this name.
     ///
     /// # Errors
     /// When it is missing or cannot be read.
@@ -209,10 +209,10 @@ impl Checkpoint {
         self.read_bytes(name).map_err(|error| error.to_string())
     }
 
-    /// The numbers of the tensor of exactly this name.
+    /// Reads the values of the tensor with exactly this name.
     ///
     /// # Errors
-    /// When it is missing, cannot be read or holds no floats.
+    /// When it is missing, cannot be read or does not hold floats.
     pub(super) fn floats(&mut self, name: &str) -> Result<Vec<f32>, String> {
         let bytes = self.bytes(name)?;
         let dtype = self.dtype(name);
@@ -222,15 +222,15 @@ impl Checkpoint {
         Ok(values)
     }
 
-    /// Every missing, misshapen or unexpected tensor, as one error.
+    /// Reports all missing, misshapen and unexpected tensors as one error.
     ///
     /// # Errors
-    /// When there is any.
+    /// When there are any.
     pub(crate) fn finish(self) -> Result<()> {
         self.finish_against("config.json")
     }
 
-    /// The same where another file says which tensors there should be.
+    /// Like [`finish`](Self::finish), if another file than `config.json` lists the tensors.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -253,8 +253,8 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// The tensor `name` of this shape, a fresh one where there is none, or nothing: what is wrong is then reported by
-    /// [`finish`](Self::finish).
+    /// Reads the tensor `name` of this shape, or creates a new one if there is none. `None` if there is a problem, which
+    /// [`finish`](Self::finish) reports.
     pub(super) fn fitting(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
         let Some(found) = self.find(name) else {
             let fresh = self.fresh.as_mut().and_then(|make| make(name, shape, init));
@@ -300,7 +300,7 @@ impl Source for Checkpoint {
     fn quantized(&mut self, name: &str, shape: [usize; 2]) -> Option<Quantized> {
         self.read_quantized(name, shape).unwrap_or_else(|problem| {
             self.problems.push(problem);
-            // One problem a layer is enough: its other tensors are not unexpected.
+            // One problem per layer is enough, so its other tensors are not reported as unexpected.
             let layer = name.strip_suffix("weight").unwrap_or(name);
             let stripped = layer.strip_prefix(self.base_prefix).unwrap_or(layer);
             let own = self.tensors.keys().filter(|name| name.starts_with(layer) || name.starts_with(stripped));
@@ -310,11 +310,11 @@ impl Source for Checkpoint {
     }
 }
 
-/// The numbers of every tensor in the file at `path`, by name: safetensors, or PyTorch's where the name ends in `.bin`, `.pt` or
-/// `.pth`.
+/// Reads the values of every tensor in the file at `path`, by name. The format is PyTorch's if the name ends in `.bin`, `.pt` or `.pth`,
+/// else safetensors.
 ///
 /// # Errors
-/// A file that cannot be read or is damaged, and tensors that hold no floats, or values that are not finite.
+/// When the file cannot be read or is damaged, or a tensor holds no floats, or values that are not finite.
 pub(crate) fn tensors_of_file(path: &Path) -> Result<BTreeMap<String, Vec<f32>>> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut checkpoint = Checkpoint::of_files(directory, vec![path.to_owned()], "")?;
@@ -323,14 +323,14 @@ pub(crate) fn tensors_of_file(path: &Path) -> Result<BTreeMap<String, Vec<f32>>>
     names.into_iter().map(numbers).collect()
 }
 
-/// Bytes of a tensor; its offsets are known to be in order.
+/// Size of a tensor in bytes; its offsets have been checked to be in order.
 fn size(info: &TensorInfo) -> u64 {
     (info.data_offsets.1 - info.data_offsets.0) as u64
 }
 
-/// Refuses what makes every answer `NaN`.
+/// Rejects values that would make every result `NaN`.
 fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
-    // Without their signs, the bits of floats are ordered as the floats are: a largest integer is found many at a time.
+    // Without the sign, the bits of floats are ordered like the floats. Finding the largest integer uses vector instructions.
     let largest = values.iter().fold(0, |largest, value| value.abs().to_bits().max(largest));
     if f32::from_bits(largest).is_finite() {
         return Ok(());
@@ -341,7 +341,7 @@ fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
     }
 }
 
-/// The distinct shard files an index names, in order.
+/// Returns the distinct shard files that an index names, in order.
 fn shard_files(index: &Path) -> Result<Vec<String>> {
     let text = files::read_text(index, files::SETTINGS_BYTES).map_err(|error| Error::io(index, error))?;
     let value: Value = serde_json::from_str(&text)
@@ -350,7 +350,7 @@ fn shard_files(index: &Path) -> Result<Vec<String>> {
     let map = map.ok_or_else(|| Error::model(index, "no `weight_map`"))?;
     let mut files = BTreeSet::new();
     for (tensor, file) in map {
-        // A name is all that it is: what lies elsewhere is none of the model's.
+        // Only plain file names are accepted, so that an index cannot refer to files outside of the directory.
         let name = file.as_str().filter(|name| Path::new(name).file_name().is_some_and(|own| own == *name));
         let Some(name) = name else {
             let shown = excerpt(&file.to_string(), 60);
@@ -363,7 +363,7 @@ fn shard_files(index: &Path) -> Result<Vec<String>> {
     Ok(files.into_iter().collect())
 }
 
-/// A file of PyTorch's: the places of its tensors count from its start.
+/// Opens a PyTorch file, whose tensor offsets count from the start of the file.
 fn open_torch(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
     let file = files::open(&path).map_err(|error| Error::io(&path, error))?;
     let length = file.metadata().map_err(|error| Error::io(&path, error))?.len();
@@ -415,7 +415,7 @@ fn open_shard(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
     Ok((Shard { path, file, data_start }, tensors))
 }
 
-/// Little-endian floats of any width as f32.
+/// Converts little-endian floats of any width to f32.
 fn decode(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     let words = |n: usize| bytes.chunks_exact(n);
     Some(match dtype {
@@ -427,7 +427,7 @@ fn decode(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     })
 }
 
-/// IEEE half precision, widened exactly.
+/// Converts IEEE half precision to f32 exactly.
 fn half_to_f32(half: u16) -> f32 {
     let (sign, exponent, fraction) = (half >> 15, (half >> 10) & 0x1f, u32::from(half & 0x3ff));
     let magnitude = match exponent {

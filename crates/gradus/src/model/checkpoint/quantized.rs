@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use super::Checkpoint;
 
 impl Checkpoint {
-    /// The weight `name` (`….weight`) of `shape`, `[out, in]`, where the checkpoint holds it quantized.
+    /// Reads the weight `name` (`….weight`) of `shape`, `[out, in]`; `None` if the checkpoint does not have it
+    /// quantized.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the problem.
     pub(super) fn read_quantized(&mut self, name: &str, shape: [usize; 2]) -> Result<Option<Quantized>, String> {
         let Some(found) = self.find(name) else { return Ok(None) };
         let part = |suffix: &str| format!("{found}.{suffix}");
@@ -80,7 +81,7 @@ impl Checkpoint {
     }
 }
 
-/// A weight of nothing, in the place of one that cannot be read.
+/// A zero weight in place of one that cannot be read.
 pub(super) fn zeros(shape: [usize; 2]) -> Quantized {
     let weight = Int8::new(shape, vec![0; shape[0] * shape[1]], vec![0.0; shape[0]]);
     Quantized::Int8(weight.expect("one code an element"))

@@ -1,4 +1,4 @@
-//! Heads as their families have them: what stands between an encoder's states and the logits.
+//! Heads of each family of encoders: the layers between an encoder's states and the logits.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -15,18 +15,18 @@ use crate::model::encoder::TextBatch;
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
 
-/// A head. Sequence heads read the first token, unless they say otherwise.
+/// A head. Sequence heads read the first token, unless noted otherwise.
 #[derive(Module, Debug)]
 pub(in crate::model) enum Head {
     /// One linear layer on every token.
     Tokens(Tokens),
     /// BERT, ALBERT and DeBERTa: a pooler, then one linear layer.
     Pooled(Pooled),
-    /// DistilBERT: the same under another name, with max(x, 0) between.
+    /// DistilBERT: like [`Pooled`](Self::Pooled) with other names, and ReLU as the activation.
     Distilled(Distilled),
     /// RoBERTa and Longformer: two linear layers under one name.
     Two(Two),
-    /// ModernBERT: a linear layer with a norm, of tokens or texts.
+    /// ModernBERT: a linear layer with a norm, for tokens or texts.
     Normed(Normed),
 }
 
@@ -43,7 +43,7 @@ pub(in crate::model) struct Pooled {
     classifier: Linear,
     #[module(skip)]
     activation: Activation,
-    /// Before the pooler, and after it.
+    /// Dropout before the pooler and after it.
     #[module(skip)]
     dropouts: [f32; 2],
 }
@@ -100,18 +100,18 @@ struct Prediction {
     norm: LayerNorm,
 }
 
-/// Which states a head reads.
+/// States that a head reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// Those of all tokens.
+    /// States of all tokens.
     Tokens,
-    /// Those of the first token of each text.
+    /// State of the first token of each text.
     First,
-    /// Their mean over each text.
+    /// Mean state of each text.
     Mean,
 }
 
-/// The keys of `config.json` that heads depend on; each family has some of them.
+/// Keys of `config.json` that heads depend on; each family has some of them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct HeadConfig {
     hidden_dropout_prob: Option<f32>,
@@ -217,14 +217,14 @@ impl Head {
         })
     }
 
-    /// The part of the head that the tensor `name` belongs to, as peft's `modules_to_save` calls it: `classifier`,
+    /// Returns the part of the head that the tensor `name` belongs to, under its name in peft's `modules_to_save`: `classifier`,
     /// `pre_classifier`, `pooler` or `head`.
     pub(in crate::model) fn part(family: EncoderFamily, name: &str) -> Option<&str> {
         let inside = name.strip_prefix(family.base_prefix()).unwrap_or(name);
         family.is_of_own_head(name).then(|| inside.split('.').next().unwrap_or(inside))
     }
 
-    /// Lets gradients reach the parts that `is_trained` names.
+    /// Enables gradients of the parts for which `is_trained` is true.
     pub(super) fn train_parts(&mut self, is_trained: &dyn Fn(&str) -> bool) {
         fn grad<M: Module>(part: &mut M, trained: bool) {
             *part = part.clone().set_require_grad(trained);
@@ -248,19 +248,19 @@ impl Head {
         }
     }
 
-    /// Has a checkpoint hold nothing that belongs to labels. What pre-training left between states and labels (the poolers,
-    /// ModernBERT's `head`) stays, as `transformers` has it.
+    /// Removes all label layers from a checkpoint. Layers between states and labels from pre-training (the poolers, ModernBERT's `head`)
+    /// stay, as in `transformers`.
     pub(super) fn forget(checkpoint: &mut Checkpoint) {
         checkpoint.forget_where(|name| ["classifier.", "pre_classifier."].iter().any(|begin| name.starts_with(begin)));
     }
 
-    /// The name on disk of a parameter of a head: the pooler of BERT and ALBERT is one of the encoder's.
+    /// Returns the name on disk of a head's parameter. The pooler of BERT and ALBERT is part of the encoder there.
     pub(super) fn on_disk(name: &str, family: EncoderFamily) -> String {
         let inside = matches!(family, EncoderFamily::Bert | EncoderFamily::Albert) && name.starts_with("pooler.");
         format!("{}{name}", if inside { family.base_prefix() } else { "" })
     }
 
-    /// Which states it reads.
+    /// States that the head reads.
     pub(super) fn reads(&self) -> Reads {
         match self {
             Self::Tokens(_) => Reads::Tokens,
@@ -269,7 +269,7 @@ impl Head {
         }
     }
 
-    /// Logits of every text, or of every token, from the states that it [`reads`](Self::reads).
+    /// Computes logits of every text, or of every token, from the states that the head [`reads`](Self::reads).
     pub(super) fn forward(&self, read: Tensor<2>, dropping: Dropping) -> Tensor<2> {
         let dropped = |x: Tensor<2>, probability: f32, layer: usize| dropping.apply(x, probability, Place::Head(layer));
         let through = |layer: &Linear, x: Tensor<2>| layer.forward(x, dropping.stream);
@@ -299,7 +299,7 @@ impl Head {
     }
 }
 
-/// The mean of each text's states, `[B, D]`.
+/// Computes the mean of each text's states, `[B, D]`.
 pub(super) fn means(hidden_nd: Tensor<2>, texts: &TextBatch) -> Tensor<2> {
     let rows = texts.first_indices().into_iter().zip(texts.lengths_b());
     Tensor::cat(rows.map(|(first, n)| hidden_nd.clone().narrow(0, first, n).mean_dim(0)).collect(), 0)

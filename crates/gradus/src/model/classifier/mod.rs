@@ -1,4 +1,4 @@
-//! Classifiers: an encoder and a head that says something of every text, or of every token.
+//! Classifiers: an encoder with a head that labels every text, or every token.
 //!
 //! On disk they are `…ForSequenceClassification` and `…ForTokenClassification` directories of `transformers`, label maps
 //! included.
@@ -33,15 +33,15 @@ use crate::rng::Stream;
 /// An encoder with a head on it.
 #[derive(Module, Debug)]
 pub struct Classifier {
-    /// Everything below the head.
+    /// All layers below the head.
     pub encoder: Encoder,
     head: Head,
     #[module(skip)]
     task: Arc<Task>,
-    /// What the low-rank parts of the encoder are.
+    /// Configuration of the encoder's adapter.
     #[module(skip)]
     adapter: Attached,
-    /// The names on disk of what of the head was not there, and was drawn.
+    /// Names on disk of the head's parameters that were newly initialized because the files did not have them.
     #[module(skip)]
     drawn: Arc<Vec<String>>,
     #[module(skip)]
@@ -49,7 +49,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Reads the classifier in `dir` onto `device`.
+    /// Loads the classifier in `dir` onto `device`.
     ///
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
@@ -57,8 +57,7 @@ impl Classifier {
         Self::read(dir, None, device)
     }
 
-    /// [`load`](Self::load) for a model that is not trained: its encoder's linear layers are packed as `weights` says, one by
-    /// one.
+    /// Like [`load`](Self::load), for a model that is not trained: packs its encoder's linear layers in the format `weights`, one by one.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -88,8 +87,8 @@ impl Classifier {
         Ok(model)
     }
 
-    /// The encoder in `dir`, whatever stands on it, with a fresh head for `task`: weights N(0, σ²) with the configuration's σ,
-    /// biases 0. What pre-training left between states and labels is kept.
+    /// Loads the encoder in `dir`, with any head, and gives it a new head for `task`, with zero biases and weights N(0, σ²) with the
+    /// configuration's σ. Layers between states and labels from pre-training are kept.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -123,10 +122,10 @@ impl Classifier {
         Ok(model)
     }
 
-    /// A model with fresh weights, as `dir`'s configuration describes.
+    /// Creates a model with newly initialized weights from the configuration of `dir`.
     ///
     /// # Errors
-    /// When the configuration is not understood.
+    /// When the configuration is not supported.
     pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
         Self::build(&mut Fresh(stream), dir, Task::of(dir)?, None, device)
     }
@@ -152,7 +151,7 @@ impl Classifier {
         Encoder::build(&mut Builder::new(source, device).packing(weights), dir)
     }
 
-    /// Heads are small, and stay in f32.
+    /// Builds the head. Heads are small and stay in f32.
     fn top(source: &mut dyn Source, dir: &ModelDir, task: &Task, encoder: &Encoder, device: &Device) -> Result<Head> {
         let mut b = Builder::new(source, device);
         Head::build(&mut b, dir, task, encoder.dims().1, encoder.initializer_range())
@@ -162,25 +161,24 @@ impl Classifier {
         Self { encoder, head, task: Arc::new(task), adapter: None, drawn: Arc::default(), family }
     }
 
-    /// Lets what other heads left in the files be.
+    /// Ignores the tensors of other heads in the files.
     fn leave(&self, checkpoint: &mut Checkpoint) {
         checkpoint.ignore_where(is_of_another_head);
     }
 
-    /// What is said, and of what.
+    /// Returns the scope, reading and labels.
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// The same model with the operands of its encoder's products held as `compute` says; the head stays in f32.
+    /// Sets the precision of the operands of the encoder's products; the head stays in f32.
     #[must_use]
     pub fn with_compute(mut self, compute: Precision) -> Self {
         self.encoder.set_precision(compute);
         self
     }
 
-    /// The same model without gradients, its encoder packed as `weights` says; see
-    /// [`CausalLm::into_frozen`](super::CausalLm::into_frozen).
+    /// Removes gradients and packs the encoder in the format `weights`; see [`CausalLm::into_frozen`](super::CausalLm::into_frozen).
     #[must_use]
     pub fn into_frozen(self, weights: WeightFormat) -> Self {
         let mut frozen = self.valid();
@@ -188,13 +186,13 @@ impl Classifier {
         frozen
     }
 
-    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    /// Sets whether the configured dropout applies in passes that have masks.
     pub fn set_dropout(&mut self, dropout: bool) {
         self.encoder.set_dropout(dropout);
     }
 
-    /// What is computed of `texts`. Types are left out where the encoder knows none, and so are global tokens; of Longformer
-    /// the first token of each text is global where a sequence head reads it, unless the text says which are.
+    /// Builds a batch from `texts`. It drops token types and global tokens if the encoder does not support them. In Longformer, the first
+    /// token of each text is global if a sequence head reads it, unless the text lists its global tokens.
     ///
     /// # Panics
     /// When there is no text, or one cannot be read ([`Encoder::check`]).
@@ -212,7 +210,7 @@ impl Classifier {
         TextBatch::new(&texts, self.task.scope == Scope::Sequence)
     }
 
-    /// One row of logits for every text, `[B, K]`, or with a token head for every token, `[N, K]`.
+    /// Computes one row of logits for every text, `[B, K]`, or with a token head for every token, `[N, K]`.
     pub fn logits(&self, texts: &TextBatch) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.encoder.drops_out() };
         let read = match self.head.reads() {
@@ -223,7 +221,7 @@ impl Classifier {
         self.head.forward(read, dropping)
     }
 
-    /// The logits of these tokens of a token head, by their packed indices, `[M, K]`.
+    /// Computes the logits of these tokens of a token head, by their packed indices, `[M, K]`.
     ///
     /// # Panics
     /// When the head reads whole texts.
@@ -232,7 +230,7 @@ impl Classifier {
         select_rows(self.logits(texts), indices)
     }
 
-    /// The name on disk of the parameter of a classifier in `dir` that is called so in memory.
+    /// Returns the name on disk of a classifier's parameter, given its name in memory. The classifier is in `dir`.
     ///
     /// # Errors
     /// When the family is unknown.
@@ -240,7 +238,7 @@ impl Classifier {
         Ok(Self::on_disk(name, dir.encoder_family()?))
     }
 
-    /// The name on disk of the parameter that is called so in memory.
+    /// Returns the name on disk of a parameter, given its name in memory.
     pub(super) fn on_disk(name: &str, family: EncoderFamily) -> String {
         match (name.strip_prefix("encoder."), name.strip_prefix("head.")) {
             (Some(rest), _) => format!("{}{rest}", family.base_prefix()),
@@ -251,15 +249,15 @@ impl Classifier {
 }
 
 impl Task {
-    /// The task of the classifier in `dir`.
+    /// Reads the task of the classifier in `dir`.
     ///
     /// # Errors
-    /// When it is none, its labels are not numbered from 0, or its `problem_type` is not known.
+    /// When it is not a classifier, its labels are not numbered from 0, or its `problem_type` is unknown.
     pub fn of(dir: &ModelDir) -> Result<Self> {
         let scope = dir.check_classifier()?;
         let refuse = |message| Error::model(dir.path.join("config.json"), message);
         let described = dir.adapter.as_ref().and_then(|adapter| adapter.head.as_ref());
-        // peft's adapters name no labels; the base may have others.
+        // peft's adapters do not name labels, and the base may have others.
         let unnamed = dir.adapter.as_ref().filter(|adapter| adapter.head.is_none());
         let outputs = match unnamed {
             Some(adapter) => AdapterTensors::open(&adapter.path)?.outputs(),
@@ -285,7 +283,7 @@ impl Adaptable for Classifier {
         self.head.train_parts(&|part| adapter.as_ref().is_none_or(|adapter| adapter.trains_head(part)));
     }
 
-    /// What of the head was drawn is in no file yet, so it goes with the adapter.
+    /// Newly initialized parts of the head are in no file yet, so they are saved with the adapter.
     fn fitted(&self, config: PeftConfig) -> PeftConfig {
         let drawn: Vec<&str> = self.drawn.iter().filter_map(|name| Head::part(self.family, name)).collect();
         config.with_heads(self.task.scope.task_type(), &drawn)

@@ -1,42 +1,42 @@
-//! What a head says, and of what: from `architectures`, the label maps and `problem_type` of `config.json`.
+//! Task of a classifier's head: from `architectures`, the label maps and `problem_type` of `config.json`.
 
 use serde_json::{Map, Value, json};
 
 use crate::model::adapter::TaskType;
 
-/// What a classifier says, and of what.
+/// Task of a classifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Of what.
+    /// Whether it labels texts or tokens.
     pub scope: Scope,
-    /// How logits are read.
+    /// Interpretation of the logits.
     pub reading: Reading,
-    /// The labels by their numbers: one a logit.
+    /// Labels by number, one per logit.
     pub labels: Vec<String>,
 }
 
-/// Of what a head says something.
+/// Items that a head labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Of a text.
+    /// Whole texts.
     Sequence,
-    /// Of every token.
+    /// Tokens.
     Token,
 }
 
-/// How logits are read.
+/// Interpretation of logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// One label of several holds: softmax.
+    /// Exactly one of several labels applies: softmax.
     OneOf,
-    /// Any of the labels may hold: a sigmoid each.
+    /// Any number of labels may apply: one sigmoid each.
     AnyOf,
-    /// They are numbers of their own: regression.
+    /// The outputs are numbers: regression.
     Values,
 }
 
 impl Scope {
-    /// What peft calls it.
+    /// Returns peft's name.
     pub(super) fn task_type(self) -> TaskType {
         match self {
             Self::Sequence => TaskType::SequenceClassification,
@@ -44,7 +44,7 @@ impl Scope {
         }
     }
 
-    /// How the names of its classes end.
+    /// Returns the suffix of its class names.
     pub(crate) fn class_end(self) -> &'static str {
         match self {
             Self::Sequence => "ForSequenceClassification",
@@ -54,11 +54,11 @@ impl Scope {
 }
 
 impl Task {
-    /// The task that `config` describes (`id2label`, `num_labels`, `problem_type`), of a head with this scope; `outputs` are the
-    /// logits of a head whose labels `config` may not name.
+    /// Reads the task of a head with this scope from `config` (`id2label`, `num_labels`, `problem_type`). `outputs` is the number of the
+    /// head's logits, if `config` may not have its labels.
     ///
     /// # Errors
-    /// When labels are not numbered from 0, or the `problem_type` is not known.
+    /// When labels are not numbered from 0, or the `problem_type` is unknown.
     pub(super) fn read(config: &Map<String, Value>, scope: Scope, outputs: Option<usize>) -> Result<Self, String> {
         let mut labels = labels(config)?;
         if let Some(outputs) = outputs.filter(|&outputs| outputs != labels.len()) {
@@ -74,10 +74,10 @@ impl Task {
         Ok(Self { scope, reading, labels })
     }
 
-    /// The number of the label that is called so, or has this number.
+    /// Returns the number of the label with this name or number.
     ///
     /// # Errors
-    /// When there is none: the labels there are.
+    /// Lists the labels when there is none.
     pub fn label(&self, name: &str) -> Result<usize, String> {
         let numbered = || name.parse().ok().filter(|&number: &usize| number < self.labels.len());
         self.labels.iter().position(|label| label == name).or_else(numbered).ok_or_else(|| {
@@ -86,7 +86,7 @@ impl Task {
         })
     }
 
-    /// Probabilities of the labels, from one row of logits; of values there are none.
+    /// Computes probabilities of the labels from one row of logits; `None` for regression.
     pub fn probabilities(&self, logits_k: &[f32]) -> Option<Vec<f32>> {
         match self.reading {
             Reading::Values => None,
@@ -100,24 +100,24 @@ impl Task {
         }
     }
 
-    /// By how much label `label` is more likely than that it does not hold, `ln p − ln(1 − p)`; of a value, the value.
+    /// Computes the log-odds of label `label`, `ln p − ln(1 − p)`; for regression, the value itself.
     pub fn log_odds(&self, logits_k: &[f32], label: usize) -> f32 {
         if self.reading != Reading::OneOf {
             return logits_k[label];
         }
-        // z − ln Σ exp of the others: exact where the probability is 1 in f32.
+        // z − ln Σ exp of the others, which is exact even if the probability is 1 in f32.
         let others = || logits_k.iter().enumerate().filter(|(k, _)| *k != label).map(|(_, logit)| *logit);
         let most = others().fold(f32::NEG_INFINITY, f32::max);
         logits_k[label] - most - others().map(|logit| (logit - most).exp()).sum::<f32>().ln()
     }
 
-    /// The numbers of the labels that hold: the most likely one, or all that are more likely than not; of values none.
+    /// Returns the numbers of the labels that apply: the most likely one, or all with a probability above ½. Empty for regression.
     pub fn decide(&self, logits_k: &[f32]) -> Vec<usize> {
         let indices = 0..logits_k.len();
         match self.reading {
             Reading::Values => Vec::new(),
             Reading::AnyOf => indices.filter(|&k| logits_k[k] > 0.0).collect(),
-            // The first of equal ones, as `argmax` has it.
+            // Takes the first of equal ones, like `argmax`.
             Reading::OneOf => indices.rev().max_by(|&a, &b| logits_k[a].total_cmp(&logits_k[b])).into_iter().collect(),
         }
     }
@@ -140,7 +140,7 @@ impl Task {
     }
 }
 
-/// The labels by their numbers: `id2label`, or `LABEL_0` and so on as `num_labels` (2 where nothing is said) has it.
+/// Reads the labels by number: `id2label`, or `LABEL_0` and so on up to `num_labels` (default 2).
 fn labels(config: &Map<String, Value>) -> Result<Vec<String>, String> {
     let Some(map) = config.get("id2label").filter(|map| !map.is_null()) else {
         let count = config.get("num_labels").or_else(|| config.get("_num_labels")).and_then(Value::as_u64).unwrap_or(2);
@@ -159,7 +159,7 @@ fn labels(config: &Map<String, Value>) -> Result<Vec<String>, String> {
     labels.into_iter().collect::<Option<Vec<String>>>().ok_or_else(wrong)
 }
 
-/// More labels than this are a damaged file.
+/// Largest number of labels; larger ones indicate a damaged file.
 const MOST_LABELS: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn logits_become_probabilities_odds_and_decisions() {
         let of = |reading| Task { scope: Scope::Sequence, reading, labels: vec![String::new(); 3] };
-        // exp 0, ln 2, ln 5: shares 1/8, 2/8, 5/8.
+        // exp: 1, 2, 5. Probabilities: 1/8, 2/8, 5/8.
         let logits = [0.0, 2f32.ln(), 5f32.ln()];
         let one = of(Reading::OneOf);
         let found = one.probabilities(&logits).expect("probabilities");

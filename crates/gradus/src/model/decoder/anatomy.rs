@@ -1,4 +1,4 @@
-//! What the decoders of different families do differently, said once: by the family and its configuration.
+//! Differences between the decoder families, derived from the family and its configuration.
 
 use gradus_kernels::Mask;
 use serde_json::{Map, Value};
@@ -9,69 +9,69 @@ use crate::model::activation::Gate;
 use crate::model::family::Family;
 use crate::model::rope::Rope;
 
-/// How a decoder is made.
+/// Structure of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Anatomy {
-    /// Where a block has norms.
+    /// Positions of the norms in a block.
     pub norms: Norms,
-    /// What is added to the weights of norms: Gemma's multiply with 1 + w.
+    /// Offset that is added to the weights of norms: Gemma's norms multiply by 1 + w.
     pub norm_offset: f32,
-    /// How queries and keys are normalized before they are turned.
+    /// Normalization of queries and keys before the rotation.
     pub qk_norm: Option<QkNorm>,
     /// Whether queries, keys and values have biases, and whether attention's output has one.
     pub attention_biases: [bool; 2],
-    /// Whether queries, keys and values are one linear layer, and gate and up another.
+    /// Whether one linear layer computes queries, keys and values, and another gate and up.
     pub fused: bool,
-    /// What the feed-forward layer does between its linear layers.
+    /// Activation of the feed-forward layer's gate.
     pub gate: Gate,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     pub embedding_scale: f32,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub score_scale: f32,
-    /// Where scores are softly capped.
+    /// Soft cap of scores.
     pub score_cap: Option<f32>,
-    /// Where logits are softly capped.
+    /// Soft cap of logits.
     pub logit_cap: Option<f32>,
-    /// By which angles layers turn queries and keys.
+    /// Sets of rotary angles for queries and keys.
     pub ropes: Vec<Rope>,
-    /// Every layer.
+    /// Structure of every layer.
     pub layers: Vec<LayerAnatomy>,
 }
 
-/// What the layers of one decoder differ in.
+/// Differences between the layers of one decoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LayerAnatomy {
-    /// What a token sees.
+    /// Attention mask.
     pub mask: Mask,
-    /// Which of the [`Anatomy::ropes`] turns queries and keys, if any does.
+    /// Index into [`Anatomy::ropes`]; `None` without rotary positions.
     pub rope: Option<usize>,
 }
 
-/// Where a block has norms.
+/// Positions of the norms in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Norms {
-    /// Of what attention and the feed-forward layer read.
+    /// Before attention and the feed-forward layer.
     Before,
-    /// Of what they give (OLMo 2).
+    /// After them (OLMo 2).
     After,
-    /// Of both (Gemma 2 and 3).
+    /// Before and after them (Gemma 2 and 3).
     Around,
 }
 
-/// How queries and keys are normalized.
+/// Normalization of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QkNorm {
-    /// Head by head.
+    /// Each head separately.
     Heads,
     /// All heads together (OLMo 2).
     Whole,
 }
 
 impl Anatomy {
-    /// Reads the configuration of a model of `family`, which is a decoder's.
+    /// Reads the configuration of a model of `family`, which must be a decoder family.
     ///
     /// # Errors
-    /// When something in it is not computed here, or does not fit.
+    /// When something in it is not supported, or does not fit.
     pub(crate) fn of(family: Family, config: &Map<String, Value>) -> Result<(DecoderConfig, Self), String> {
         let all = with_defaults(family, config);
         let config: DecoderConfig =
@@ -121,7 +121,7 @@ impl Anatomy {
                 | Family::BlenderbotSmall => None,
             },
             attention_biases: match family {
-                // Whatever the configuration says.
+                // Independent of the configuration.
                 Family::Qwen2 => [true, false],
                 Family::Phi3 => [false; 2],
                 Family::Llama
@@ -150,36 +150,36 @@ impl Anatomy {
         Ok((config, anatomy))
     }
 
-    /// The longest sequence whose angles do not depend on how long it is, where there is such a limit.
+    /// Length of the longest sequence whose angles do not depend on its length; `None` if angles never do.
     pub(crate) fn limit(&self) -> Option<usize> {
         self.ropes.iter().filter_map(Rope::limit).min()
     }
 
-    /// The longest sequence that can be sampled.
+    /// Length of the longest sequence that can be sampled.
     pub(crate) fn max_positions(&self) -> usize {
         self.limit().unwrap_or(usize::MAX).min(self.made_for())
     }
 
-    /// The longest sequence that the model is made for.
+    /// Length of the longest sequence that the model is designed for.
     pub(crate) fn made_for(&self) -> usize {
         self.ropes.iter().map(Rope::made_for).min().expect("every model has rotary angles")
     }
 }
 
 impl DecoderConfig {
-    /// What each layer sees, and which of `ropes` angles turn its queries and keys.
+    /// Returns the mask and the rotary angles of each layer, given `ropes` sets of angles.
     fn layers(&self, family: Family, ropes: usize) -> Result<Vec<LayerAnatomy>, String> {
         let turned = self.turned(family)?;
         let masks = self.masks(Windows::of(family), &turned)?;
         let layer = |(mask, is_turned): (Mask, &bool)| {
-            // Of two bases the second is that of layers with a window.
+            // If there are two sets of angles, the second is for layers with a window.
             let rope = if ropes > 1 && mask != Mask::Causal { 1 } else { 0 };
             LayerAnatomy { mask, rope: is_turned.then_some(rope) }
         };
         Ok(masks.into_iter().zip(&turned).map(layer).collect())
     }
 
-    /// Which layers turn queries and keys by their positions.
+    /// Returns which layers rotate queries and keys by their positions.
     fn turned(&self, family: Family) -> Result<Vec<bool>, String> {
         let layers = self.num_hidden_layers;
         match &self.no_rope_layers {

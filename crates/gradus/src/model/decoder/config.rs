@@ -1,4 +1,4 @@
-//! What `config.json` says of a decoder.
+//! Configuration of a decoder in `config.json`.
 
 use std::num::NonZeroUsize;
 
@@ -10,80 +10,80 @@ use crate::model::family::Family;
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct DecoderConfig {
-    /// V
+    /// Vocabulary size, V.
     pub vocab_size: usize,
-    /// D
+    /// Width of the hidden states, D.
     pub hidden_size: usize,
     /// Width of the feed-forward layer.
     pub intermediate_size: usize,
-    /// L
+    /// Number of layers, L.
     pub num_hidden_layers: usize,
-    /// H
+    /// Number of query heads, H.
     pub num_attention_heads: usize,
-    /// Key and value heads; H when absent.
+    /// Number of key and value heads; H when absent.
     #[serde(default)]
     pub num_key_value_heads: Option<usize>,
     /// Width of one head; D / H when absent.
     #[serde(default)]
     pub head_dim: Option<usize>,
-    /// Longest sequence.
+    /// Length of the longest sequence.
     #[serde(default = "max_positions")]
     pub max_position_embeddings: usize,
     /// ε of the norms.
     #[serde(default = "epsilon")]
     pub rms_norm_eps: f64,
-    /// Standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     #[serde(default = "deviation")]
     pub initializer_range: f64,
-    /// Biases on the attention projections.
+    /// Whether the attention projections have biases.
     #[serde(default)]
     pub attention_bias: bool,
-    /// Biases on the feed-forward projections.
+    /// Whether the feed-forward projections have biases.
     #[serde(default)]
     pub mlp_bias: bool,
-    /// The gate's activation; Gemma calls it `hidden_activation`.
+    /// Activation of the gate; `hidden_activation` in Gemma.
     #[serde(default = "silu", alias = "hidden_activation")]
     pub hidden_act: String,
     /// Whether the LM head is the embedding table.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Tokens that a layer with a window sees, itself included.
+    /// Number of tokens in the window of a layer, including the current one.
     #[serde(default)]
     pub sliding_window: Option<NonZeroUsize>,
-    /// Whether some layers see a window only (Qwen2, Qwen3, SmolLM3).
+    /// Whether some layers have a window (Qwen2, Qwen3, SmolLM3).
     #[serde(default)]
     pub use_sliding_window: bool,
-    /// Layers before the first with a window, where `layer_types` does not say (Qwen2, Qwen3).
+    /// Number of layers before the first one with a window, if `layer_types` is absent (Qwen2, Qwen3).
     #[serde(default = "max_window_layers")]
     pub max_window_layers: usize,
-    /// Every so manieth layer sees all, where `layer_types` does not say (Gemma).
+    /// Every n-th layer has full attention, if `layer_types` is absent (Gemma).
     #[serde(default = "one")]
     pub sliding_window_pattern: usize,
     /// `full_attention` or `sliding_attention` for each layer.
     #[serde(default)]
     pub layer_types: Option<Vec<String>>,
-    /// 0 for each layer that turns nothing by its position (SmolLM3).
+    /// 0 for each layer without rotary positions (SmolLM3).
     #[serde(default)]
     pub no_rope_layers: Option<Vec<usize>>,
-    /// Every so manieth layer is such a one, where `no_rope_layers` does not say (SmolLM3).
+    /// Every n-th layer has no rotary positions, if `no_rope_layers` is absent (SmolLM3).
     #[serde(default = "one")]
     pub no_rope_layer_interval: usize,
-    /// What scores are divided by the root of; the width of a head when absent (Gemma).
+    /// Scores are divided by the square root of this value; the width of a head when absent (Gemma).
     #[serde(default)]
     pub query_pre_attn_scalar: Option<f64>,
-    /// Where scores are softly capped (Gemma 2).
+    /// Soft cap of scores (Gemma 2).
     #[serde(default)]
     pub attn_logit_softcapping: Option<f32>,
-    /// Where logits are softly capped (Gemma).
+    /// Soft cap of logits (Gemma).
     #[serde(default)]
     pub final_logit_softcapping: Option<f32>,
-    /// Whether tokens see what comes after them (encoders made of Gemma).
+    /// Whether tokens attend to later tokens (encoders based on Gemma).
     #[serde(default)]
     pub use_bidirectional_attention: Option<bool>,
     /// Dropout of the attention's probabilities.
     #[serde(default)]
     pub attention_dropout: f32,
-    /// Dropout of what attention and feed-forward layer add (Phi-3).
+    /// Dropout of the outputs of attention and the feed-forward layer (Phi-3).
     #[serde(default)]
     pub resid_pdrop: f32,
 }
@@ -107,7 +107,7 @@ fn one() -> usize {
     1
 }
 
-/// What `transformers` takes for keys that are absent, where families differ.
+/// Returns the defaults of `transformers` for missing keys that differ between families.
 #[deny(clippy::wildcard_enum_match_arm)]
 fn defaults(family: Family) -> &'static str {
     match family {
@@ -144,11 +144,11 @@ fn defaults(family: Family) -> &'static str {
     }
 }
 
-/// `config` with what `transformers` takes for the keys that it lacks.
+/// Adds the defaults of `transformers` for missing keys to `config`.
 pub(crate) fn with_defaults(family: Family, config: &Map<String, Value>) -> Map<String, Value> {
     let mut all: Map<String, Value> = serde_json::from_str(defaults(family)).expect("an object");
     all.extend(config.iter().map(|(key, value)| (key.clone(), value.clone())));
-    // Of two names for one thing, the other is not the family's.
+    // The family uses only one of the two names for the activation.
     all.remove(if family.is_gemma() { "hidden_act" } else { "hidden_activation" });
     all
 }
@@ -159,12 +159,12 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub fn kv_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Widths of all query heads, and of all key or value heads.
+    /// Width of all query heads, and of all key or value heads.
     pub(crate) fn widths(&self) -> [usize; 2] {
         [self.num_attention_heads, self.kv_heads()].map(|heads| heads * self.head_dim())
     }

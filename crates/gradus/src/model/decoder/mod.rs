@@ -1,8 +1,8 @@
-//! Decoders: Llama and its kin. RMS norms, rotary positions, grouped queries, a gated feed-forward layer; what families
-//! differ in is said by their [`Anatomy`].
+//! Decoders: Llama and similar models, with RMS norms, rotary positions, grouped queries and a gated feed-forward layer. [`Anatomy`]
+//! describes the differences between families.
 //!
-//! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`,
-//! `Gemma3TextModel`, `SmolLM3Model`, `Phi3Model` and `Olmo2Model`, config keys those of their `config.json`.
+//! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model`, `Qwen3Model`, `Gemma2Model`, `Gemma3TextModel`,
+//! `SmolLM3Model`, `Phi3Model` and `Olmo2Model`; config keys are those of their `config.json`.
 
 mod anatomy;
 mod config;
@@ -24,7 +24,7 @@ use super::context::Context;
 use super::dropout::{Dropping, Place};
 use super::layers::{Embedding, Linear, RmsNorm};
 
-/// The trunk of Llama and its kin, `model.*`.
+/// The trunk of Llama and similar models, `model.*`.
 #[derive(Module, Debug)]
 pub struct Decoder {
     embed_tokens: Embedding,
@@ -34,7 +34,7 @@ pub struct Decoder {
     config: DecoderConfig,
     #[module(skip)]
     anatomy: Anatomy,
-    /// How it is run.
+    /// Runtime settings.
     #[module(skip)]
     running: Running,
 }
@@ -43,8 +43,7 @@ pub struct Decoder {
 struct Layer {
     input_layernorm: Option<RmsNorm>,
     self_attn: Attention,
-    /// Where there is one after the feed-forward layer too: of what attention gives; else of what the feed-forward layer
-    /// reads.
+    /// Norm of attention's output if there is a norm after the feed-forward layer, too. Otherwise norm of the feed-forward layer's input.
     post_attention_layernorm: RmsNorm,
     pre_feedforward_layernorm: Option<RmsNorm>,
     mlp: Mlp,
@@ -58,7 +57,7 @@ enum Attention {
     Fused(Fused),
 }
 
-/// Queries, keys and values are linear layers of their own.
+/// Attention with separate linear layers for queries, keys and values.
 #[derive(Module, Debug)]
 struct Separate {
     q_proj: Linear,
@@ -69,7 +68,7 @@ struct Separate {
     k_norm: Option<RmsNorm>,
 }
 
-/// Queries, keys and values are one (Phi-3).
+/// Attention with one linear layer for queries, keys and values (Phi-3).
 #[derive(Module, Debug)]
 struct Fused {
     qkv_proj: Linear,
@@ -90,7 +89,7 @@ struct SeparateMlp {
     down_proj: Linear,
 }
 
-/// Gate and up are one linear layer (Phi-3).
+/// Feed-forward layer with one linear layer for gate and up (Phi-3).
 #[derive(Module, Debug)]
 struct FusedMlp {
     gate_up_proj: Linear,
@@ -167,7 +166,7 @@ impl Decoder {
         &self.config
     }
 
-    /// The attention of every layer.
+    /// Shape of every layer's attention.
     fn layer_shapes(&self) -> Vec<AttentionShape> {
         let (config, anatomy) = (&self.config, &self.anatomy);
         let shape = |layer: &anatomy::LayerAnatomy| AttentionShape {
@@ -282,18 +281,18 @@ impl Body for Decoder {
     }
 }
 
-/// By which angles the heads of each token are turned.
+/// Rotary angles of each token.
 #[derive(Clone)]
 struct Angles {
     cos: Table<f32>,
     sin: Table<f32>,
 }
 
-/// What a layer is computed with beside its weights.
+/// Settings that a layer is computed with, in addition to its weights.
 struct Pass {
     layer: usize,
     dropping: Dropping,
-    /// Of dropping a number of what is added.
+    /// Dropout of the outputs of attention and the feed-forward layer.
     probability: f32,
     gate: Gate,
     angles: Option<Angles>,
@@ -301,8 +300,7 @@ struct Pass {
 }
 
 impl Layer {
-    /// `x_nd` with attention and the feed-forward layer added; `attend` turns queries, keys and values into what each
-    /// token attends to.
+    /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values.
     fn forward(&self, x_nd: Tensor<2>, pass: &Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
         let normed = |norm: Option<&RmsNorm>, x: Tensor<2>| norm.map_or(x.clone(), |norm| norm.forward(x));
         let [before_attention, after_attention, before_fed, after_fed] = self.norms();
@@ -318,7 +316,7 @@ impl Layer {
         x + dropping.apply(normed(after_fed, fed), probability, Place::FedForward(layer))
     }
 
-    /// The norms before and after attention, and before and after the feed-forward layer.
+    /// Norms before and after attention, and before and after the feed-forward layer.
     fn norms(&self) -> [Option<&RmsNorm>; 4] {
         let middle = Some(&self.post_attention_layernorm);
         let [before, after] = match self.post_feedforward_layernorm {
@@ -330,7 +328,7 @@ impl Layer {
 }
 
 impl Attention {
-    /// Queries, keys and values of `x_nd`, normalized and turned.
+    /// Computes queries, keys and values of `x_nd`, normalized and rotated.
     fn read(&self, x_nd: Tensor<2>, pass: &Pass) -> [Tensor<2>; 3] {
         let (head_dim, masks) = (pass.shape.head_dim, pass.dropping.stream);
         let turn = |x: Tensor<2>| match &pass.angles {

@@ -1,29 +1,29 @@
-//! Layers that see a window of the tokens before them.
+//! Layers whose attention is limited to a window of earlier tokens.
 
 use gradus_kernels::Mask;
 
 use super::config::DecoderConfig;
 use crate::model::family::Family;
 
-/// Which layers of a family have windows.
+/// Layers with windows in a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Windows {
-    /// None (Llama, OLMo 2).
+    /// No layers (Llama, OLMo 2).
     Never,
-    /// All, where `sliding_window` is set (Mistral, Phi-3).
+    /// All layers, if `sliding_window` is set (Mistral, Phi-3).
     Everywhere,
-    /// Those that `layer_types` names, or the rule says.
+    /// The layers that `layer_types` lists, else those of the rule.
     ByLayer(Rule),
 }
 
-/// Which layers have windows where `layer_types` does not say.
+/// Rule for layers with windows if `layer_types` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Those from `max_window_layers` on, where `use_sliding_window` is set (Qwen2, Qwen3).
+    /// Layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen2, Qwen3).
     Last,
-    /// Those that turn nothing by its position, where `use_sliding_window` is set (SmolLM3).
+    /// Layers without rotary positions, if `use_sliding_window` is set (SmolLM3).
     Unturned,
-    /// All but every `sliding_window_pattern`th (Gemma 2 and 3).
+    /// All layers except every `sliding_window_pattern`-th one (Gemma 2 and 3).
     Pattern,
 }
 
@@ -48,10 +48,10 @@ impl Windows {
 }
 
 impl DecoderConfig {
-    /// What each layer sees; `turned` says which layers turn queries and keys by their positions.
+    /// Returns the mask of each layer; `turned` marks the layers with rotary positions.
     ///
     /// # Errors
-    /// When `layer_types` does not fit, or there is no `sliding_window`.
+    /// When `layer_types` does not fit, or `sliding_window` is missing.
     pub(crate) fn masks(&self, windows: Windows, turned: &[bool]) -> Result<Vec<Mask>, String> {
         let layers = self.num_hidden_layers;
         let all = |mask| Ok(vec![mask; layers]);
@@ -117,7 +117,7 @@ mod tests {
     fn windows_are_where_the_family_has_them() {
         let ok = |family, more, expected: [usize; 3]| assert_eq!(masks(family, more).expect("fits"), expected);
         ok(Family::Llama, json!({ "sliding_window": 5, "use_sliding_window": true }), [0; 3]);
-        // What transformers takes where the key is missing; null turns the window off.
+        // The default of transformers if the key is missing; null disables the window.
         ok(Family::Mistral, json!({}), [4096; 3]);
         ok(Family::Mistral, json!({ "sliding_window": null }), [0; 3]);
         ok(Family::Mistral, json!({ "sliding_window": 5 }), [5; 3]);

@@ -1,6 +1,6 @@
 //! ALBERT, Lan et al. 2019, <https://arxiv.org/abs/1909.11942>: narrow embeddings, and blocks that share their weights.
 //!
-//! Field names are those of `transformers`' `AlbertModel`, config keys those of its `config.json`.
+//! Field names are those of `transformers`' `AlbertModel`; config keys are those of its `config.json`.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -18,7 +18,7 @@ use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
 use crate::model::layers::{LayerNorm, Linear};
 
-/// The keys of `config.json` that are not BERT's.
+/// Keys of `config.json` that BERT does not have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct AlbertConfig {
     embedding_size: usize,
@@ -32,7 +32,7 @@ fn one() -> usize {
     1
 }
 
-/// Its sizes.
+/// Reads the sizes of the model in `dir`.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
     let (config, own): (BertConfig, AlbertConfig) = (dir.read_config()?, dir.read_config()?);
     config.check()?;
@@ -62,7 +62,7 @@ pub struct AlbertModel {
     facts: Facts,
     #[module(skip)]
     running: Running,
-    /// How many blocks are computed.
+    /// Number of blocks that are computed.
     #[module(skip)]
     kept: usize,
 }
@@ -151,7 +151,7 @@ impl AlbertModel {
         Ok(Self { embeddings, encoder, config, activation, facts, running: Running::default(), kept })
     }
 
-    /// The blocks in the order in which they are computed: each group's serve as many times as fall to it.
+    /// Returns the blocks in the order of computation. The blocks of each group are used several times.
     fn order(&self) -> impl Iterator<Item = &Block> {
         let (blocks, groups) = (self.config.num_hidden_layers, self.encoder.albert_layer_groups.len());
         let group = move |i: usize| (i as f64 / (blocks as f64 / groups as f64)) as usize;
@@ -167,7 +167,7 @@ impl Body for AlbertModel {
         let x = self.encoder.embedding_hidden_mapping_in.forward(embedded, dropping.stream);
         let shape =
             shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional, self.running.compute);
-        // What the feed-forward layer adds is not dropped.
+        // The output of the feed-forward layer has no dropout.
         let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
         let activation = self.activation;
         stack(self.order(), x, self.running.recompute, |i| {

@@ -1,8 +1,8 @@
-//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>), RoBERTa, whose positions begin after that of the padding
-//! (Liu et al. 2019, <https://arxiv.org/abs/1907.11692>), and Longformer, a RoBERTa whose attention has windows and global
-//! tokens (Beltagy et al. 2020, <https://arxiv.org/abs/2004.05150>).
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>); RoBERTa, whose positions begin after that of the padding (Liu et al.
+//! 2019, <https://arxiv.org/abs/1907.11692>); and Longformer, a RoBERTa whose attention has windows and global tokens (Beltagy et al. 2020,
+//! <https://arxiv.org/abs/2004.05150>).
 //!
-//! Field names are those of `transformers`' `BertModel`, config keys those of its `config.json`.
+//! Field names are those of `transformers`' `BertModel`; config keys are those of its `config.json`.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -23,7 +23,7 @@ use crate::model::dropout::{Dropping, Place};
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{LayerNorm, Linear};
 
-/// The keys of `config.json` that BERT and its kin depend on.
+/// Keys of `config.json` for BERT and similar models.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct BertConfig {
     pub vocab_size: usize,
@@ -46,7 +46,7 @@ pub(super) struct BertConfig {
     pub initializer_range: f32,
     #[serde(default)]
     pub pad_token_id: Option<u32>,
-    /// `relative_key` and the like are other models.
+    /// Other values than `absolute`, such as `relative_key`, are not supported.
     #[serde(default)]
     pub position_embedding_type: Option<String>,
 }
@@ -68,7 +68,7 @@ fn deviation() -> f32 {
 }
 
 impl BertConfig {
-    /// Refuses what means nothing, or is not known.
+    /// Rejects unsupported values.
     pub fn check(&self) -> Result<(), String> {
         check_sizes(
             [("hidden_size", self.hidden_size), ("num_attention_heads", self.num_attention_heads)],
@@ -84,21 +84,21 @@ impl BertConfig {
         ])
     }
 
-    /// Dropout everywhere in a block.
+    /// Dropout probabilities in a block.
     pub fn probabilities(&self) -> Probabilities {
         let hidden = self.hidden_dropout_prob;
         Probabilities { attention: self.attention_probs_dropout_prob, attended: hidden, fed: hidden }
     }
 }
 
-/// Longformer's key: the window of every layer, or of each.
+/// Longformer's key: one window for all layers, or one per layer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct LongformerConfig {
     attention_window: serde_json::Value,
 }
 
 impl LongformerConfig {
-    /// How far each of `layers` layers sees to either side.
+    /// Returns the distance that each of `layers` layers attends to on either side.
     fn distances(&self, layers: usize) -> Result<Vec<usize>, String> {
         let wrong =
             || format!("`attention_window` is {}: a positive even number, or one a layer", self.attention_window);
@@ -115,7 +115,7 @@ impl LongformerConfig {
     }
 }
 
-/// What is said of the sizes of BERT and its kin, whose blocks are as wide as those of ALBERT.
+/// Reads the sizes of BERT and similar models.
 pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
     let config: BertConfig = dir.read_config()?;
     config.check()?;
@@ -142,10 +142,10 @@ pub struct BertModel {
     config: BertConfig,
     #[module(skip)]
     activation: Activation,
-    /// The id of the padding, where positions begin after its own (RoBERTa).
+    /// Id of the padding, if positions begin after its position (RoBERTa).
     #[module(skip)]
     padding: Option<u32>,
-    /// How far each layer sees to either side, where it has a window.
+    /// Distance that each layer attends to on either side; `None` without windows.
     #[module(skip)]
     distances: Option<Vec<usize>>,
     #[module(skip)]
@@ -186,7 +186,7 @@ struct Whole {
     value: Linear,
 }
 
-/// Global tokens have projections of their own.
+/// Attention with separate projections for global tokens.
 #[derive(Module, Debug)]
 struct Windowed {
     query: Linear,
@@ -266,7 +266,7 @@ impl BertModel {
             vocabulary: config.vocab_size,
             width: d,
             max_positions: Some(max_positions),
-            // The tokenizers of the others tell two texts apart by what stands between them.
+            // The tokenizers of the others mark the boundary between two texts with a separator instead.
             types: if is_bert { config.type_vocab_size } else { 1 },
             initializer_range: std,
         };
@@ -274,13 +274,13 @@ impl BertModel {
         Ok(Self { embeddings, encoder, config, activation, padding, distances, facts, running })
     }
 
-    /// The row of the table of positions for each token.
+    /// Returns each token's row in the position table.
     fn positions(&self, texts: &TextBatch) -> Vec<u32> {
         let packed = texts.packed();
         let Some(padding) = self.padding else { return packed.positions() };
         let mut positions = Vec::with_capacity(packed.tokens());
         for segment in packed.segments().iter() {
-            // Padding within a text keeps the position of padding, and is not counted.
+            // A padding token within a text has the position of the padding, and does not count.
             let mut next = padding;
             positions.extend(packed.ids()[segment.tokens].iter().map(|&id| {
                 let counts = id != padding;
@@ -293,7 +293,7 @@ impl BertModel {
 }
 
 impl BertModel {
-    /// Final states of all tokens, or where `first` of the first of each text.
+    /// Computes final states of all tokens, or with `first` only of the first token of each text.
     fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &self.positions(texts));
@@ -373,8 +373,8 @@ impl SelfAttention {
         Self::Windowed(Windowed { query, key, value, query_global, key_global, value_global })
     }
 
-    /// What each token attends to under `mask`, and under none what global tokens do, behind the states of the tokens that go
-    /// on: all, or where `first` the first of each text.
+    /// Returns the states of the tokens that continue to the next layer, and their attention outputs under `mask`. Global tokens attend
+    /// without a mask. All tokens continue, or with `first` only the first token of each text.
     fn forward(
         &self,
         pass: Pass,
@@ -397,7 +397,7 @@ impl SelfAttention {
             let extras = pass.extras(Place::CrossAttention);
             [own, attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional))]
         };
-        // Where only global tokens go on, nobody asks what the others attend to.
+        // If only global tokens continue, the attention outputs of the others are not needed.
         if let Some(global) = seen.global.as_ref().filter(|global| first && **global == seen.first) {
             return far(global);
         }

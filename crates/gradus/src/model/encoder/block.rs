@@ -1,4 +1,4 @@
-//! What the blocks of encoders have in common, whatever their families call it.
+//! Common parts of the blocks of all encoder families.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -18,16 +18,16 @@ use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place, check_probability};
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 
-/// Why an encoder could not be built.
+/// Error when an encoder cannot be built.
 pub(super) enum Problem {
-    /// What is wrong with its configuration.
+    /// Problem with its configuration.
     Config(String),
-    /// Anything else.
+    /// Any other error.
     Other(Error),
 }
 
 impl Problem {
-    /// The error about the model in `dir`.
+    /// Converts to an error about the model in `dir`.
     pub fn of(self, dir: &ModelDir) -> Error {
         match self {
             Self::Config(message) => Error::model(dir.path.join("config.json"), message),
@@ -36,12 +36,12 @@ impl Problem {
     }
 }
 
-/// The sizes that memory follows from; all counts are of numbers.
+/// Sizes that determine the memory, as numbers of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::model) struct Sizes {
     pub vocabulary: usize,
     pub width: usize,
-    /// Blocks that are computed; some may share their weights.
+    /// Number of computed blocks; some may share their weights.
     pub layers: usize,
     pub heads: usize,
     pub head_dim: usize,
@@ -63,18 +63,18 @@ impl From<Error> for Problem {
     }
 }
 
-/// With which probability numbers are dropped.
+/// Dropout probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Probabilities {
-    /// The probabilities of attention.
+    /// Of the attention probabilities.
     pub attention: f32,
-    /// What attention adds.
+    /// Of attention's output.
     pub attended: f32,
-    /// What the feed-forward layer adds.
+    /// Of the feed-forward layer's output.
     pub fed: f32,
 }
 
-/// What a block is computed with beside its weights.
+/// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
     pub block: usize,
@@ -84,19 +84,19 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// The dropout of attention's probabilities at `place`.
+    /// Returns the dropout of the attention probabilities at `place`.
     pub fn extras(self, place: fn(usize) -> Place) -> AttentionExtras {
         let dropout = self.dropping.probabilities(self.probabilities.attention, place(self.block));
         AttentionExtras { bias: None, dropout }
     }
 
-    /// `x_nd` through queries, keys and values.
+    /// Projects `x_nd` to queries, keys and values.
     pub fn project(self, layers: [&Linear; 3], x_nd: &Tensor<2>) -> [Tensor<2>; 3] {
         Linear::forward_each(layers, x_nd.clone(), self.dropping.stream)
     }
 
-    /// Keys and values of all tokens, after the states of the tokens that continue to the next layer: all of `x_nd`, or where `first` the first
-    /// of each text.
+    /// Returns the states of the tokens that continue to the next layer, and their attention outputs. All tokens of `x_nd` continue, or
+    /// with `first` only the first token of each text.
     pub fn attend(
         self,
         layers: [&Linear; 3],
@@ -117,13 +117,13 @@ impl Pass {
         [own, attention_across_with(q, k, v, extras, &seen.first.cross, shape)]
     }
 
-    /// What was attended to through `output`, added to `x_nd` and normalized.
+    /// Projects the attention output by `output`, adds it to `x_nd` and normalizes.
     pub fn attended(self, output: &Linear, norm: &LayerNorm, x_nd: Tensor<2>, attended_nd: Tensor<2>) -> Tensor<2> {
         let added = output.forward(attended_nd, self.dropping.stream);
         norm.forward(x_nd + self.dropping.apply(added, self.probabilities.attended, Place::Attended(self.block)))
     }
 
-    /// What the feed-forward layer makes of `x_nd`, added to it and normalized.
+    /// Adds the output of the feed-forward layer to `x_nd` and normalizes.
     pub fn fed(self, [inner, outer]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
         let masks = self.dropping.stream;
         let read = inner.forward(x_nd.clone(), masks);
@@ -136,7 +136,7 @@ impl Pass {
     }
 }
 
-/// Runs `blocks` one after the other; the backward pass runs each again, where `again`, instead of keeping what it computed.
+/// Runs `blocks` one after the other. With `again`, the backward pass computes each block again instead of storing its results.
 pub(super) fn stack<'a, L, F>(
     blocks: impl Iterator<Item = &'a L>,
     x_nd: Tensor<2>,
@@ -154,13 +154,13 @@ where
     })
 }
 
-/// Heads of equal width that see whole texts, or what `mask` leaves of them.
+/// Returns the shape of attention with heads of equal width under `mask`.
 pub(super) fn shape(width: usize, heads: usize, mask: Mask, precision: Precision) -> AttentionShape {
     let head_dim = width / heads;
     AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None, precision }
 }
 
-/// Refuses sizes that mean nothing.
+/// Rejects invalid sizes.
 pub(super) fn check_sizes(
     [(width_key, width), (heads_key, heads)]: [(&str, usize); 2],
     blocks: usize,
@@ -175,18 +175,18 @@ pub(super) fn check_sizes(
     }
 }
 
-/// Refuses probabilities that are none.
+/// Rejects invalid dropout probabilities.
 pub(super) fn check_probabilities(of_keys: &[(&str, f32)]) -> Result<(), String> {
     of_keys.iter().try_for_each(|&(key, value)| check_probability(key, value))
 }
 
-/// The sum of the embeddings of BERT and its kin, normalized.
+/// Sum of the embeddings of BERT and similar models, normalized.
 #[derive(Module, Debug)]
 pub(super) struct Embeddings {
     word_embeddings: Embedding,
     position_embeddings: Option<Embedding>,
     token_type_embeddings: Option<Embedding>,
-    /// From the width of the embeddings to that of the encoder.
+    /// Projection from the width of the embeddings to that of the encoder.
     embed_proj: Option<Linear>,
     LayerNorm: LayerNorm,
 }
@@ -195,13 +195,13 @@ pub(super) struct Embeddings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EmbeddingSizes {
     pub vocabulary: usize,
-    /// Rows of the table of positions; 0 without one.
+    /// Number of rows of the position table; 0 without one.
     pub positions: usize,
-    /// Rows of the table of types; 0 without one.
+    /// Number of rows of the type table; 0 without one.
     pub types: usize,
     /// Width of the tables.
     pub width: usize,
-    /// Width of what is normalized.
+    /// Width of the normalized output.
     pub output: usize,
     pub epsilon: f64,
     pub deviation: f32,
@@ -221,7 +221,7 @@ impl Embeddings {
         }
     }
 
-    /// Of each token, `[N, D]`, at these positions, `[N]`.
+    /// Computes the embedding of each token, `[N, D]`, at these positions, `[N]`.
     pub fn forward(&self, texts: &TextBatch, positions_n: &[u32]) -> Tensor<2> {
         let mut sum = self.word_embeddings.forward(texts.packed().ids());
         if let Some(table) = &self.token_type_embeddings {
@@ -236,7 +236,7 @@ impl Embeddings {
         self.LayerNorm.forward(sum)
     }
 
-    /// `[V, …]`.
+    /// Table of words, `[V, …]`.
     pub fn words(&self) -> Tensor<2> {
         self.word_embeddings.weight.val()
     }

@@ -1,10 +1,10 @@
-//! DeBERTa (He et al. 2020, <https://arxiv.org/abs/2006.03654>; v3: 2021, <https://arxiv.org/abs/2111.09543>): scores also
-//! between contents and distances.
+//! DeBERTa (He et al. 2020, <https://arxiv.org/abs/2006.03654>; v3: 2021, <https://arxiv.org/abs/2111.09543>): attention scores also depend
+//! on pairs of content and distance.
 //!
-//! v1 projects to queries, keys and values by one layer without bias, and to distances by layers of its own; v2 and v3 have a
-//! layer for each, buckets of distances, and a convolution.
+//! v1 projects to queries, keys and values by one layer without bias, and to distances by separate layers. v2 and v3 have one layer for
+//! each, buckets of distances, and a convolution.
 //!
-//! Field names are those of `transformers`' `DebertaModel` and `DebertaV2Model`, config keys those of their `config.json`.
+//! Field names are those of `transformers`' `DebertaModel` and `DebertaV2Model`; config keys are those of their `config.json`.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -27,7 +27,7 @@ use crate::model::dropout::{Dropping, Place};
 use crate::model::family::EncoderFamily;
 use crate::model::layers::{Embedding, LayerNorm, Linear};
 
-/// The keys of `config.json` that are not BERT's.
+/// Keys of `config.json` that BERT does not have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct DebertaConfig {
     #[serde(default)]
@@ -49,7 +49,7 @@ struct DebertaConfig {
     pos_att_type: Value,
     #[serde(default = "yes")]
     position_biased_input: bool,
-    /// 0 here, unlike in BERT.
+    /// Default 0, unlike in BERT.
     #[serde(default)]
     type_vocab_size: usize,
     #[serde(default)]
@@ -58,7 +58,7 @@ struct DebertaConfig {
     conv_groups: usize,
     #[serde(default = "tanh")]
     conv_act: String,
-    /// v1 alone: scores of heads are mixed.
+    /// Only v1: whether the scores of heads are mixed; not supported.
     #[serde(default)]
     talking_head: bool,
 }
@@ -77,7 +77,7 @@ fn tanh() -> String {
 }
 
 impl DebertaConfig {
-    /// The configuration of the model in `dir`. What v1 has no keys for is nothing there, whatever its file says.
+    /// Reads the configuration of the model in `dir`. Keys that v1 does not have are reset, even if its file sets them.
     fn read(dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
         let config: Self = dir.read_config()?;
         if family != EncoderFamily::DebertaV1 {
@@ -98,7 +98,7 @@ impl DebertaConfig {
         })
     }
 
-    /// Whether contents are scored with distances, and distances with contents.
+    /// Returns whether content-to-position and position-to-content scores are used.
     fn scored(&self) -> Result<[bool; 2], String> {
         let names: Vec<String> = match &self.pos_att_type {
             Value::Null => Vec::new(),
@@ -112,7 +112,7 @@ impl DebertaConfig {
         }
     }
 
-    /// The buckets of distances, where attention is relative at all.
+    /// Returns the buckets of distances; `None` if attention is not relative.
     fn buckets(&self, positions: usize) -> Result<Option<PositionBuckets>, String> {
         if !self.relative_attention {
             return Ok(None);
@@ -132,16 +132,16 @@ impl DebertaConfig {
     }
 }
 
-/// No text has as many tokens: a table of distances ends somewhere.
+/// Upper bound of distances, so that the table of distances is finite. No text has as many tokens.
 const FARTHEST: f64 = 16_777_216.0;
 
-/// About how far apart tokens are whose distance falls into the last of `buckets`: of an odd number of them, farther than `reach`.
+/// Returns the approximate distance of tokens in the last of `buckets`. For an odd number of buckets, it exceeds `reach`.
 fn farthest(buckets: usize, reach: usize) -> f64 {
     let half = (buckets / 2) as f64;
     half * ((reach - 1) as f64 / half).powf((buckets as f64 - half) / (half - 1.0))
 }
 
-/// Its sizes.
+/// Reads the sizes of the model in `dir`.
 pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
     let (config, own): (BertConfig, _) = (dir.read_config()?, DebertaConfig::read(dir, family)?);
     config.check()?;
@@ -166,12 +166,12 @@ pub struct DebertaModel {
     encoder: Blocks,
     #[module(skip)]
     config: BertConfig,
-    /// Whether contents are scored with distances, and distances with contents.
+    /// Whether content-to-position and position-to-content scores are used.
     #[module(skip)]
     scored: [bool; 2],
     #[module(skip)]
     activation: Activation,
-    /// Of the convolution.
+    /// Activation of the convolution.
     #[module(skip)]
     after: Activation,
     #[module(skip)]
@@ -188,7 +188,7 @@ pub struct DebertaModel {
 struct Blocks {
     layer: Vec<Block>,
     rel_embeddings: Option<Embedding>,
-    /// Of the table of distances.
+    /// Norm of the table of distances.
     LayerNorm: Option<LayerNorm>,
     conv: Option<Convolution>,
 }
@@ -213,10 +213,10 @@ enum SelfAttention {
     Separate(Separate),
 }
 
-/// Of v1.
+/// Attention of v1.
 #[derive(Module, Debug)]
 struct Fused {
-    /// Queries, keys and values of the first head, then those of the next.
+    /// Queries, keys and values of the first head, then those of the next, and so on.
     in_proj: Linear,
     q_bias: Param<Tensor<1>>,
     v_bias: Param<Tensor<1>>,
@@ -224,18 +224,18 @@ struct Fused {
     pos_q_proj: Option<Linear>,
 }
 
-/// Of v2 and v3.
+/// Attention of v2 and v3.
 #[derive(Module, Debug)]
 struct Separate {
     query_proj: Linear,
     key_proj: Linear,
     value_proj: Linear,
-    /// Those of the distances are the contents' where they are shared.
+    /// Projections of the distances; `None` if they share those of the contents.
     pos_key_proj: Option<Linear>,
     pos_query_proj: Option<Linear>,
 }
 
-/// What the first block gives also sees its neighbors' embeddings.
+/// Convolution over the embeddings, whose output is added to that of the first block.
 #[derive(Module, Debug)]
 struct Convolution {
     conv: Kernel,
@@ -267,7 +267,7 @@ impl DebertaModel {
             (config.hidden_size, config.intermediate_size, config.num_attention_heads, config.initializer_range);
         let head_dim = own.attention_head_size.unwrap_or(d / heads);
         let all = heads * head_dim;
-        // One for each kind of score.
+        // Number of kinds of scores.
         let kinds = 1 + usize::from(c2p) + usize::from(p2c);
         let scale = ((head_dim * kinds) as f32).sqrt().recip();
         let shape = AttentionShape {
@@ -346,7 +346,7 @@ impl DebertaModel {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
-            // Distances beyond the last have its bucket: only a table of positions ends.
+            // Larger distances use the last bucket, so only a position table limits the length.
             max_positions: own.position_biased_input.then_some(config.max_position_embeddings),
             types: own.type_vocab_size.max(1),
             initializer_range: std,
@@ -355,7 +355,7 @@ impl DebertaModel {
         Ok(Self { embeddings, encoder, config, scored, activation, after, shape, buckets, facts, running })
     }
 
-    /// The table of distances, `[2 · span, D]`, normalized where it is.
+    /// Returns the table of distances, `[2 · span, D]`, normalized if the model has a norm for it.
     fn distances(&self) -> Option<Tensor<2>> {
         let table = self.encoder.rel_embeddings.as_ref()?.weight.val();
         Some(match &self.encoder.LayerNorm {
@@ -375,7 +375,7 @@ impl Body for DebertaModel {
         let again = self.running.recompute && embedded.is_autodiff();
         let (shape, scored) = (self.shape, self.scored);
         let (probabilities, activation) = (self.config.probabilities(), self.activation);
-        // The convolution reads the embeddings too.
+        // The convolution reads the embeddings, too.
         let mut x = if self.encoder.conv.is_some() { branch(embedded.clone()) } else { embedded.clone() };
         for (i, block) in self.encoder.layer.iter().enumerate() {
             let pass = Pass { block: i, dropping, probabilities, activation };
@@ -445,7 +445,7 @@ impl Body for DebertaModel {
 }
 
 impl SelfAttention {
-    /// Queries, keys and values of `x_nd`.
+    /// Computes queries, keys and values of `x_nd`.
     fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, pass: Pass) -> [Tensor<2>; 3] {
         match self {
             Self::Separate(of) => pass.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
@@ -458,7 +458,7 @@ impl SelfAttention {
         }
     }
 
-    /// Keys and queries of the distances, where they are scored; without projections of their own those of the contents.
+    /// Computes keys and queries of the distances, if their scores are used. Without separate projections, those of the contents are used.
     fn relative(&self, distances: Tensor<2>, buckets: PositionBuckets, scored: [bool; 2], pass: Pass) -> Relative {
         let [c2p, p2c] = scored;
         let through = |layer: &Linear| layer.forward(distances.clone(), pass.dropping.stream);
@@ -472,7 +472,7 @@ impl SelfAttention {
         Relative { key_rd: key.filter(|_| c2p).map(through), query_rd: query.filter(|_| p2c).map(through), buckets }
     }
 
-    /// All linear layers with their names.
+    /// Returns all linear layers with their names.
     fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
         let (always, distances) = match self {
             Self::Separate(of) => (
@@ -494,11 +494,11 @@ impl SelfAttention {
 }
 
 impl Kernel {
-    /// `yₜ = b + Σⱼ Wⱼ xₜ₊ⱼ`, with nothing beyond the ends of a text.
+    /// Computes `yₜ = b + Σⱼ Wⱼ xₜ₊ⱼ`, with zeros beyond the ends of a text.
     fn forward(&self, x_nd: &Tensor<2>, texts: &TextBatch) -> Tensor<2> {
         let [out, input, size] = self.weight.dims();
         let n = texts.packed().tokens();
-        // One more row, of zeros, stands for what is beyond the ends.
+        // One more row, of zeros, for positions beyond the ends.
         let rows = Tensor::cat(vec![x_nd.clone(), Tensor::zeros([1, input], &x_nd.device())], 0);
         let parts = (0..size).map(|j| {
             let of_text = |text: std::ops::Range<usize>| {

@@ -1,6 +1,7 @@
-//! DistilBERT, Sanh et al. 2019, <https://arxiv.org/abs/1910.01108>: BERT with half of the blocks, and no types.
+//! DistilBERT, Sanh et al. 2019, <https://arxiv.org/abs/1910.01108>: BERT with half of the blocks and without token
+//! types.
 //!
-//! Field names are those of `transformers`' `DistilBertModel`, config keys those of its `config.json`.
+//! Field names are those of `transformers`' `DistilBertModel`; config keys are those of its `config.json`.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -17,7 +18,7 @@ use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
 use crate::model::layers::{LayerNorm, Linear};
 
-/// ε of the norms, which no configuration changes.
+/// ε of the norms, which is not configurable.
 const EPSILON: f64 = 1e-12;
 
 /// The keys of `config.json` that the computation depends on.
@@ -49,7 +50,7 @@ fn deviation() -> f32 {
     0.02
 }
 
-/// Its sizes.
+/// Reads the sizes of the model in `dir`.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
     let config: DistilBertConfig = dir.read_config()?;
     check_sizes([("dim", config.dim), ("n_heads", config.n_heads)], config.n_layers, config.vocab_size)?;
@@ -157,14 +158,14 @@ impl DistilBertModel {
 }
 
 impl DistilBertModel {
-    /// Final states of all tokens, or where `first` of the first of each text.
+    /// Computes final states of all tokens, or with `first` only of the first token of each text.
     fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let x = dropping.apply(embedded, self.config.dropout, Place::Embedding);
         let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional, self.running.compute);
         let DistilBertConfig { dropout, attention_dropout, .. } = self.config;
-        // What attention adds is not dropped.
+        // Attention's output has no dropout.
         let probabilities = Probabilities { attention: attention_dropout, attended: 0.0, fed: dropout };
         let activation = self.activation;
         let blocks = &self.transformer.layer;

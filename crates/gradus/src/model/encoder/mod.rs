@@ -1,8 +1,7 @@
-//! Encoders: texts in, a hidden state for every token out, and every token sees its whole text.
+//! Encoders: texts in, one hidden state per token out. Every token attends to its whole text.
 //!
-//! An encoder predicts no token and continues no text. It is no [`Trunk`](super::Trunk), so that nothing which samples or
-//! predicts can stand on one: what stands on it is the head of a [`Classifier`](super::Classifier). Batches are packed as
-//! those of all models are.
+//! An encoder predicts no tokens and continues no text. It is not a [`Trunk`](super::Trunk), so that code which samples or predicts cannot
+//! use one. It is used below the head of a [`Classifier`](super::Classifier). Batches are packed, as for all models.
 
 mod albert;
 mod bert;
@@ -32,7 +31,7 @@ use super::family::EncoderFamily;
 use super::layers::{Layers, Linear, impl_layers, select_rows};
 use crate::error::{Error, Result};
 
-/// Texts in, hidden states out.
+/// Encoder of any family: texts in, hidden states out.
 #[derive(Module, Debug)]
 pub enum Encoder {
     /// BERT, RoBERTa, XLM-RoBERTa and Longformer.
@@ -47,54 +46,54 @@ pub enum Encoder {
     Deberta(DebertaModel),
 }
 
-/// What every family's encoder does.
+/// Interface of every family's encoder.
 trait Body {
-    /// Final hidden states, `[N, D]`.
+    /// Computes final hidden states, `[N, D]`.
     fn forward(&self, texts: &TextBatch) -> Tensor<2>;
 
-    /// Those of the first token of each text, `[B, D]`: a family may leave out what they do not follow from.
+    /// Computes final hidden states of the first token of each text, `[B, D]`. A family may skip computations that these do not depend on.
     fn first(&self, texts: &TextBatch) -> Tensor<2> {
         select_rows(self.forward(texts), &texts.first_indices())
     }
 
-    /// The table of words, `[V, …]`.
+    /// Returns the table of words, `[V, …]`.
     fn words(&self) -> Tensor<2>;
 
-    /// All linear layers with their names in the encoder, such as `encoder.layer.0.output.dense`.
+    /// Returns all linear layers with their names in the encoder, such as `encoder.layer.0.output.dense`.
     fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
 
-    /// Leaves all layers out but the first `layers`; how many there were.
+    /// Removes all layers except the first `layers`, and returns the previous number of layers.
     fn keep(&mut self, layers: usize) -> usize;
 
-    /// What its configuration says of it.
+    /// Returns properties from its configuration.
     fn facts(&self) -> &Facts;
 
-    /// How it is run.
+    /// Returns its runtime settings.
     fn running(&self) -> Running;
 
-    /// The same, to change it.
+    /// Returns its runtime settings for changes.
     fn running_mut(&mut self) -> &mut Running;
 }
 
-/// What the rest of the program asks about an encoder.
+/// Properties of an encoder that the rest of the program uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Facts {
-    /// Ids, V.
+    /// Vocabulary size, V.
     pub vocabulary: usize,
     /// Width of the hidden states, D.
     pub width: usize,
-    /// Tokens of the longest text, where there is a limit.
+    /// Number of tokens of the longest text; `None` if there is no limit.
     pub max_positions: Option<usize>,
-    /// Whether tokens may be global.
+    /// Whether the encoder supports global tokens.
     pub has_global: bool,
-    /// How many texts a token may be said to belong to: 1 where nothing is said.
+    /// Number of token types; 1 if there are none.
     pub types: usize,
-    /// The standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     pub initializer_range: f32,
 }
 
 impl Encoder {
-    /// The encoder that `dir` describes, with tensors from the builder.
+    /// Builds the encoder that `dir` describes, with tensors from the builder.
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = dir.encoder_family()?;
         dir.check_quantization()?;
@@ -113,8 +112,8 @@ impl Encoder {
         built.map_err(|problem| problem.of(dir))
     }
 
-    /// The encoder in `dir`, whatever stands on it, for a model that is not trained: its linear layers are packed as `weights`
-    /// says, one by one.
+    /// Loads the encoder in `dir`, with any head, for a model that is not trained: packs its linear layers in the format `weights`, one by
+    /// one.
     ///
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
@@ -128,13 +127,13 @@ impl Encoder {
         Ok(model)
     }
 
-    /// Leaves all layers out but the first `layers`, so that [`forward`](Self::forward) gives the states after them (of
-    /// ModernBERT under its last norm); how many there were. Fewer than `layers` all stay.
+    /// Removes all layers except the first `layers`, so that [`forward`](Self::forward) returns the states after them (in ModernBERT, after
+    /// its last norm). Returns the previous number of layers. If there are fewer than `layers`, all stay.
     pub fn keep(&mut self, layers: usize) -> usize {
         self.body_mut().keep(layers)
     }
 
-    /// What is computed of `texts`, of which no token is global unless its text says so.
+    /// Builds a batch from `texts`. Only tokens that a text lists as global are global.
     ///
     /// # Panics
     /// When there is no text, or one cannot be read ([`Self::check`]).
@@ -142,7 +141,7 @@ impl Encoder {
         TextBatch::new(texts, false)
     }
 
-    /// The sizes that `dir`'s configuration describes.
+    /// Reads the sizes from the configuration of `dir`.
     pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes> {
         let family = dir.encoder_family()?;
         let found = match family {
@@ -179,14 +178,14 @@ impl Encoder {
         }
     }
 
-    /// Final hidden states of packed texts, `[N, D]`.
+    /// Computes final hidden states of packed texts, `[N, D]`.
     pub fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         self.body().forward(texts)
     }
 
-    /// Final hidden states of the first token of each text, `[B, D]`. BERT, RoBERTa, Longformer and DistilBERT compute nothing
-    /// of the last block that these do not follow from, a twelfth of a pass through twelve, unless numbers are dropped: masks
-    /// fall on all tokens.
+    /// Computes final hidden states of the first token of each text, `[B, D]`. BERT, RoBERTa, Longformer and DistilBERT skip the parts of
+    /// the last block that these do not depend on. With twelve blocks, that saves a twelfth of a pass. With dropout nothing is skipped,
+    /// because masks are drawn for all tokens.
     pub fn first(&self, texts: &TextBatch) -> Tensor<2> {
         match self.drops_out() && texts.dropout().is_some() {
             true => select_rows(self.forward(texts), &texts.first_indices()),
@@ -194,22 +193,22 @@ impl Encoder {
         }
     }
 
-    /// All linear layers with their names in the encoder.
+    /// Returns all linear layers with their names in the encoder.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         self.body_mut().linears_mut()
     }
 
-    /// Has the backward pass run the blocks again instead of keeping what they computed.
+    /// Sets whether the backward pass computes blocks again instead of storing their results.
     pub fn set_recompute(&mut self, recompute: bool) {
         self.body_mut().running_mut().recompute = recompute;
     }
 
-    /// Whether numbers are dropped as the configuration says.
+    /// Whether the configured dropout is active.
     pub(super) fn drops_out(&self) -> bool {
         self.body().running().dropout
     }
 
-    /// Refuses to train weights that are packed.
+    /// Rejects training weights that are quantized.
     ///
     /// # Errors
     /// When a linear layer is quantized.
@@ -224,32 +223,32 @@ impl Encoder {
         }
     }
 
-    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    /// Sets whether the configured dropout applies in passes that have masks.
     pub fn set_dropout(&mut self, dropout: bool) {
         self.body_mut().running_mut().dropout = dropout;
     }
 
-    /// V and D.
+    /// Sizes V and D.
     pub fn dims(&self) -> (usize, usize) {
         let facts = self.body().facts();
         (facts.vocabulary, facts.width)
     }
 
-    /// Tokens of the longest text, where there is a limit: tables of learned positions end.
+    /// Number of tokens of the longest text; `None` if there is no limit. Tables of learned positions have a limit.
     pub fn max_positions(&self) -> Option<usize> {
         self.body().facts().max_positions
     }
 
-    /// The standard deviation of fresh weights.
+    /// Standard deviation of newly initialized weights.
     pub(super) fn initializer_range(&self) -> f32 {
         self.body().facts().initializer_range
     }
 
-    /// Why `text` cannot be read.
+    /// Checks that `text` can be read.
     ///
     /// # Errors
-    /// When it has no ids or too many, an id that is not in the vocabulary, more types than the encoder knows, or a global
-    /// token beyond its end.
+    /// When it has no ids or too many, an id outside of the vocabulary, a type that the encoder does not have, or a global token beyond its
+    /// end.
     pub fn check(&self, text: &Text<'_>) -> Result<(), String> {
         let Facts { vocabulary, max_positions, types, .. } = *self.body().facts();
         let n = text.ids.len();
@@ -274,17 +273,17 @@ impl Encoder {
         }
     }
 
-    /// Whether it is told which of two texts a token belongs to.
+    /// Whether the encoder reads token types, which tell two texts apart.
     pub(super) fn reads_types(&self) -> bool {
         self.body().facts().types > 1
     }
 
-    /// Whether tokens may see beyond its windows and be seen from beyond them.
+    /// Whether the encoder supports global tokens, which attend and are attended to beyond its windows.
     pub(super) fn has_global(&self) -> bool {
         self.body().facts().has_global
     }
 
-    /// The device of the weights.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.body().words().device()
     }

@@ -1,8 +1,8 @@
-//! ModernBERT, Warner et al. 2024, <https://arxiv.org/abs/2412.13663>: rotary positions, gates, norms before the layers, and
-//! windows in most of the blocks.
+//! ModernBERT, Warner et al. 2024, <https://arxiv.org/abs/2412.13663>: rotary positions, gates, norms before the layers, and windows in
+//! most blocks.
 //!
-//! Field names are those of `transformers`' `ModernBertModel`, config keys those of its `config.json`, in the form of
-//! version 5 (`layer_types`, `rope_parameters` by type) and the earlier one (`global_attn_every_n_layers`, `…_rope_theta`).
+//! Field names are those of `transformers`' `ModernBertModel`; config keys are those of its `config.json`, in the format of version 5
+//! (`layer_types`, `rope_parameters` by type) or the earlier one (`global_attn_every_n_layers`, `…_rope_theta`).
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -56,7 +56,7 @@ struct ModernBertConfig {
     initializer_range: f32,
 }
 
-/// What a block sees.
+/// Kind of attention of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum LayerType {
@@ -81,7 +81,7 @@ fn deviation() -> f32 {
 }
 
 impl ModernBertConfig {
-    /// What each block sees.
+    /// Returns the kind of attention of each block.
     fn layer_types(&self) -> Result<Vec<LayerType>, String> {
         let layers = self.num_hidden_layers;
         match (&self.layer_types, self.global_attn_every_n_layers) {
@@ -94,7 +94,7 @@ impl ModernBertConfig {
         }
     }
 
-    /// The rotary angles of layers of this type.
+    /// Returns the rotary angles of layers of this kind.
     fn rope(&self, config: &Map<String, Value>, kind: LayerType) -> Result<Rope, String> {
         let (key, old, usual) = match kind {
             LayerType::FullAttention => ("full_attention", "global_rope_theta", 160_000.0),
@@ -110,7 +110,7 @@ impl ModernBertConfig {
     }
 }
 
-/// Its sizes.
+/// Reads the sizes of the model in `dir`.
 pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
     let config: ModernBertConfig = dir.read_config()?;
     let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
@@ -138,10 +138,10 @@ pub struct ModernBertModel {
     config: ModernBertConfig,
     #[module(skip)]
     gate: Gate,
-    /// What each block sees, and which of the angles it has.
+    /// Attention shape of each block, and the index of its rotary angles.
     #[module(skip)]
     views: Vec<(AttentionShape, usize)>,
-    /// Of blocks that see everything, and of those with a window.
+    /// Rotary angles of blocks with full attention, and of those with a window.
     #[module(skip)]
     ropes: [Rope; 2],
     #[module(skip)]
@@ -177,7 +177,7 @@ struct FeedForward {
     Wo: Linear,
 }
 
-/// cos and sin of every token.
+/// cos and sin of the angles of every token.
 type Angles = (Table<f32>, Table<f32>);
 
 impl ModernBertModel {
@@ -201,7 +201,7 @@ impl ModernBertModel {
         let rope = |kind| config.rope(&dir.config, kind);
         let ropes = [rope(LayerType::FullAttention)?, rope(LayerType::SlidingAttention)?];
         let std = config.initializer_range;
-        // Those that end a layer are drawn narrower.
+        // The initial weights of the last projection of a layer have a smaller deviation.
         let last = std / (2.0 * config.num_hidden_layers as f32).sqrt();
         let norm = |b: Builder<'_>| LayerNorm::build_with(b, d, config.norm_eps, config.norm_bias);
         let embeddings = Embeddings {
@@ -230,7 +230,7 @@ impl ModernBertModel {
             has_global: false,
             vocabulary: config.vocab_size,
             width: d,
-            // Rotary angles go on, but a model knows none beyond those it was trained on.
+            // Rotary angles have no limit, but the model was not trained on longer texts.
             max_positions: Some(config.max_position_embeddings),
             types: 1,
             initializer_range: std,
@@ -239,7 +239,7 @@ impl ModernBertModel {
         Ok(Self { embeddings, layers, final_norm, config, gate, views, ropes, facts, running })
     }
 
-    /// The angles of every token in each of the two views.
+    /// Computes the angles of every token, for blocks with full attention and for those with a window.
     fn angles(&self, texts: &TextBatch) -> [Angles; 2] {
         let positions = texts.packed().positions();
         let lengths = texts.lengths_b();

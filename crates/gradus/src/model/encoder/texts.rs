@@ -1,4 +1,4 @@
-//! Texts as encoders read them: packed end to end, with the tokens that see beyond a window.
+//! Input of encoders: texts packed end to end, with their global tokens.
 
 use std::sync::Arc;
 
@@ -10,23 +10,24 @@ use crate::model::packed::Packed;
 /// One text, or two that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a> {
-    /// Its ids, those included that the tokenizer puts around it.
+    /// Ids, including the special tokens that the tokenizer adds.
     pub ids: &'a [u32],
-    /// Which of two texts each id belongs to, 0 or 1; empty: all to the first.
+    /// Token type of each id: 0 for the first of two texts, 1 for the second. Empty if all are 0.
     pub types: &'a [u32],
-    /// Positions of tokens that see the whole text and are seen by all of it, where attention has windows (Longformer);
-    /// `None`: as the head has it, the first token of a sequence head and none of a token head.
+    /// Positions of global tokens, which attend to the whole text and are attended to by all of it if attention has
+    /// windows (Longformer). `None` for the head's default: the first token for a sequence head, no token for a token
+    /// head.
     pub global: Option<&'a [usize]>,
 }
 
 impl<'a> Text<'a> {
-    /// A text of these ids.
+    /// Creates a text of these ids.
     pub fn new(ids: &'a [u32]) -> Self {
         Self { ids, types: &[], global: None }
     }
 }
 
-/// Texts as an encoder computes them in one forward pass.
+/// Texts of one forward pass, as an encoder computes them.
 #[derive(Debug, Clone)]
 pub struct TextBatch {
     packed: Packed,
@@ -35,31 +36,31 @@ pub struct TextBatch {
     dropout: Option<DropoutStream>,
 }
 
-/// Which tokens see each other.
+/// Tokens that attend to each other.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The texts, with their global tokens.
+    /// Texts with their global tokens.
     pub segments: Segments,
-    /// What global tokens see.
+    /// Attention of the global tokens to their texts.
     pub global: Option<Readers>,
-    /// What the first token of every text sees of it.
+    /// Attention of the first token of every text to the text.
     pub first: Readers,
 }
 
-/// Some tokens of each text, which read the whole of it.
+/// Some tokens of each text, which attend to the whole text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Readers {
-    /// Their packed indices, text after text.
+    /// Packed indices of the tokens, text after text.
     pub tokens: Vec<u32>,
-    /// Each text's read the whole of it.
+    /// Attention of each text's tokens to the whole text.
     pub cross: CrossSegments,
 }
 
 impl TextBatch {
-    /// `texts`; where one does not say which tokens are global, the first is if `first_is_global`.
+    /// Packs `texts`. If a text does not list its global tokens, its first token is global if `first_is_global`.
     ///
     /// # Panics
-    /// When there is no text, or one has no ids or not as many types.
+    /// When there is no text, or one has no ids or the wrong number of types.
     pub(in crate::model) fn new(texts: &[Text<'_>], first_is_global: bool) -> Self {
         let packed = Packed::new(texts.iter().map(|text| text.ids));
         let mut types_n = Vec::with_capacity(packed.tokens());
@@ -81,33 +82,33 @@ impl TextBatch {
         Self { packed, types_n, seen, dropout: None }
     }
 
-    /// The same in a pass whose dropout draws its masks from `stream`, where there is one.
+    /// Sets the stream from which the dropout masks of the pass are drawn; `None` for no dropout.
     #[must_use]
     pub fn dropping(self, stream: Option<DropoutStream>) -> Self {
         Self { dropout: stream, ..self }
     }
 
-    /// What the masks of dropout are drawn from; without it nothing is dropped.
+    /// Stream of the dropout masks; `None` for no dropout.
     pub fn dropout(&self) -> Option<DropoutStream> {
         self.dropout
     }
 
-    /// The tokens, laid end to end.
+    /// Tokens, end to end.
     pub fn packed(&self) -> &Packed {
         &self.packed
     }
 
-    /// Which of two texts each token belongs to, `[N]`.
+    /// Token type of each token, `[N]`.
     pub fn types_n(&self) -> &[u32] {
         &self.types_n
     }
 
-    /// How many tokens each text has, `[B]`.
+    /// Number of tokens of each text, `[B]`.
     pub fn lengths_b(&self) -> Vec<usize> {
         (0..self.packed.sequences()).map(|i| self.packed.length(i)).collect()
     }
 
-    /// The packed index of each text's first token, `[B]`: where a sequence head reads.
+    /// Packed index of each text's first token, `[B]`, which a sequence head reads.
     pub fn first_indices(&self) -> Vec<usize> {
         (0..self.packed.sequences()).map(|i| self.packed.index(i, 0)).collect()
     }
@@ -127,14 +128,14 @@ impl Seen {
 }
 
 impl Readers {
-    /// `tokens`, of which the texts have so many each.
+    /// Creates the readers from packed indices `tokens` and their number per text.
     fn new(texts: &Segments, tokens: Vec<u32>, counts: &[usize]) -> Self {
         let (source_of, counts): (Vec<usize>, Vec<usize>) =
             counts.iter().copied().enumerate().filter(|(_, count)| *count > 0).unzip();
         Self { tokens, cross: CrossSegments::new(Segments::sequences(counts), texts.clone(), source_of) }
     }
 
-    /// Where the result of every token lies when those of these tokens follow those of all.
+    /// Returns the row of each token's result in a tensor of all tokens' results, followed by those of these tokens.
     pub fn places(&self) -> Vec<u32> {
         let [_, n] = self.cross.tokens();
         let mut places: Vec<u32> = (0..n as u32).collect();
