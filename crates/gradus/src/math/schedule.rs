@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_learning_rates_of_fine_grained_rlhf() {
-        // Two cards: 100 · 4 · 2 units of warm-up, 1250 · 4 · 2 in all, a peak of 1e-5.
+        // Two GPUs: 100 · 4 · 2 units of warm-up, 1250 · 4 · 2 in total, a peak of 1e-5.
         for (unit, expected) in [(0, 0.0), (800, 1e-5), (5000, 5.4348e-6), (10_000, 0.0)] {
             let found = 1e-5 * linear(unit, 10_000, 800);
             assert!((found - expected).abs() < 5e-11, "unit {unit}: {found}");

@@ -80,7 +80,6 @@ pub fn per_token(weights_b: &[f32], counts_b: &[usize]) -> Vec<f32> {
 /// completion of the pair, `alpha` after it.
 ///
 /// Liu et al. 2024 (length-desensitized DPO), <https://arxiv.org/abs/2409.06411>.
-/// Liu et al. 2024 (length-desensitised DPO), <https://arxiv.org/abs/2409.06411>.
 ///
 /// # Panics
 /// When the completions are not pairs.

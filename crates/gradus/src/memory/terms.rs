@@ -39,8 +39,8 @@ pub struct Model {
     pub dropout: bool,
     /// Precision of the products in training.
     pub compute: Precision,
-    /// Whether logprobs are normalized over the tokens that could be sampled (`trained_logprobs: processed`). Rows of logits are then
-    /// whole.
+    /// Whether logprobs are normalized over the tokens that could be sampled (`trained_logprobs: processed`). Whole rows of logits
+    /// are then in memory.
     pub whole_logits: bool,
     /// Whether its distributions are compared with a teacher's, one block of tokens at a time.
     pub compared_logits: bool,
@@ -280,11 +280,11 @@ impl Model {
     /// attention's normalizers (H); and the input of the activation, I, or gate and up (2 I). With norms of queries and keys it also stores
     /// their inputs (Q + K). With norms after attention and the feed-forward layer (Gemma), it also stores their inputs (2 D). If blocks
     /// are computed again, only the first residual stream of a block is stored (D).
-    /// A decoder that reads an encoder's output also stores another residual stream and its norm (2 D), queries and attention's output (2
-    /// Q), normalizers (H), and keys and values of the sources (S 2 K). Each block of the encoder is like a block without such attention (S
-    /// instead of N tokens), and its output is stored (S D).
-    /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Dropout adds the masks of GPT-2's embeddings (N
-    /// D) and of the outputs that each block adds (2 D). The masks of attention are drawn again.
+    /// A decoder that reads an encoder's output also stores another residual stream and its norm (2 D), queries and attention's output
+    /// (2 Q), normalizers (H), and keys and values of the sources (S 2 K). Each block of the encoder is like a block without such attention
+    /// (S instead of N tokens), and its output is stored (S D).
+    /// Then there are the last residual stream, N D, and the predicting hidden states, M D. Dropout adds the masks of GPT-2's embeddings
+    /// (N D) and of the outputs that each block adds (2 D). The masks of attention are drawn again.
     pub fn saved(&self, pass: Pass) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);

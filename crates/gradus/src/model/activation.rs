@@ -21,7 +21,7 @@ fn gelu(name: &str) -> Option<Gelu> {
 }
 
 impl Activation {
-    /// Returns the activation `name`, the value of the key `key`.
+    /// Returns the activation `name`. `key` is its configuration key, for error messages.
     ///
     /// # Errors
     /// When the name is unknown.
@@ -36,7 +36,7 @@ impl Activation {
         }
     }
 
-    /// Returns the activation `name` of a feed-forward network. It is fused with the network's second layer.
+    /// Returns the activation `name` of a feed-forward network, fused with the network's second layer.
     ///
     /// # Errors
     /// When the name is unknown, or has no fused form.
@@ -73,7 +73,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// Returns the gate `name`, the value of the key `key`.
+    /// Returns the gate `name`. `key` is its configuration key, for error messages.
     ///
     /// # Errors
     /// When the name is unknown.

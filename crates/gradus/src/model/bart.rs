@@ -449,7 +449,7 @@ struct Pass {
 /// Dropout probabilities.
 #[derive(Clone, Copy)]
 struct Probabilities {
-    /// Of a layer's output.
+    /// Dropout of a layer's output.
     added: f32,
     attention: f32,
     activation: f32,

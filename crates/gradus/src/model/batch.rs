@@ -215,7 +215,7 @@ impl Input {
     /// Creates prompts that a model without an encoder continues.
     ///
     /// # Panics
-    /// When there is none, or one is empty.
+    /// When there is no prompt, or one is empty.
     pub(super) fn prompts(prompts: &[&[u32]]) -> Self {
         Self { packed: Packed::new(prompts), sources: None }
     }

@@ -16,9 +16,9 @@ use crate::error::{Error, Result, excerpt};
 enum Is {
     /// An integer within these bounds.
     Count(u64, u64),
-    /// A number above the first and at most the second.
+    /// A number above the first bound and at most the second.
     Above(f64, f64),
-    /// A number from the first to the second.
+    /// A number from the first bound to the second.
     From(f64, f64),
     /// A dropout probability: from 0 to below 1.
     Share,

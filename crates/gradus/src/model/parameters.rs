@@ -89,7 +89,7 @@ impl SharedTensor {
     /// Returns a copy of its values.
     ///
     /// # Panics
-    /// When it is of another type.
+    /// When the tensor has another type.
     pub fn values(&self) -> Vec<f32> {
         match &self.values {
             Values::Shared(values, _) => values.as_ref().clone().into_data().try_into_vec().expect("f32 parameters"),

@@ -5,12 +5,12 @@
 //!
 //! | tensor | INT8 | NF4 |
 //! |---|---|---|
-//! | `….weight` | I8 `[out, in]` | U8 `[out · in / 2, 1]`: two codes a byte, the first in the upper half |
+//! | `….weight` | I8 `[out, in]` | U8 `[out · in / 2, 1]`: two codes per byte, the first in the upper half |
 //! | `….SCB` | F32 `[out]`: largest magnitude of each output, 127 times the scale | |
 //! | `….weight_format` | U8: 0, rows in order | |
 //! | `….weight.absmax` | | U8 (or F32) per block of 64 numbers |
 //! | `….weight.quant_map` | | F32 `[16]`: values of the codes |
-//! | `….weight.nested_absmax`, `….weight.nested_quant_map` | | F32: for 256 blocks; `[256]` |
+//! | `….weight.nested_absmax`, `….weight.nested_quant_map` | | F32 per 256 blocks; F32 `[256]` |
 //! | `….weight.quant_state.bitsandbytes__nf4` | | U8: JSON with `shape`, `blocksize`, `nested_offset`, … |
 
 use gradus_kernels::{Absmax, BLOCK, NESTED_BLOCK, Quantization, Quantized};

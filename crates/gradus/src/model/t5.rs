@@ -97,7 +97,7 @@ fn yes() -> bool {
 /// Activation of a feed-forward network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FedActivation {
-    /// Between two linear layers.
+    /// Activation between two linear layers.
     Plain(Activate),
     /// Gate multiplied by a second linear layer.
     Gated(Gate),

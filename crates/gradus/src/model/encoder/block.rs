@@ -66,11 +66,11 @@ impl From<Error> for Problem {
 /// Dropout probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Probabilities {
-    /// Of the attention probabilities.
+    /// Dropout of the attention probabilities.
     pub attention: f32,
-    /// Of attention's output.
+    /// Dropout of attention's output.
     pub attended: f32,
-    /// Of the feed-forward layer's output.
+    /// Dropout of the feed-forward layer's output.
     pub fed: f32,
 }
 
