@@ -58,7 +58,7 @@ pub struct TrainConfig {
     pub lr_schedule: LrSchedule,
     /// Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0.
     pub warmup_steps: f64,
-    /// Weight decay, never of biases and norms. AdamW's is decoupled; RMSprop's is part of the gradient. Default 0 (TRL).
+    /// Weight decay, never applied to biases and norms. AdamW's is decoupled; RMSprop's is part of the gradient. Default 0 (TRL).
     pub weight_decay: f64,
     /// The optimizer. Default `adamw` (TRL).
     pub optimizer: OptimizerName,

@@ -287,7 +287,6 @@ fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
 ///
 /// # Errors
 /// [`Error::Input`] if the peak is above the total memory that this process may use.
-/// [`Error::Input`] when the peak is above all the memory that this process may use.
 pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     let forecast = workload.forecast();
     let hint = |way_out: String| {

@@ -79,7 +79,6 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
 ///
 /// # Errors
 /// As [`run`], on any rank; or if a rank cannot be reached.
-/// As [`run`], on any rank; and a rank that cannot be reached.
 pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<Outcome> {
     ranks::catching(|| {
         let lanes = lanes(plan, ranks)?;
