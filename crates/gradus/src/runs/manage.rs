@@ -13,7 +13,7 @@ impl Library {
     /// Renames the run `old` to `new`. Returns its new path.
     ///
     /// # Errors
-    /// [`Error::Input`] if the name is taken or invalid, or while a trainer is running in the run; [`Error::Io`].
+    /// [`Error::Input`] if the name is taken or invalid, or while the run is training; [`Error::Io`].
     pub fn rename(&self, old: &str, new: &str) -> Result<PathBuf> {
         let (name, from) = self.find(old)?;
         let refuse = |why: &str| Err(Error::input(format!("`{new}` cannot be the name of a run: {why}")));
@@ -43,7 +43,7 @@ impl Library {
     /// Removes a run with all files in its directory.
     ///
     /// # Errors
-    /// [`Error::Input`] while a trainer is running in it, or if no file shows that gradus wrote it; [`Error::Io`].
+    /// [`Error::Input`] while it is training, or if no file shows that gradus wrote it; [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
         Self::check_removable(&path)?;
@@ -56,7 +56,7 @@ impl Library {
     /// Asks the trainer of a run to stop after the current step and a checkpoint, as Ctrl-C does. This does not wait.
     ///
     /// # Errors
-    /// [`Error::Input`] if no trainer is running in it, or it is on another machine.
+    /// [`Error::Input`] if it is not training, or trains on another machine.
     pub fn stop(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
         if !is_held(&path) {
@@ -82,7 +82,7 @@ impl Library {
     /// Removes the checkpoint of a run after `step`, and nothing else. The run then resumes from the newest one that is left.
     ///
     /// # Errors
-    /// [`Error::Input`] if there is no checkpoint of that step, or while a trainer is running in the run; [`Error::Io`].
+    /// [`Error::Input`] if there is no checkpoint of that step, or while the run is training; [`Error::Io`].
     pub fn remove_checkpoint(&self, name: &str, step: usize) -> Result<()> {
         let (name, path) = self.find(name)?;
         let run = RunDir::open(&path)?;
