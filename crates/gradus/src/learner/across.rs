@@ -1,8 +1,8 @@
 //! Gradients summed over ranks.
 //!
-//! Every rank sends each of the others a part of its sums, adds up the parts that it receives, in the order of the tree of lanes, and
-//! sends the result to all. A number crosses the network as often as in a ring all-reduce, and the order of the sum does not depend on
-//! the number of ranks.
+//! Every rank sends each other rank a part of its sums, adds up the parts that it receives in the order of the tree of lanes, and sends the
+//! result to all. Each number crosses the network as often as in a ring all-reduce, and the order of the sum does not depend on the number
+//! of ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,23 +13,24 @@ use gradus_kernels::{HostValues, host_values};
 
 use crate::ranks::{Lanes, Node, REDUCED_AT_ONCE, Ranks, Summand, combine, nodes_of};
 
-/// A trained parameter: its name, how many numbers it has, and where it is.
+/// A trained parameter: its name, its number of elements and its device.
 pub(super) type Parameter = (String, usize, Device);
 
-/// The gradients of one parameter on one rank: one for each node that the rank's lanes make, where its losses depend on the parameter.
+/// Gradients of one parameter on one rank: one for each node of the tree of lanes on this rank. `None` if the node's losses do not depend
+/// on the parameter.
 pub(super) type Nodes = Vec<Option<Tensor<1>>>;
 
 /// A rank has failed in its lanes, so there is no sum.
 #[derive(Debug)]
 pub(super) struct Abandoned;
 
-/// The sums of `parameters` over the lanes of all ranks. `own` has what this rank holds of each, or nothing where it has failed.
+/// Sums `parameters` over the lanes of all ranks. `own` holds this rank's gradients of each parameter, or `None` if this rank has failed.
 pub(super) fn sum(
     (lanes, ranks): (Lanes, Ranks),
     parameters: &[Parameter],
     own: Option<&[Nodes]>,
 ) -> Result<Vec<(String, Tensor<1>)>, Abandoned> {
-    // Which parameters each node has a gradient of: a loss need not depend on all.
+    // For each node, which parameters have a gradient: a loss need not depend on all of them.
     let nodes = nodes_of(lanes.own()).len();
     let of_nodes = |own: &[Nodes]| -> Vec<Vec<bool>> {
         (0..nodes).map(|node| own.iter().map(|nodes| nodes[node].is_some()).collect()).collect()
@@ -52,7 +53,7 @@ pub(super) fn sum(
         let block = start..layout.len().min(start + REDUCED_AT_ONCE);
         let pieces: Vec<Range<usize>> = (0..ranks.size()).map(|rank| piece(&block, rank, ranks.size())).collect();
 
-        // 1. Everybody gets what is theirs to add up.
+        // 1. Every rank receives the piece that it adds up.
         let mut sends: Vec<Vec<u8>> = pieces.iter().map(|_| Vec::new()).collect();
         for of_node in &values {
             for (send, piece) in sends.iter_mut().zip(&pieces) {
@@ -65,7 +66,7 @@ pub(super) fn sum(
         }
         let received = ranks.exchange("gradients", sends.into_iter().map(Arc::new).collect());
 
-        // 2. The sum, in the order of the tree.
+        // 2. Each rank sums its piece, in the order of the tree.
         let mine = &pieces[ranks.rank()];
         let mut found: Vec<BTreeMap<Node, Part>> = layout.parts(mine).map(|_| BTreeMap::new()).collect();
         for (holder, bytes) in holders.iter().zip(&received) {
@@ -89,7 +90,7 @@ pub(super) fn sum(
             extend(&mut summed, &sum);
         }
 
-        // 3. Everybody gets the whole.
+        // 3. Every rank receives all pieces.
         let all = ranks.all_bytes("summed gradients", Arc::new(summed));
         for (bytes, piece) in all.iter().zip(&pieces) {
             let mut rest = bytes.as_slice();
@@ -107,10 +108,10 @@ pub(super) fn sum(
     Ok(named.collect())
 }
 
-/// What a rank holds.
+/// The nodes and gradients that one rank holds.
 struct Holder {
     nodes: Vec<Node>,
-    /// Of each node, which parameters it has a gradient of.
+    /// For each node, whether it has a gradient of each parameter.
     present: Vec<Vec<bool>>,
 }
 
@@ -120,9 +121,9 @@ impl Holder {
     }
 }
 
-/// Where parameters lie end to end.
+/// Offsets of the summed parameters, stored end to end.
 struct Layout {
-    /// Each parameter with its numbers.
+    /// Each parameter's index and its range of numbers.
     places: Vec<(usize, Range<usize>)>,
 }
 
@@ -141,7 +142,7 @@ impl Layout {
         self.places.last().map_or(0, |(_, range)| range.end)
     }
 
-    /// The places that a piece touches, and which of their numbers.
+    /// The places that `piece` overlaps, each with the overlapping range within its parameter.
     fn places_in(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         let first = self.places.partition_point(|(_, range)| range.end <= piece.start);
         let Range { start, end } = *piece;
@@ -151,13 +152,13 @@ impl Layout {
         })
     }
 
-    /// The parameters that a piece touches, and which of their numbers.
+    /// The parameters that `piece` overlaps, each with the overlapping range within the parameter.
     fn parts(&self, piece: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         self.places_in(piece).map(|(place, part)| (self.places[place].0, part))
     }
 }
 
-/// What rank `rank` of `size` adds up of a block.
+/// The piece of `block` that rank `rank` of `size` adds up.
 fn piece(block: &Range<usize>, rank: usize, size: usize) -> Range<usize> {
     let at = |rank: usize| block.start + block.len() * rank / size;
     at(rank)..at(rank + 1)
@@ -173,14 +174,14 @@ impl Summand for Part {
     }
 }
 
-/// Appends numbers as they are sent.
+/// Appends numbers in the byte order of the network, little-endian.
 pub(super) fn extend(bytes: &mut Vec<u8>, values: &[f32]) {
     let start = bytes.len();
     bytes.resize(start + 4 * values.len(), 0);
     bytes[start..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
 }
 
-/// The numbers that were sent.
+/// Decodes numbers that [`extend`] has encoded.
 pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f32::from_le_bytes(*bytes))
 }

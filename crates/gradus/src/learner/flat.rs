@@ -1,8 +1,7 @@
-//! A learner's parameters and gradient as one vector each, for steps that are no optimizer's: conjugate gradients, line
-//! searches.
+//! A learner's parameters and gradient as one vector each, for steps without an optimizer: conjugate gradients, line searches.
 //!
-//! Parameters follow each other in the order of their names. What is not trained (frozen weights, the base under an
-//! adapter) is no part of the vectors.
+//! Parameters follow each other in the order of their names. The vectors leave out weights that are not trained, such as frozen weights and
+//! the base model under an adapter.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,19 +12,19 @@ use burn::tensor::Tensor;
 use super::Learner;
 use crate::model::NamePath;
 
-/// Where one parameter lies in the vector.
+/// Range of one parameter in the vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its path in the module.
+    /// Path in the module.
     pub name: String,
-    /// Its numbers.
+    /// Range of its numbers.
     pub range: Range<usize>,
-    /// Its shape, outer to inner.
+    /// Shape, outer to inner.
     pub shape: Vec<usize>,
 }
 
 impl<M: Module> Learner<M> {
-    /// Where each trained parameter lies, in order.
+    /// Returns the range of each trained parameter, in order.
     pub fn layout(&self) -> Vec<Place> {
         let mut found = Found::default();
         self.module().visit(&mut found);
@@ -38,14 +37,15 @@ impl<M: Module> Learner<M> {
         found.parameters.into_iter().map(place).collect()
     }
 
-    /// All trained parameters, end to end, without gradient.
+    /// Returns all trained parameters, end to end, without autodiff.
     pub fn parameters(&self) -> Tensor<1> {
         let mut found = Found::default();
         self.module().visit(&mut found);
         Tensor::cat(found.parameters.into_values().map(|(_, values)| values).collect(), 0)
     }
 
-    /// The accumulated gradient, not clipped, end to end; 0 where no loss came back to a parameter. It stays accumulated.
+    /// Returns the accumulated gradient, not clipped, end to end. Parameters that no loss reached have gradient 0. The gradient stays
+    /// accumulated.
     pub fn gradient(&self) -> Tensor<1> {
         let device = self.parameters().device();
         let of = |place: Place| match self.gradients.sum(&place.name) {
@@ -55,10 +55,10 @@ impl<M: Module> Learner<M> {
         Tensor::cat(self.layout().into_iter().map(of).collect(), 0)
     }
 
-    /// Puts `flat` in the place of all trained parameters, to the bit. What the optimizer remembers stays.
+    /// Replaces all trained parameters with `flat`, bit for bit. The optimizer keeps its state.
     ///
     /// # Panics
-    /// When it has not one number per parameter.
+    /// If `flat` does not have one number per parameter.
     pub fn set_parameters(&mut self, flat: &Tensor<1>) {
         let layout = self.layout();
         assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
@@ -68,10 +68,10 @@ impl<M: Module> Learner<M> {
 }
 
 impl<M: Module> Learner<M> {
-    /// The module without autodiff, with `flat` in the place of all trained parameters; what is not trained is shared.
+    /// Returns the module without autodiff and with `flat` in place of all trained parameters. Other weights are shared.
     ///
     /// # Panics
-    /// When it has not one number per parameter.
+    /// If `flat` does not have one number per parameter.
     pub fn frozen_with(&self, flat: &Tensor<1>) -> M {
         let layout = self.layout();
         assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
@@ -126,7 +126,7 @@ impl ModuleMapper for Setter<'_> {
         param.map(|value| {
             let (shape, tracked, n) = (value.dims(), value.is_autodiff(), range.len());
             let whole = 0..n;
-            // A copy: a view would keep the whole vector in memory.
+            // Copied, because a view would keep the whole vector in memory.
             let own = Tensor::<1>::zeros([n], &value.device().inner());
             let set = own.slice_assign([whole], self.flat.clone().inner().slice([range])).reshape(shape);
             if tracked { set.autodiff().require_grad() } else { set }

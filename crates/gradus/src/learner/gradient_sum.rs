@@ -1,4 +1,4 @@
-//! The sum of the gradients of passes, parameter by parameter.
+//! Sums of the gradients of several passes, one per parameter.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::ranks::Summand;
 /// Gradients summed over the micro-batches of one optimizer step, by parameter name.
 #[derive(Debug, Clone)]
 pub struct GradientSum {
-    /// Each flat, without autodiff.
+    /// Flat and without autodiff.
     sums: BTreeMap<String, Tensor<1>>,
-    /// What clipping multiplies them with; the step does it on its way.
+    /// Factor of clipping. The optimizer step applies it, to save a pass over the gradients.
     scale: f32,
 }
 
@@ -25,17 +25,17 @@ impl Default for GradientSum {
 }
 
 impl GradientSum {
-    /// Adds what one backward pass gave for the parameters of `module`.
+    /// Adds the gradients of one backward pass for the parameters of `module`.
     pub fn add<M: Module>(&mut self, module: &M, gradients: &mut Gradients) {
         module.visit(&mut Collector { path: NamePath::default(), sums: &mut self.sums, gradients });
     }
 
-    /// Euclidean norm over all gradients before clipping, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
+    /// Returns the Euclidean norm over all gradients before clipping, accumulated in f64, as in `torch.nn.utils.clip_grad_norm_`.
     pub fn norm(&self) -> f64 {
         sum_of_squares(self.sums.values()).sqrt()
     }
 
-    /// The first parameter, in order of names, whose gradient holds a NaN or an infinity.
+    /// Returns the first parameter, in order of names, whose gradient contains a NaN or an infinity.
     pub fn first_not_finite(&self) -> Option<&str> {
         let is_broken = |gradient: &Tensor<1>| host_values(gradient.clone()).iter().any(|x| !x.is_finite());
         self.sums.iter().find(|(_, gradient)| is_broken(gradient)).map(|(name, _)| name.as_str())
@@ -48,8 +48,8 @@ impl GradientSum {
         self.clip_beside(max_norm, 0.0)
     }
 
-    /// [`clip`](Self::clip), so that the norm of these and of other gradients, which is `others`, is together at most
-    /// `max_norm`. Returns the norm of these.
+    /// Clips as [`clip`](Self::clip) does, but by the joint norm of these gradients and of other gradients whose norm is `others`. Returns
+    /// the norm of these gradients alone.
     pub fn clip_beside(&mut self, max_norm: f64, others: f64) -> f64 {
         let norm = self.norm();
         let factor = (max_norm / (norm.hypot(others) + 1e-6)) as f32;
@@ -57,35 +57,35 @@ impl GradientSum {
         norm
     }
 
-    /// The gradient of one parameter, clipped, on the host.
+    /// Returns the gradient of one parameter, clipped, on the host.
     pub fn get(&self, name: &str) -> Option<Vec<f32>> {
         let gradient = host_values(self.sums.get(name)?.clone());
         Some(gradient.iter().map(|x| x * self.scale).collect())
     }
 
-    /// The sum for one parameter, not clipped, on its device.
+    /// Returns the sum for one parameter, not clipped, on its device.
     pub fn sum(&self, name: &str) -> Option<&Tensor<1>> {
         self.sums.get(name)
     }
 
-    /// The sum for one parameter, which leaves, not clipped.
+    /// Removes and returns the sum for one parameter, not clipped.
     pub(super) fn take(&mut self, name: &str) -> Option<Tensor<1>> {
         self.sums.remove(name)
     }
 
-    /// The factor that clipping asks for; the step multiplies the sums with it.
+    /// Factor of clipping, which the optimizer step applies.
     pub(super) fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// Whether no backward pass has been added.
+    /// Returns true if no backward pass has been added.
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }
 }
 
 impl FromIterator<(String, Tensor<1>)> for GradientSum {
-    /// The sums of parameters by name, each flat and without autodiff.
+    /// Takes the sums by parameter name, each flat and without autodiff.
     fn from_iter<I: IntoIterator<Item = (String, Tensor<1>)>>(sums: I) -> Self {
         Self { sums: sums.into_iter().collect(), ..Self::default() }
     }
@@ -135,7 +135,7 @@ impl ModuleVisitor for Collector<'_> {
         }
         let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
         let (name, gradient) = (self.path.name(), flat_gradient(gradient));
-        // Taken out for the moment: a sum that nobody else holds grows in place.
+        // Removed from the map, so that the addition can reuse the sum's memory.
         let sum = match self.sums.remove(&name) {
             Some(sum) => add_gradient(sum, gradient),
             None => gradient,

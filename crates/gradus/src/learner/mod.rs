@@ -1,4 +1,4 @@
-//! A module with what it takes to train it: the sum of its gradients and its optimizer.
+//! A module in training: the module, the sum of its gradients and its optimizer.
 
 mod across;
 pub mod flat;
@@ -20,27 +20,27 @@ use gradient_sum::GradientSum;
 use optimizer::{Optimizer, OptimizerConfig};
 use reduction::{News, Own, Reduction};
 
-/// A module in training. Losses are accumulated over micro-batches, then one step is taken.
+/// A module in training. Callers accumulate losses over micro-batches and then take one step.
 #[derive(Debug)]
 pub struct Learner<M: Module> {
     /// `None` only while [`change`](Self::change) moves the module.
     module: Option<M>,
     optimizer: Optimizer,
-    /// Of the lane under way; after [`reduce`](Self::reduce), of the whole step.
+    /// Sum of the current lane; after [`reduce`](Self::reduce), of the whole step.
     gradients: GradientSum,
-    /// Of the lanes before it.
+    /// Sums of the lanes that have ended.
     lanes: LaneSums<GradientSum>,
-    /// For the pass to come, which is the last of the step.
+    /// Set before the last forward pass of the step, and consumed by its backward pass.
     last_pass: Option<LastPass<M>>,
-    /// The sum over ranks that began with that pass.
+    /// Thread that sums over ranks since that pass began.
     reduction: Option<JoinHandle<Result<GradientSum, Abandoned>>>,
     version: u64,
 }
 
-/// The last pass of a step on this rank, whose gradients are summed over ranks while it goes back.
+/// The last pass of a step on this rank. Its gradients are summed over ranks during its backward pass.
 #[derive(Debug)]
 struct LastPass<M> {
-    /// The module, telling of its gradients.
+    /// The module, which reports its gradients.
     module: M,
     lane: usize,
     reduction: Reduction,
@@ -48,23 +48,23 @@ struct LastPass<M> {
     receiver: Receiver<News>,
 }
 
-/// What a checkpoint keeps of a learner, whatever it trains.
+/// The part of a learner that a checkpoint stores, whatever the module is.
 #[derive(Debug, Clone, Copy)]
 pub struct Trained<'a> {
-    /// Its optimizer.
+    /// Optimizer of the learner.
     pub optimizer: &'a Optimizer,
-    /// Which parameters these are.
+    /// [`Learner::version`] of its parameters.
     pub version: u64,
 }
 
 impl<M: Module> Learner<M> {
-    /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
+    /// Starts or continues with `optimizer`. `module` must be on a device with autodiff.
     pub fn new(module: M, mut optimizer: Optimizer) -> Self {
         optimizer.reserve(&module);
         Self::without_moments(module, optimizer)
     }
 
-    /// The same for a module that something else than the optimizer moves: no moments are held.
+    /// As [`new`](Self::new), but without moments: for a module that is not moved by its optimizer.
     pub fn without_moments(module: M, optimizer: Optimizer) -> Self {
         Self {
             module: Some(module),
@@ -77,7 +77,7 @@ impl<M: Module> Learner<M> {
         }
     }
 
-    /// The module, with autodiff: forward passes through it are recorded.
+    /// Returns the module with autodiff, which records forward passes.
     pub fn module(&self) -> &M {
         match &self.last_pass {
             Some(pass) => &pass.module,
@@ -85,48 +85,49 @@ impl<M: Module> Learner<M> {
         }
     }
 
-    /// The module without autodiff, sharing the weights: for sampling and evaluation.
+    /// Returns the module without autodiff, for sampling and evaluation. It shares the weights.
     pub fn frozen(&self) -> M {
         self.module().valid()
     }
 
-    /// The optimizer, for checkpoints.
+    /// Returns the optimizer, for checkpoints.
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
 
-    /// Steps with other constants from now on; what is remembered of each parameter stays.
+    /// Uses other constants for the following steps and keeps the optimizer's state.
     ///
     /// # Panics
-    /// When the optimizer of `config` remembers something else.
+    /// If an optimizer of `config` keeps other moments.
     pub fn reconfigure(&mut self, config: OptimizerConfig) {
         self.optimizer.reconfigure(config);
     }
 
-    /// Goes on with another optimizer, such as one that was read from a file.
+    /// Continues with another optimizer, such as one read from a file.
     pub fn set_optimizer(&mut self, mut optimizer: Optimizer) {
         optimizer.reserve(self.module());
         self.optimizer = optimizer;
     }
 
-    /// Whether no loss was accumulated since the last step.
+    /// Returns true if no loss was accumulated since the last step.
     pub fn is_fresh(&self) -> bool {
         self.gradients.is_empty() && self.reduction.is_none()
     }
 
-    /// Counts the changes of the parameters since this learner was made. It moves before the first of them does, so
-    /// equal versions mean equal parameters, whatever changed them and wherever that was interrupted.
+    /// Number of changes of the parameters since this learner was created. It increases before the first parameter changes, so equal
+    /// versions mean equal parameters, even after an interrupted change.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// What a checkpoint keeps of it.
+    /// Returns the part that a checkpoint stores.
     pub fn trained(&self) -> Trained<'_> {
         Trained { optimizer: &self.optimizer, version: self.version }
     }
 
-    /// The forward pass to come is the last one of `lane` in this step. If that is the last lane of this rank, the sum over ranks begins
-    /// while [`accumulate`](Self::accumulate) goes back. Until [`reduce`](Self::reduce), ranks must exchange nothing else then.
+    /// Announces that the next forward pass is the last one of `lane` in this step. If `lane` is also the last lane of this rank, the sum
+    /// over ranks begins during the backward pass in [`accumulate`](Self::accumulate). Ranks must then exchange nothing else until
+    /// [`reduce`](Self::reduce).
     pub fn begin_last_pass(&mut self, lane: usize, lanes: Lanes) {
         let Some(ranks) = lanes.ranks().beside().filter(|_| lane + 1 == lanes.own().end) else { return };
         let reduction = Reduction::new(self.module(), lanes, ranks);
@@ -139,7 +140,7 @@ impl<M: Module> Learner<M> {
         });
     }
 
-    /// Goes back `loss` and adds the gradients to the step's sum.
+    /// Runs the backward pass of `loss` and adds the gradients to the step's sum.
     pub fn accumulate(&mut self, loss: &Tensor<1>) {
         let Some(LastPass { lane, reduction, sender, receiver, .. }) = self.last_pass.take() else {
             let mut gradients = loss.backward();
@@ -150,22 +151,22 @@ impl<M: Module> Learner<M> {
         let own = Own { lanes: std::mem::take(&mut self.lanes), under_way };
         self.reduction = Some(std::thread::spawn(move || reduction.beside(own, &receiver)));
         drop(loss.backward());
-        // Nobody listens once a rank has failed.
+        // The receiver is gone if a rank has failed.
         drop(sender.send(None));
     }
 
-    /// The lane is over: what was accumulated since the one before is its sum.
+    /// Ends a lane: its sum is what was accumulated since the previous lane ended.
     pub fn end_lane(&mut self, lane: usize) {
         if self.reduction.is_some() {
-            // The sum over ranks has it.
+            // The sum over ranks includes this lane.
             return;
         }
         let sum = std::mem::take(&mut self.gradients);
         self.lanes.push(lane, (!sum.is_empty()).then_some(sum));
     }
 
-    /// All lanes of this rank are over, or one has failed: adds up those of all ranks. Every rank has the whole gradient then, the same
-    /// bits on any number of ranks. Where a rank has failed, nobody has any.
+    /// Adds up the lanes of all ranks, after all lanes of this rank have ended or one has failed (`is_ok` is false). Every rank then has
+    /// the whole gradient, with the same bits for any number of ranks. If a rank has failed, no rank has a gradient.
     pub fn reduce(&mut self, lanes: Lanes, is_ok: bool) {
         self.last_pass = None;
         let (under_way, own) = (std::mem::take(&mut self.gradients), std::mem::take(&mut self.lanes));
@@ -181,21 +182,21 @@ impl<M: Module> Learner<M> {
         self.gradients = sum.unwrap_or_default();
     }
 
-    /// One optimizer step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
+    /// Takes one optimizer step with the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
     ///
     /// # Errors
-    /// A NaN or an infinity in a gradient, with the parameter's name; the weights stay as they were.
+    /// If a gradient contains a NaN or an infinity; the message names the parameter. The weights are unchanged.
     pub fn step(&mut self, learning_rate: f64, max_grad_norm: f64) -> Result<f64, String> {
         Ok(self.ready(max_grad_norm)?.take(learning_rate))
     }
 
-    /// The norm of the accumulated gradients.
+    /// Returns the norm of the accumulated gradients.
     pub fn gradient_norm(&self) -> f64 {
         self.gradients.norm()
     }
 
-    /// The step over the accumulated gradients, clipped to `max_grad_norm` and not yet taken: where several learners step
-    /// together, all are asked before the first one moves.
+    /// Prepares a step with the accumulated gradients, clipped to `max_grad_norm`, without taking it. If several learners step together,
+    /// all of them can be checked before the first one moves.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -203,7 +204,7 @@ impl<M: Module> Learner<M> {
         self.ready_beside(max_grad_norm, 0.0)
     }
 
-    /// [`ready`](Self::ready), clipped by the norm of these gradients and those of others, which is `others`, together.
+    /// As [`ready`](Self::ready), but clips by the joint norm of these gradients and of other gradients whose norm is `others`.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -217,20 +218,20 @@ impl<M: Module> Learner<M> {
         Ok(Step { learner: self, gradients, norm })
     }
 
-    /// The one way for parameters to change.
+    /// Changes the parameters. All changes go through this function.
     fn change(&mut self, changed: impl FnOnce(&mut Optimizer, M) -> M) {
         self.version += 1;
         let module = self.module.take().expect("the module is in its place between steps");
         self.module = Some(changed(&mut self.optimizer, module));
     }
 
-    /// Forgets the accumulated gradients.
+    /// Discards the accumulated gradients.
     pub fn discard(&mut self) {
         (self.gradients, self.lanes, self.last_pass) = (GradientSum::default(), LaneSums::default(), None);
     }
 }
 
-/// A step that can be taken: its gradient is finite. Forgotten with its gradient where it is not.
+/// A step with finite gradients that can be taken. Dropping it discards its gradients.
 #[must_use = "the weights move when it is taken"]
 #[derive(Debug)]
 pub struct Step<'l, M: Module> {
@@ -240,7 +241,7 @@ pub struct Step<'l, M: Module> {
 }
 
 impl<M: Module> Step<'_, M> {
-    /// Moves the weights; returns the norm of the gradient before it was clipped.
+    /// Moves the weights and returns the norm of the gradient before clipping.
     pub fn take(self, learning_rate: f64) -> f64 {
         let Self { learner, gradients, norm } = self;
         learner.change(|optimizer, module| optimizer.step(learning_rate, module, gradients));

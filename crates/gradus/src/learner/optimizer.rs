@@ -1,8 +1,8 @@
 //! AdamW or RMSprop with global-norm clipping, over gradients summed from micro-batches.
 //!
-//! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
-//! the moments. Gradients are f32 tensors on the device of their parameter. Moments lie there too, or on the host, in f32 or in eight
-//! bits. All are walked in one fixed order, so a step gives the same bits every time.
+//! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`). Checkpoints address the moments by these
+//! names. Gradients are f32 tensors on the device of their parameter. Moments are on the same device or on the host, in f32 or in eight
+//! bits. Parameters are visited in one fixed order, so a step produces the same bits every time.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
@@ -28,28 +28,28 @@ use serde::{Deserialize, Serialize};
 pub struct AdamWConfig {
     /// Decay rates of the first and second moment.
     pub betas: [f64; 2],
-    /// Added to the root of the second moment, after bias correction (PyTorch's place for it).
+    /// Added to the root of the second moment after bias correction, as in PyTorch.
     pub epsilon: f64,
-    /// Decoupled weight decay; biases and norms are never decayed, nor is T5's table of biases by distance.
+    /// Decoupled weight decay. Biases, norms and T5's table of relative position biases are never decayed.
     pub weight_decay: f64,
-    /// How both moments are held.
+    /// Number format of both moments.
     pub moments: MomentFormat,
 }
 
-/// How the moments of AdamW are held.
+/// Number format of the moments of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MomentFormat {
-    /// Four bytes a number.
+    /// Four bytes per number.
     #[default]
     F32,
-    /// A byte a number, and four for each block of 256 (Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>); parameters of fewer
+    /// One byte per number, and four for each block of 256 (Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>). Parameters of fewer
     /// than 4096 numbers stay in f32.
     Int8,
 }
 
 impl MomentFormat {
-    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    /// Returns true if the moments of a parameter of `n` numbers are stored in eight bits.
     fn is_int8(self, n: usize) -> bool {
         self == Self::Int8 && n >= Int8Moments::LEAST
     }
@@ -57,14 +57,14 @@ impl MomentFormat {
 
 /// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centered.
 ///
-/// `v ← αv + (1 − α)g²`, `θ ← θ − η·g/(√v + ε)`, where `g` has `λθ` in it: PyTorch's form and order of operations.
+/// `v ← αv + (1 − α)g²`, `θ ← θ − η·g/(√v + ε)`, where `g` includes `λθ`. The form and the order of operations are PyTorch's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RmsPropConfig {
-    /// α, the decay rate of the squared gradient's mean.
+    /// α, the decay rate of the mean of the squared gradient.
     pub alpha: f64,
-    /// ε, added to its root.
+    /// ε, added to the root of that mean.
     pub epsilon: f64,
-    /// λ, added to the gradient; biases and norms are never decayed, nor is T5's table of biases by distance.
+    /// λ, added to the gradient. Biases, norms and T5's table of relative position biases are never decayed.
     pub weight_decay: f64,
 }
 
@@ -78,7 +78,7 @@ pub enum OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// Numbers that are remembered of each parameter's number.
+    /// Number of moments per parameter.
     pub fn moments(&self) -> u64 {
         match self {
             Self::AdamW(_) => 2,
@@ -86,12 +86,12 @@ impl OptimizerConfig {
         }
     }
 
-    /// Whether those of a parameter of `n` numbers are held in eight bits.
+    /// Returns true if the moments of a parameter of `n` numbers are stored in eight bits.
     fn is_int8(&self, n: usize) -> bool {
         matches!(self, Self::AdamW(config) if config.moments.is_int8(n))
     }
 
-    /// Whether it remembers the same of each parameter as `other`, in the same format.
+    /// Returns true if the moments have the same number and format as those of `other`.
     pub fn remembers_as(&self, other: &Self) -> bool {
         let held = |config: &Self| (config.moments(), config.is_int8(usize::MAX));
         held(self) == held(other)
@@ -120,37 +120,37 @@ impl From<RmsPropConfig> for OptimizerConfig {
     }
 }
 
-/// What is remembered of one parameter, flat, on its device and without autodiff.
+/// Moments of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one for each parameter, and few are of the small kind alone")]
 pub enum Moments {
     /// In f32.
     F32 {
-        /// Decaying mean of the gradient; RMSprop has none.
+        /// Decaying mean of the gradient; `None` for RMSprop.
         first: Option<Tensor<1>>,
-        /// Decaying mean of its square.
+        /// Decaying mean of the squared gradient.
         second: Tensor<1>,
     },
-    /// Both of AdamW in eight bits.
+    /// Both moments of AdamW in eight bits.
     Int8(Int8Moments),
 }
 
-/// What is remembered of one parameter, on the host.
+/// Moments of one parameter on the host.
 #[derive(Debug, Clone)]
 pub enum HostMoments {
     /// In f32, as [`Moments::F32`].
     F32 {
         /// Decaying mean of the gradient.
         first: Option<HostValues>,
-        /// Decaying mean of its square.
+        /// Decaying mean of the squared gradient.
         second: HostValues,
     },
-    /// Both of AdamW in eight bits.
+    /// Both moments of AdamW in eight bits.
     Int8([Codes; 2]),
 }
 
 impl Moments {
-    /// Before the first step, of `n` numbers of a parameter that has `whole` in all.
+    /// Initial moments for `n` numbers of a parameter that has `whole` numbers in total.
     fn zeros(config: OptimizerConfig, whole: usize, n: usize, device: &Device) -> Self {
         if config.is_int8(whole) {
             return Self::Int8(Int8Moments::zeros(n, device));
@@ -159,7 +159,7 @@ impl Moments {
         Self::F32 { first: (config.moments() == 2).then(zeros), second: zeros() }
     }
 
-    /// How many numbers each has, if both have as many.
+    /// Number of elements of each moment, or `None` if their sizes differ.
     fn numbers(&self) -> Option<usize> {
         match self {
             Self::F32 { first, second } => {
@@ -174,7 +174,7 @@ impl Moments {
         matches!(self, Self::Int8(_))
     }
 
-    /// The moments of the numbers in `range`, which begins and ends with a block of codes or with the parameter.
+    /// Returns the moments of the numbers in `range`, which must begin and end at the boundary of a block of codes or of the parameter.
     fn part(self, range: Range<usize>, device: &Device) -> Self {
         let cut = |whole: Tensor<1>| flat_gradient(whole.slice([range.clone()]));
         match self {
@@ -186,7 +186,7 @@ impl Moments {
         }
     }
 
-    /// Read from the device.
+    /// Copies the moments to the host.
     pub fn to_host(&self) -> HostMoments {
         match self {
             Self::F32 { first, second } => {
@@ -197,46 +197,47 @@ impl Moments {
     }
 }
 
-/// An optimizer in PyTorch's form, with the state of every parameter it has stepped.
+/// An optimizer in PyTorch's form, with the moments of every parameter.
 #[derive(Debug, Clone)]
 pub struct Optimizer {
     config: OptimizerConfig,
     steps: u64,
     moments: BTreeMap<String, Moments>,
-    /// What this rank keeps of the moments; all, where nothing is said.
+    /// This rank's share of the moments; `None` means all.
     shares: Option<Arc<Shares>>,
-    /// Where moments are held and parameters moved; where the parameters are, if nothing is said.
+    /// Device that stores the moments and updates the parameters; `None` means the device of the parameters.
     home: Option<Device>,
 }
 
 impl Optimizer {
-    /// An optimizer that has not stepped yet.
+    /// Creates an optimizer that has not stepped yet.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
         Self { config: config.into(), steps: 0, moments: BTreeMap::new(), shares: None, home: None }
     }
 
-    /// Steps taken so far.
+    /// Number of steps taken.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Its constants.
+    /// Constants of the optimizer.
     pub fn config(&self) -> OptimizerConfig {
         self.config
     }
 
-    /// What is remembered by parameter name, in order of names.
+    /// Moments by parameter name, in order of names.
     pub fn moments(&self) -> &BTreeMap<String, Moments> {
         &self.moments
     }
 
-    /// An optimizer that goes on from a checkpoint; the moments lie on the device of their parameters, or [where](Self::held_on) it holds them.
+    /// Creates an optimizer that continues from a checkpoint. The moments must be on the device of their parameters, or on the device given
+    /// to [`held_on`](Self::held_on).
     pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
         Self { config, steps, moments, shares: None, home: None }
     }
 
-    /// Holds the moments on `home` from now on, and moves parameters there: they and their gradients are copied there for a step, and the
-    /// parameters back. The memory of a GPU then holds no moments.
+    /// Stores the moments on `home` from now on and updates parameters there. Each step copies parameters and gradients to `home` and the
+    /// parameters back, so that no moments occupy the memory of a GPU.
     #[must_use]
     pub fn held_on(self, home: Option<Device>) -> Self {
         Self { home, ..self }
@@ -258,8 +259,8 @@ impl Optimizer {
         Self { shares: Some(Arc::new(shares)), ..self }
     }
 
-    /// What is remembered, by parameter name, on the host: whole, on the first rank. Where it is sharded, all ranks must ask, and the
-    /// others get nothing.
+    /// Copies all moments to the host, by parameter name. If they are sharded, all ranks must call this, and only the first rank receives
+    /// the moments.
     pub fn whole_moments(&self) -> BTreeMap<String, HostMoments> {
         let Some(shares) = &self.shares else {
             return self.moments.iter().map(|(name, moments)| (name.clone(), moments.to_host())).collect();
@@ -309,19 +310,19 @@ impl Optimizer {
         in_f32.chain(in_int8).collect()
     }
 
-    /// Steps with other constants from now on.
+    /// Uses other constants for the following steps.
     ///
     /// # Panics
-    /// When an optimizer of `config` remembers something else of each parameter.
+    /// If an optimizer of `config` keeps other moments.
     pub fn reconfigure(&mut self, config: OptimizerConfig) {
         assert!(config.remembers_as(&self.config), "an optimizer of {} becomes one of {config}", self.config);
         self.config = config;
     }
 
-    /// Makes room for the moments of every trained parameter of `module` that has none yet.
+    /// Allocates the moments of every trained parameter of `module` that has none yet.
     ///
-    /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
-    /// that activations just left, which then need others: a tenth more memory for the rest of the run.
+    /// Allocated before all other computations, they are contiguous. Allocated in the first step, they would occupy blocks that activations
+    /// have just freed. The activations would then need new blocks: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
         let (config, moments, shares, home) = (self.config, &mut self.moments, self.shares.clone(), self.home.clone());
         for (name, n, device) in parameters(module) {
@@ -332,8 +333,8 @@ impl Optimizer {
         }
     }
 
-    /// What is wrong with moments that were read from a file, if anything: they are those of the trained parameters of
-    /// `module`, each of its size.
+    /// Returns the problem of moments read from a file, or `None` if they match the trained parameters of `module` in name, size and
+    /// format.
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
         let trained: BTreeMap<String, usize> = parameters(module).into_iter().map(|(name, n, _)| (name, n)).collect();
         for (name, moments) in &self.moments {
@@ -359,18 +360,18 @@ impl Optimizer {
         missing.map(|name| format!("it has no moments of `{name}`"))
     }
 
-    /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
+    /// Takes one step: moves every parameter of `module` that has a gradient. Consumes the gradients.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
         let scale = gradients.scale();
         let Some(shares) = self.shares.clone() else {
-            // All leave the module, so that each is moved where it lies, and come back.
+            // All parameters leave the module, so that each can be updated in place, and return afterwards.
             let mut taker = Taker { path: NamePath::default(), gradients, taken: Vec::new(), shapes: BTreeMap::new() };
             let module = module.map(&mut taker);
             let values = self.update(learning_rate, scale, taker.taken).into_iter().collect();
             return module.map(&mut Filler { path: NamePath::default(), values, shapes: taker.shapes });
         };
-        // Every rank moves its share, and gets the others'.
+        // Every rank updates its share and receives the others.
         let (path, moved) = (NamePath::default(), BTreeMap::new());
         let mut sharer = Sharer { path, learning_rate, optimizer: self, gradients: &gradients, shares: &shares, moved };
         module.visit(&mut sharer);
@@ -384,7 +385,7 @@ impl Optimizer {
         module.map(&mut Filler { path: NamePath::default(), values, shapes: BTreeMap::new() })
     }
 
-    /// Moves parameters, given flat and without autodiff.
+    /// Updates parameters, given flat and without autodiff.
     fn update(&mut self, learning_rate: f64, scale: f32, taken: Vec<Taken>) -> Vec<(String, Tensor<1>)> {
         let (config, steps) = (self.config, self.steps);
         let adamw_step = |config: AdamWConfig, decays: bool| AdamWStep {
@@ -395,7 +396,8 @@ impl Optimizer {
             step: steps,
             gradient_scale: f64::from(scale),
         };
-        // What a GPU moves in a few launches. Elsewhere one is moved after the other, so that the host holds one at a time.
+        // Parameters that a GPU updates together, in few launches. Elsewhere they are updated one by one, so that the host holds only one
+        // at a time.
         let (mut names, mut together, mut moved) = (Vec::new(), Vec::new(), Vec::new());
         for Taken { name, values, gradient, decays } in taken {
             let [n] = values.dims();
@@ -447,12 +449,12 @@ impl Optimizer {
     }
 }
 
-/// A copy on another device.
+/// Copies a tensor to another device.
 fn copied(tensor: Tensor<1>, device: &Device) -> Tensor<1> {
     Tensor::from_data(tensor.into_data(), device)
 }
 
-/// The tensor on the device that it came from, if that was another.
+/// Copies the tensor back to `from`, or returns it unchanged if `from` is `None`.
 fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
     match from {
         Some(from) => copied(tensor, &from),
@@ -460,7 +462,7 @@ fn home_again(tensor: Tensor<1>, from: Option<Device>) -> Tensor<1> {
     }
 }
 
-/// A parameter on its way through a step, flat and without autodiff.
+/// A parameter during a step, flat and without autodiff.
 struct Taken {
     name: String,
     values: Tensor<1>,
@@ -468,12 +470,12 @@ struct Taken {
     decays: bool,
 }
 
-/// Whether a parameter of so many dimensions decays: no biases and norms, nor T5's table of biases by distance.
+/// Returns true if a parameter with this number of dimensions decays. Biases, norms and T5's table of relative position biases do not.
 fn is_decayed(dimensions: usize, name: &str) -> bool {
     dimensions > 1 && !name.contains("bias")
 }
 
-/// One step of RMSprop: the parameter, and the mean of its gradient's square.
+/// Takes one RMSprop step. Returns the parameter and the mean of its squared gradient.
 fn rmsprop(
     values: Tensor<1>,
     gradient: Tensor<1>,
@@ -487,7 +489,7 @@ fn rmsprop(
     (values - gradient / root * learning_rate, second)
 }
 
-/// Takes every parameter that has a gradient out of its module, and leaves an empty tensor.
+/// Takes every parameter that has a gradient out of its module and leaves an empty tensor.
 struct Taker {
     path: NamePath,
     gradients: GradientSum,
@@ -519,7 +521,7 @@ impl ModuleMapper for Taker {
     }
 }
 
-/// Moves this rank's share of every parameter that has a gradient.
+/// Updates this rank's share of every parameter that has a gradient.
 struct Sharer<'a> {
     path: NamePath,
     learning_rate: f64,
@@ -546,7 +548,7 @@ impl ModuleVisitor for Sharer<'_> {
             self.moved.insert(name, Vec::new());
             return;
         }
-        // Copies: the kernels write where the values lie.
+        // Copied, because the kernels write in place.
         let part = |whole: Tensor<1>| flat_gradient(whole.slice([own.clone()]));
         let values = part(param.val().inner().reshape(gradient.dims()));
         let decays = is_decayed(D, &name);
@@ -556,11 +558,11 @@ impl ModuleVisitor for Sharer<'_> {
     }
 }
 
-/// Puts values, flat, in the place of parameters.
+/// Puts flat values back into the parameters of a module.
 struct Filler {
     path: NamePath,
     values: BTreeMap<String, Tensor<1>>,
-    /// Of parameters that were taken out.
+    /// Shapes of the parameters that were taken out.
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
@@ -603,7 +605,7 @@ mod tests {
         }
     }
 
-    /// d/dθ of `scale · (3 w₀ + 4 w₁ + 12 b)`: the gradient is `scale · (3, 4, 12)`, of norm `13 · scale`.
+    /// Gradient of `scale · (3 w₀ + 4 w₁ + 12 b)`: `scale · (3, 4, 12)`, of norm `13 · scale`.
     fn gradient(line: &Line, scale: f32) -> GradientSum {
         let device = Device::flex().autodiff();
         let x = Tensor::<2>::from_floats([[3.0, 4.0]], &device);
@@ -619,7 +621,7 @@ mod tests {
         all
     }
 
-    /// What `Trainer.get_decay_parameter_names` of transformers 5.23 leaves out.
+    /// `Trainer.get_decay_parameter_names` of transformers 5.23 leaves out the same parameters.
     #[test]
     fn biases_and_norms_do_not_decay() {
         let block = "trunk.encoder.block.0.layer.0";

@@ -1,8 +1,8 @@
-//! The sum of a step's gradients over ranks, a bucket of neighboring parameters at a time.
+//! Sums a step's gradients over ranks, one bucket of neighboring parameters at a time.
 //!
-//! It can run beside the last backward pass of a step, which has the gradients of the last layers first: their sum crosses the network
-//! while the layers before them are computed. (PyTorch's `DistributedDataParallel` does the same.) Every number is the sum of the same numbers
-//! in the same order, so the bits do not depend on when or in which bucket it crosses.
+//! The sum can run during the last backward pass of a step. That pass produces the gradients of the last layers first, so they cross the
+//! network while the gradients of earlier layers are computed (as in PyTorch's `DistributedDataParallel`). Every element is the sum of the
+//! same numbers in the same order, so the bits do not depend on the time or the bucket of the exchange.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,17 +18,17 @@ use super::shares::parameters;
 use crate::model::NamePath;
 use crate::ranks::{LaneSums, Lanes, REDUCED_AT_ONCE, Ranks, add};
 
-/// What this rank holds of a step.
+/// Gradients that this rank holds in a step.
 #[derive(Debug)]
 pub(super) struct Own {
-    /// The sums of the lanes that are over.
+    /// Sums of the lanes that have ended.
     pub lanes: LaneSums<GradientSum>,
-    /// The lane under way, and its sum before the pass under way.
+    /// The current lane, and its sum before the current pass.
     pub under_way: Option<(usize, GradientSum)>,
 }
 
 impl Own {
-    /// What there is of a parameter, which leaves, with its gradient of the pass under way.
+    /// Removes and returns the sums of a parameter, with `gradient` of the current pass added to the current lane.
     fn nodes(&mut self, name: &str, gradient: Option<Tensor<1>>) -> Nodes {
         let mut sums = self.lanes.take_each(|sum| sum.take(name).map(Flat));
         if let Some((lane, sum)) = &mut self.under_way {
@@ -38,19 +38,19 @@ impl Own {
     }
 }
 
-/// Which parameters are summed, in which order, over which ranks.
+/// The parameters to sum, their order, and the ranks.
 #[derive(Debug)]
 pub(super) struct Reduction {
     lanes: Lanes,
     ranks: Ranks,
-    /// The last parameter of the module is the first: its gradient is there first.
+    /// In reverse order of the module, because backward passes produce the gradients of the last parameters first.
     parameters: Vec<Parameter>,
-    /// Numbers of a bucket, or one parameter that has more.
+    /// Minimum number of elements in a bucket; a larger parameter is a bucket of its own.
     at_once: usize,
 }
 
-/// What a backward pass tells: the gradient of a parameter, by its number; at its end nothing. Parameters of which it told nothing get no
-/// gradient.
+/// A message from the backward pass: a parameter's index and gradient, or `None` at the end of the pass. Parameters without a message have
+/// no gradient.
 pub(super) type News = Option<(usize, Tensor<1>)>;
 
 impl Reduction {
@@ -60,7 +60,7 @@ impl Reduction {
         Self { lanes, ranks, parameters, at_once: REDUCED_AT_ONCE }
     }
 
-    /// Neighboring parameters that are exchanged together.
+    /// Splits the parameters into ranges that are exchanged together.
     fn buckets(&self) -> Vec<Range<usize>> {
         let (mut buckets, mut start, mut numbers) = (Vec::new(), 0, 0);
         for (i, (_, n, _)) in self.parameters.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Reduction {
         buckets
     }
 
-    /// Sums bucket by bucket what `own` gives; nothing where this rank has failed.
+    /// Sums the gradients that `own` returns, bucket by bucket. `own` returns `None` if this rank has failed.
     fn run(&self, mut own: impl FnMut(Range<usize>) -> Option<Vec<Nodes>>) -> Result<GradientSum, Abandoned> {
         let mut sums = Vec::with_capacity(self.parameters.len());
         for bucket in self.buckets() {
@@ -83,10 +83,10 @@ impl Reduction {
         Ok(sums.into_iter().collect())
     }
 
-    /// Sums what is there; nothing where this rank has failed.
+    /// Sums the gradients in `own`, which is `None` if this rank has failed.
     ///
     /// # Errors
-    /// A rank has failed.
+    /// If a rank has failed.
     pub fn of(&self, own: Option<Own>) -> Result<GradientSum, Abandoned> {
         let mut own = own;
         self.run(|bucket| {
@@ -95,10 +95,10 @@ impl Reduction {
         })
     }
 
-    /// Sums while a backward pass tells of its gradients.
+    /// Sums while a backward pass reports its gradients.
     ///
     /// # Errors
-    /// A rank has failed.
+    /// If a rank has failed.
     pub fn beside(&self, mut own: Own, news: &Receiver<News>) -> Result<GradientSum, Abandoned> {
         let mut ready: Vec<Option<Nodes>> = self.parameters.iter().map(|_| None).collect();
         let mut is_over = false;
@@ -107,7 +107,7 @@ impl Reduction {
                 match news.recv() {
                     Ok(Some((i, gradient))) => ready[i] = Some(own.nodes(&self.parameters[i].0, Some(gradient))),
                     Ok(None) => is_over = true,
-                    // The pass broke off.
+                    // The pass was aborted.
                     Err(_) => return None,
                 }
             }
@@ -116,7 +116,7 @@ impl Reduction {
         })
     }
 
-    /// `module`, telling of its gradients; `None` where no kernel can.
+    /// Returns `module` with its gradients reported over a channel, or `None` if a device has no kernel for this.
     pub fn watch<M: Module>(&self, module: &M) -> Option<(M, Sender<News>, Receiver<News>)> {
         if !self.parameters.iter().all(|(_, _, device)| can_watch(device)) {
             return None;
@@ -133,7 +133,7 @@ impl Reduction {
 struct Watcher<'a> {
     path: NamePath,
     numbers: HashMap<&'a str, usize>,
-    /// Of the next parameter.
+    /// Place of the next parameter.
     place: Place,
     sender: &'a Sender<News>,
 }
@@ -151,7 +151,7 @@ impl ModuleMapper for Watcher<'_> {
         let number = self.numbers.get(self.path.name().as_str()).filter(|_| param.is_require_grad());
         let Some(&number) = number else { return param };
         let sender = self.sender.clone();
-        // Nobody listens once a rank has failed.
+        // The receiver is gone if a rank has failed.
         let ready = move |gradient| drop(sender.send(Some((number, gradient))));
         let place = self.place.next();
         let place = std::mem::replace(&mut self.place, place);
@@ -178,7 +178,7 @@ mod tests {
     struct Net {
         first: Param<Tensor<2>>,
         second: Param<Tensor<2>>,
-        /// Of which no loss depends.
+        /// No loss depends on it.
         third: Param<Tensor<1>>,
     }
 
@@ -202,14 +202,14 @@ mod tests {
     }
 
     fn loss(net: &Net, row: usize) -> Tensor<1> {
-        // The first is read twice.
+        // `first` is used twice.
         let first = net.first.val();
         (tensor([3, 8], row).matmul(first.clone()).tanh().matmul(first).tanh().matmul(net.second.val()))
             .powi_scalar(2)
             .sum()
     }
 
-    /// The gradient of eight lanes of two passes each, on each of so many ranks.
+    /// Gradients of eight lanes of two passes each, on each of `size` ranks.
     fn gradients(size: usize, begins_early: bool) -> Vec<[Vec<f32>; 3]> {
         let run = move |ranks: Ranks| {
             let (mut learner, lanes) = (learner(), Lanes::new(8, ranks));
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Tells of each exchange.
+    /// Reports each exchange.
     struct Told(Box<dyn Link>, std::sync::mpsc::SyncSender<()>);
 
     impl Link for Told {
@@ -306,7 +306,7 @@ mod tests {
         let (sender, crossed) = sync_channel(100);
         let run = |link| {
             let lanes = Lanes::new(2, Ranks::new(link, Duration::from_secs(600)));
-            // One parameter a bucket.
+            // One parameter per bucket.
             let reduction = Reduction { at_once: 1, ..Reduction::new(&net(), lanes, lanes.ranks()) };
             let (sender, receiver) = channel();
             let under_way = Some((lanes.own().start, GradientSum::default()));
@@ -316,7 +316,8 @@ mod tests {
         let running: Vec<_> =
             threads(2).into_iter().map(|link| run(Box::new(Told(link, sender.clone())) as Box<dyn Link>)).collect();
         let of = |number: usize, n: usize| Some((number, tensor([n], 4).inner()));
-        // The last parameter is the first. For each bucket two ranks exchange three times (what there is, gradients, sums), each time with a header.
+        // The last parameter comes first. For each bucket, two ranks exchange three times (presence, gradients, sums), each time with a
+        // header.
         for (number, n) in [(0, 5), (1, 32)] {
             for (sender, _) in &running {
                 sender.send(of(number, n)).expect("it listens");

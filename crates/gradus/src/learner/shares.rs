@@ -1,4 +1,4 @@
-//! The trained parameters of a module end to end, and which rank keeps the moments of which of their numbers.
+//! Shares of the optimizer's moments: the trained parameters of a module end to end, cut into one part per rank.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::model::NamePath;
 use crate::ranks::Ranks;
 use gradus_kernels::{Codes, Int8Moments};
 
-/// The trained parameters of a module, in the order of its fields: name, numbers and device.
+/// Returns the trained parameters of a module in the order of its fields: name, number of elements and device.
 pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> {
     let mut found = Vec::new();
     let each = |name, n, device| found.push((name, n, device));
@@ -20,16 +20,16 @@ pub(super) fn parameters<M: Module>(module: &M) -> Vec<(String, usize, Device)> 
     found
 }
 
-/// Parameters end to end, cut into as many parts as there are ranks: each keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
+/// Parameters end to end, cut into one part per rank. Each rank keeps the moments of its part (ZeRO-1, Rajbhandari et al. 2020,
 /// <https://arxiv.org/abs/1910.02054>).
 #[derive(Debug)]
 pub(super) struct Shares {
     pub(super) ranks: Ranks,
-    /// Each parameter with its place, in the order of names.
+    /// Range of each parameter, in order of names.
     pub(super) places: BTreeMap<String, Range<usize>>,
-    /// Numbers of all of them.
+    /// Number of elements of all parameters.
     len: usize,
-    /// Where they are.
+    /// Device of the parameters.
     pub(super) device: Option<Device>,
 }
 
@@ -46,7 +46,7 @@ impl Shares {
         Self { ranks, places, len, device }
     }
 
-    /// The numbers of the parameter `name` that `rank` keeps: whole blocks of codes.
+    /// Returns the range of the parameter `name` that `rank` keeps. It consists of whole blocks of codes.
     pub(super) fn of(&self, rank: usize, name: &str) -> Range<usize> {
         let place = &self.places[name];
         let at = |rank: usize| {
@@ -56,13 +56,13 @@ impl Shares {
         at(rank)..at(rank + 1)
     }
 
-    /// Those that this rank keeps.
+    /// Returns the range that this rank keeps.
     pub(super) fn own(&self, name: &str) -> Range<usize> {
         self.of(self.ranks.rank(), name)
     }
 
-    /// Joins what every rank has of the parameters `names`, `own` being the bytes of this one: `join` gets the parts of all ranks, in
-    /// order. `bytes` says how many so many numbers take.
+    /// Joins the parts of the parameters `names` from all ranks. `own` holds the bytes of this rank. `join` receives the parts of all
+    /// ranks, in order. `bytes` returns the size in bytes of a number of elements.
     pub(super) fn gather<'n, T>(
         &self,
         names: impl Iterator<Item = &'n String>,
@@ -84,7 +84,7 @@ impl Shares {
         names.map(&mut of_name).collect()
     }
 
-    /// [`gather`](Self::gather) of numbers in f32.
+    /// Calls [`gather`](Self::gather) for numbers in f32.
     pub(super) fn gather_numbers(&self, own: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f32>> {
         let mut bytes = Vec::new();
         own.values().for_each(|values| extend(&mut bytes, values));
@@ -96,7 +96,7 @@ impl Shares {
         self.gather(own.keys(), bytes, |n| 4 * n, join).into_iter().collect()
     }
 
-    /// The codes of a whole parameter from those of each rank, which their sizes follow.
+    /// Joins the codes of all ranks. In each part, the scales of the blocks follow the codes.
     pub(super) fn joined(&self, name: &str, parts: &[&[u8]]) -> Codes {
         let mut whole = Codes { codes: Vec::with_capacity(self.places[name].len()), sizes: Vec::new() };
         for (rank, part) in parts.iter().enumerate() {
@@ -108,7 +108,7 @@ impl Shares {
     }
 }
 
-/// Says the name, the size and the device of every trained parameter.
+/// Passes the name, the size and the device of every trained parameter to `each`.
 struct Trained<F> {
     path: NamePath,
     each: F,

@@ -1,4 +1,4 @@
-//! How a configuration names a program: `[program, args…]`, or a mapping with `program` and more keys.
+//! Configuration of a program: `[program, args…]`, or a mapping with `program` and more keys.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value};
 
-/// Seconds that a program may take when the configuration says nothing.
+/// Default time limit of a program, in seconds.
 pub const TIMEOUT_S: f64 = 60.0;
 
 /// [`TIMEOUT_S`], for `#[serde(default = …)]`.
@@ -14,11 +14,11 @@ pub fn default_timeout_s() -> f64 {
     TIMEOUT_S
 }
 
-/// Reads `[program, args…]`, which has the defaults of all other keys, or the mapping that `M` reads.
+/// Reads `[program, args…]`, with defaults for all other keys, or the mapping that `M` reads.
 ///
 /// # Errors
-/// What is neither.
-// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+/// If the value is neither.
+// Written by hand, because an untagged enum would answer every mistake with "did not match any variant".
 pub fn read_program<'de, M, D>(deserializer: D) -> Result<M, D::Error>
 where
     M: Deserialize<'de> + From<Vec<String>>,
@@ -45,7 +45,7 @@ where
     deserializer.deserialize_any(ListOrMapping(PhantomData))
 }
 
-/// The schema of what [`read_program`] reads.
+/// Returns the schema of the values that [`read_program`] accepts.
 pub fn schema_of_program<M: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     let mapping = generator.subschema_for::<M>();
     json_schema!({ "anyOf": [{ "type": "array", "items": { "type": "string" } }, mapping] })

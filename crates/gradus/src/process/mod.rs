@@ -1,8 +1,8 @@
-//! Programs of users, in any language, that are asked in lines: rewards, metrics and tasks by `command`.
+//! Programs of users, in any language, that read and write lines: rewards, metrics and tasks by `command`.
 //!
-//! A program reads one JSON object a line and prints one line for each; what it prints on its error channel is shown with what
-//! goes wrong. It runs in a group of its own, which ends with it; lines, waiting lines and time are bounded, and the user's wish
-//! to stop ends every wait.
+//! A program reads one JSON object per line and prints one line for each. Error messages include the end of its stderr. Each program runs
+//! in a process group of its own, which ends with it. Line length, waiting lines and time are limited, and the user's interrupt ends every
+//! wait.
 
 mod config;
 mod program;
@@ -16,7 +16,7 @@ pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use gradus_environments::process::LINE_BYTES;
 pub use program::{Asked, Program, ProgramError};
 
-/// The user's wish to stop, for those who wait. Copies are the same wish.
+/// The user's request to stop. Copies share one flag.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -27,17 +27,17 @@ impl Progress for Interrupt {
 }
 
 impl Interrupt {
-    /// Says that the user wants to stop.
+    /// Requests a stop.
     pub fn raise(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Says that the user wants to go on: what was raised is over.
+    /// Withdraws the request, so that work can continue.
     pub fn lower(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the user wants to stop.
+    /// Returns true if a stop is requested.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! A program that answers line for line: what it does wrong, in words.
+//! A program that answers line by line, and its errors.
 
 use std::time::{Duration, Instant};
 
@@ -6,43 +6,43 @@ use super::Interrupt;
 use crate::error::{Diagnostic, Error, Result, excerpt};
 use gradus_environments::process::{Answer, LINE_BYTES, Process};
 
-/// What a program did wrong, or that the user did not want to wait for it.
+/// A program's error, or the user's interrupt of a wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ProgramError {
-    /// What happened.
+    /// Description of the error.
     pub message: String,
-    /// What to do about it.
+    /// Suggested remedy.
     pub hint: Option<String>,
-    /// Whether the user stopped it.
+    /// True if the user interrupted the program.
     pub is_interrupted: bool,
 }
 
-/// How long lines are waited for that nobody asked for.
+/// How long [`Program::expect_silence`] waits for surplus lines.
 const SILENCE: Duration = Duration::from_millis(20);
 
-/// A running program and what is known of it.
+/// A running program.
 pub struct Program {
-    /// What messages call it: `reward command`.
+    /// What messages call the program, for example `reward command`.
     what: &'static str,
     name: String,
     timeout_s: f64,
     process: Process,
     interrupt: Interrupt,
-    /// Why no more answers can be had; the process is gone then.
+    /// The error that ended the program. Later requests return it again.
     failed: Option<ProgramError>,
 }
 
-/// What a program was asked, until when its answers are waited for.
+/// Deadline for the answers to a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked(Instant);
 
 impl Program {
-    /// Starts a program, the first of `words` with the others as its arguments, whose answers may take `timeout_s`; an `interrupt`
-    /// ends the wait for them. Messages call it `what`, as in `reward command`.
+    /// Starts the program `words[0]` with the other words as its arguments. Its answers may take `timeout_s`, and `interrupt` ends the wait
+    /// for them. Messages call it `what`, for example `reward command`.
     ///
     /// # Errors
-    /// [`Error::Config`] when none is named, it cannot be started, or the time limit is not a positive number.
+    /// [`Error::Config`] if `words` is empty, the program cannot be started, or the time limit is not a positive number.
     pub fn start(what: &'static str, words: &[String], timeout_s: f64, interrupt: &Interrupt) -> Result<Self> {
         Self::check(what, words, timeout_s)?;
         let (name, arguments) = words.split_first().expect("checked above");
@@ -57,10 +57,10 @@ impl Program {
         Ok(Self { what, name: name.clone(), timeout_s, process, interrupt: interrupt.clone(), failed: None })
     }
 
-    /// Refuses what cannot be started, without starting it.
+    /// Rejects a configuration that cannot be started, without starting it.
     ///
     /// # Errors
-    /// As [`start`](Self::start), but for what the operating system says.
+    /// As [`start`](Self::start), except for errors of the operating system.
     pub fn check(what: &str, words: &[String], timeout_s: f64) -> Result<()> {
         if words.is_empty() {
             let hint = "write `command: [program, argument, …]`";
@@ -73,18 +73,18 @@ impl Program {
         Ok(())
     }
 
-    /// Hands lines over, each with its end. What it printed unasked before is its failure, and so is every later answer.
+    /// Sends lines, each with its line end. If the program printed surplus lines before, it is ended, and every later answer is that error.
     pub fn ask(&mut self, lines: Vec<String>) -> Asked {
-        // What is wrong is told with the first answer.
+        // The first answer returns the error.
         let _ = self.refuse_unasked(Duration::ZERO);
         self.send(lines)
     }
 
-    /// Once all answers are there: one that prints two lines for one goes on printing, and its answers are not those of their
-    /// rows. It gets a moment to show it.
+    /// Waits a moment for surplus lines after all answers have arrived. A program that prints two lines for one keeps printing, and its
+    /// answers do not belong to their rows.
     ///
     /// # Errors
-    /// The line that is one too many.
+    /// If the program prints a surplus line.
     pub fn expect_silence(&mut self) -> std::result::Result<(), ProgramError> {
         self.refuse_unasked(SILENCE)
     }
@@ -100,7 +100,7 @@ impl Program {
         Err(self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line, 80)), Some(hint)))
     }
 
-    /// Hands lines over, each with its end, whatever it printed before.
+    /// Sends lines, each with its line end, without a check for surplus lines.
     pub fn send(&mut self, lines: Vec<String>) -> Asked {
         if self.failed.is_none() {
             self.process.send(lines);
@@ -108,20 +108,20 @@ impl Program {
         self.waiting()
     }
 
-    /// Says that nothing more will be asked: the program reads the end of its input.
+    /// Closes the program's input: no more requests follow.
     pub fn close(&mut self) {
         self.process.close();
     }
 
-    /// A wait that begins now.
+    /// Returns the deadline of a wait that begins now.
     pub fn waiting(&self) -> Asked {
         Asked(Instant::now() + Duration::from_secs_f64(self.timeout_s))
     }
 
-    /// The next answer. A crash and a hang are final; a line that `read` makes nothing of is not: it is told with what was `expected`.
+    /// Returns the next answer. A crash or a timeout is final. A line that `read` rejects is not: the error names what was `expected`.
     ///
     /// # Errors
-    /// What the program did wrong.
+    /// If the program crashes, times out or prints an unexpected line.
     pub fn answer<T>(
         &mut self,
         asked: Asked,
@@ -145,10 +145,10 @@ impl Program {
         }
     }
 
-    /// The next line; `None` where the program has ended.
+    /// Returns the next line, or `None` if the program has ended.
     ///
     /// # Errors
-    /// What the program did wrong.
+    /// If the program times out, prints too long a line or was interrupted.
     pub fn line(&mut self, asked: Asked) -> std::result::Result<Option<String>, ProgramError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -174,7 +174,7 @@ impl Program {
         }
     }
 
-    /// Ends the program because the user does not want to wait for its answers. It answers nothing more.
+    /// Ends the program because of the user's interrupt. It gives no more answers.
     pub fn interrupt(&mut self) -> ProgramError {
         self.process.kill();
         let interrupted = ProgramError { message: "interrupted".into(), hint: None, is_interrupted: true };
@@ -182,10 +182,10 @@ impl Program {
         interrupted
     }
 
-    /// Whether a program whose output has ended was content.
+    /// Checks the exit status of a program whose output has ended.
     ///
     /// # Errors
-    /// How it ended, where that is no success.
+    /// If the program failed.
     pub fn finish(&mut self) -> std::result::Result<(), ProgramError> {
         let status = self.process.status();
         if self.process.is_success() {
@@ -202,7 +202,7 @@ impl Program {
         error
     }
 
-    /// Adds what the program last said on its error channel.
+    /// Adds the end of the program's stderr.
     fn with_stderr(&self, message: String) -> ProgramError {
         let tail = self.process.stderr_tail();
         let message = if tail.is_empty() { message } else { format!("{message}; its last words:\n{tail}") };
@@ -210,7 +210,7 @@ impl Program {
     }
 }
 
-/// A configuration error, without a place: the caller knows where the value stands.
+/// A configuration error without a place: the caller adds where the value is.
 fn refused(message: String, hint: Option<&str>) -> Error {
     Error::Config(vec![Diagnostic { message, places: Vec::new(), hint: hint.map(Into::into) }])
 }

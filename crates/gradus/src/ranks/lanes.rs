@@ -1,4 +1,4 @@
-//! Lanes: the parts of a step that are summed in one order, whatever computes them.
+//! Lanes: the parts of a step. They are summed in a fixed order, whichever ranks compute them.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Ranks, share};
 /// The rows of an optimizer step in parts of equal size, and the ranks that share them.
 ///
 /// Floating-point sums depend on their order. Within a lane, rows are added up in their order. Lanes are added up in a fixed binary tree:
-/// `((l₀ + l₁) + (l₂ + l₃)) + …`. A rank owns neighboring lanes. So the sum is the same bits on any number of ranks.
+/// `((l₀ + l₁) + (l₂ + l₃)) + …`. Each rank owns neighboring lanes. The sum therefore has the same bits on any number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lanes {
     count: usize,
@@ -24,48 +24,48 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// One lane on one rank: rows are added up in their order.
+    /// One lane on one rank: all rows are added up in order.
     pub const ONE: Self = Self { count: 1, ranks: Ranks::ALONE };
 
-    /// So many lanes on these ranks.
+    /// Creates `count` lanes on `ranks`.
     ///
     /// # Panics
-    /// When `count` is not a power of two, or below the number of ranks.
+    /// If `count` is not a power of two, or is below the number of ranks.
     pub fn new(count: usize, ranks: Ranks) -> Self {
         assert!(count.is_power_of_two(), "{count} lanes form no binary tree");
         assert!(count >= ranks.size(), "{} ranks cannot share {count} lanes", ranks.size());
         Self { count, ranks }
     }
 
-    /// The ranks that share them.
+    /// Ranks that share the lanes.
     pub fn ranks(self) -> Ranks {
         self.ranks
     }
 
-    /// How many there are.
+    /// Number of lanes.
     pub fn count(self) -> usize {
         self.count
     }
 
-    /// The lanes of this rank.
+    /// Lanes of this rank.
     pub fn own(self) -> Range<usize> {
         self.of_rank(self.ranks.rank())
     }
 
-    /// The lanes of a rank.
+    /// Lanes of a rank.
     pub(crate) fn of_rank(self, rank: usize) -> Range<usize> {
         share(self.count, 1, rank, self.ranks.size())
     }
 
-    /// Which of `rows` rows are in a lane.
+    /// Range of the `rows` rows that are in a lane.
     pub fn rows(self, lane: usize, rows: usize) -> Range<usize> {
         share(rows, 1, lane, self.count)
     }
 
-    /// Runs `work` for each lane of this rank, and returns what it gave for all lanes, in order.
+    /// Runs `work` for each lane of this rank. Returns the results of all lanes on all ranks, in order.
     ///
     /// # Errors
-    /// That of the first lane that failed.
+    /// The error of the first lane that failed.
     pub fn run<T, E>(
         self,
         what: &'static str,
@@ -82,15 +82,15 @@ impl Lanes {
     /// Runs `work` for each lane of this rank until one fails.
     ///
     /// # Errors
-    /// That of the lane.
+    /// The error of that lane.
     pub fn run_own<T, E>(self, work: impl FnMut(usize) -> std::result::Result<T, E>) -> std::result::Result<Vec<T>, E> {
         self.own().map(work).collect()
     }
 
-    /// What [`run_own`](Self::run_own) gave on all ranks, in the order of the lanes.
+    /// Collects the results of [`run_own`](Self::run_own) from all ranks, in the order of the lanes.
     ///
     /// # Errors
-    /// That of the first lane that failed.
+    /// The error of the first lane that failed.
     pub fn share<T, E>(self, what: &'static str, own: std::result::Result<Vec<T>, E>) -> std::result::Result<Vec<T>, E>
     where
         T: Serialize + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! How ranks reach each other: MPI between processes, or channels between threads.
+//! Connections between ranks: MPI between processes, or channels between threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,22 +6,22 @@ use std::time::Instant;
 
 use gradus_mpi::{Lost, Mpi, Wait};
 
-/// Messages between ranks.
+/// Sends and receives messages between ranks.
 pub trait Link: Send + Sync {
-    /// The number of this rank, from 0.
+    /// Number of this rank, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Whether another thread than the first may exchange messages.
+    /// Returns true if threads other than the first one may exchange messages.
     fn lets_threads(&self) -> bool;
 
-    /// Sends each of `sends` to its rank, and receives a message of known length from each of `receives`, in their order. Messages
-    /// between two ranks with the same `wait.flows` arrive in the order in which they are sent; those of the other kind are apart.
+    /// Sends each of `sends` to its rank, and receives a message of known length from each of `receives`, in order. Messages between two
+    /// ranks with the same `wait.flows` arrive in the order of sending. Messages with `flows` and those without are separate streams.
     ///
     /// # Errors
-    /// A rank that cannot be reached. Nothing more can be exchanged then.
+    /// If a rank cannot be reached. No further exchange is possible then.
     fn exchange(
         &self,
         sends: &[(usize, Arc<Vec<u8>>)],
@@ -32,7 +32,7 @@ pub trait Link: Send + Sync {
     /// Ends all ranks at once, with this exit code.
     fn abort(&self, code: i32) -> !;
 
-    /// Takes leave of the others.
+    /// Leaves the group of ranks.
     fn finish(&self);
 }
 
@@ -71,22 +71,22 @@ impl Link for Mpi {
 
 type Queues = HashMap<(usize, usize, bool), Vec<Arc<Vec<u8>>>>;
 
-/// Messages on their way between threads of one process.
+/// Messages in transit between threads of one process.
 #[derive(Default)]
 struct Post {
-    /// By sender, receiver and kind, oldest first.
+    /// By sender, receiver and `flows`, oldest first.
     queues: Mutex<Queues>,
     news: Condvar,
 }
 
-/// One of several threads that are ranks.
+/// A thread that acts as a rank.
 struct Thread {
     rank: usize,
     size: usize,
     post: Arc<Post>,
 }
 
-/// Links between so many threads of this process: for tests, and to see what ranks would do without starting any.
+/// Creates links between `size` threads of this process, for tests and for trials without further processes.
 pub fn threads(size: usize) -> Vec<Box<dyn Link>> {
     let post = Arc::new(Post::default());
     (0..size).map(|rank| Box::new(Thread { rank, size, post: Arc::clone(&post) }) as Box<dyn Link>).collect()

@@ -1,14 +1,14 @@
-//! Several processes that train one model: data-parallel ranks.
+//! Data-parallel ranks: several processes that train one model.
 //!
-//! Every rank runs the whole program with the same configuration, rows and random streams. So all of them decide the same, and there is
-//! nothing to distribute but work. What is expensive is dealt: each rank computes its share ([`Ranks::deal`]) and all of them receive the
-//! results of everyone. Gradients are summed over [`Lanes`], whose order does not depend on how many ranks there are. So the weights are
-//! the same bits on 1, 2 or 4 ranks.
+//! Every rank runs the whole program with the same configuration, rows and random streams. All ranks therefore make the same decisions, and
+//! only work is distributed. Each rank computes its share of expensive work ([`Ranks::deal`]) and receives the results of all ranks.
+//! Gradients are summed over [`Lanes`], whose order does not depend on the number of ranks. The weights therefore have the same bits on 1,
+//! 2 or 4 ranks.
 //!
-//! Ranks exchange messages through a [`Link`] and nothing else. No arithmetic happens there.
+//! Ranks exchange messages only through a [`Link`], which does no arithmetic.
 //!
-//! A rank that fails in its share tells the others, and all of them return its error. When a rank cannot be reached, nobody can go on.
-//! Then the stack unwinds to [`catching`], which returns the error. (Cancellation in `salsa` works in the same way.)
+//! If a rank fails in its share, it notifies the others, and all ranks return its error. If a rank cannot be reached, no rank can continue.
+//! The stack then unwinds to [`catching`], which returns the error. (Cancellation in `salsa` works in the same way.)
 
 mod lanes;
 mod link;
@@ -29,22 +29,22 @@ pub(crate) use sums::{LaneSums, Node, Summand, add, combine, nodes_of};
 
 use crate::error::{Error, Result};
 
-/// How long a rank waits for another by default. A checkpoint on a slow disk, or the longest share of the sampling, must fit.
+/// Default time limit for one rank to wait for another. It must cover a checkpoint on a slow disk and the longest share of sampling.
 pub const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Numbers of gradients that ranks exchange at once: 32 MiB, about a block of GPT-2. Smaller parts wait longer for the network, and larger
-/// ones wait longer for the backward pass.
+/// Number of gradient elements that ranks exchange at once: 32 MiB, about one block of GPT-2. Smaller parts lose time in the network, and
+/// larger ones wait longer for the backward pass.
 pub const REDUCED_AT_ONCE: usize = 8 << 20;
 
-/// A handle to the ranks of a run; a run alone has one rank.
+/// A handle to the ranks of a run. A run without other processes has one rank.
 ///
-/// It is copied to wherever work is dealt. A process joins others once, so they are never forgotten.
+/// The handle is copied to every place that distributes work. A process joins a group only once, so the group is leaked.
 #[derive(Clone, Copy, Default)]
 pub struct Ranks {
     group: Option<&'static Group>,
-    /// Whether this process computes while it exchanges.
+    /// True if this process computes during the exchange.
     computes: bool,
-    /// Whether it has no processor for a thread that exchanges beside those that compute.
+    /// True if this process has no spare processor for an exchanging thread.
     is_full: bool,
 }
 
@@ -56,13 +56,13 @@ struct Group {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Collective operations so far. All ranks have the same number.
+    /// Collective operations so far. The number is the same on all ranks.
     count: u64,
-    /// Whether this rank was asked to stop.
+    /// True if this rank was asked to stop.
     wishes_to_stop: bool,
-    /// Whether any was, as all of them know since the last operation.
+    /// True if any rank was asked to stop, as of the last operation.
     stops: bool,
-    /// Whether all ranks know of a failure: it need not be told again.
+    /// True if all ranks have been notified of a failure, so that it is not sent again.
     told: bool,
 }
 
@@ -82,14 +82,14 @@ impl PartialEq for Ranks {
     }
 }
 
-/// What every message begins with.
+/// Header of every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     count: u64,
-    /// A hash of what the operation is called.
+    /// Hash of the operation's name.
     what: u64,
     flags: u64,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     length: u64,
 }
 
@@ -113,18 +113,18 @@ impl Header {
     }
 }
 
-/// FNV-1a: tells operations apart.
+/// FNV-1a hash, which distinguishes operations.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What a rank that cannot reach another unwinds with.
+/// Payload of the unwinding when another rank cannot be reached.
 struct Unwinding(Error);
 
-/// Runs `work`, and returns the error of a rank that cannot be reached.
+/// Runs `work` and catches the unwinding from a lost rank.
 ///
 /// # Errors
-/// Those of `work`, or that of the lost rank.
+/// The error of `work`, or of the lost rank.
 pub fn catching<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,
@@ -136,54 +136,54 @@ pub fn catching<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 impl Ranks {
-    /// One rank alone.
+    /// A single rank.
     pub const ALONE: Self = Self { group: None, computes: false, is_full: false };
 
-    /// The ranks behind `link`. `patience` is the longest that one waits for another.
+    /// Creates the ranks behind `link`. `patience` is the longest time that one waits for another.
     pub fn new(link: Box<dyn Link>, patience: Duration) -> Self {
         let group = Group { link, patience, state: Mutex::default() };
         Self { group: Some(Box::leak(Box::new(group))), computes: false, is_full: false }
     }
 
-    /// The same ranks, of which this one has a processor to spare or not. Without one, gradients are exchanged after the backward pass
-    /// that makes the last of them, not beside it: a thread that exchanges would take a processor from those that compute.
+    /// Sets whether this rank has a spare processor. Without one, gradients are exchanged after the last backward pass, not during it,
+    /// because an exchanging thread would take a processor from the computing ones.
     pub fn with_spare_processor(self, has_one: bool) -> Self {
         Self { is_full: !has_one, ..self }
     }
 
-    /// The number of this rank, from 0.
+    /// Number of this rank, from 0.
     pub fn rank(self) -> usize {
         self.group.map_or(0, |group| group.link.rank())
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn size(self) -> usize {
         self.group.map_or(1, |group| group.link.size())
     }
 
-    /// The same ranks for a thread that exchanges while others of the process compute. Only one thread exchanges at a time. `None` where
-    /// there is no other rank, no processor for that thread, or the link is bound to its thread.
+    /// Returns a handle for a thread that exchanges while others of the process compute. Only one thread may exchange at a time. `None` if
+    /// there are no other ranks or no spare processor, or if the link is bound to its thread.
     pub(crate) fn beside(self) -> Option<Self> {
         let group = self.group.filter(|_| !self.is_alone() && !self.is_full)?;
         group.link.lets_threads().then_some(Self { computes: true, ..self })
     }
 
-    /// Whether this is the rank that writes the run directory and talks to the user.
+    /// Returns true for the rank that writes the run directory and interacts with the user.
     pub fn is_first(self) -> bool {
         self.rank() == 0
     }
 
-    /// Whether there is no other rank.
+    /// Returns true if there are no other ranks.
     pub fn is_alone(self) -> bool {
         self.size() == 1
     }
 
-    /// The share of this rank of so many items: neighbors, in the order of the ranks. Items come in units that stay together.
+    /// Returns this rank's contiguous share of `items`, in the order of the ranks. Units of `unit` items stay together.
     pub fn share(self, items: usize, unit: usize) -> Range<usize> {
         share(items, unit, self.rank(), self.size())
     }
 
-    /// Whether the run stops: this rank or another was asked to. All ranks get the same answer, which is that of the last operation.
+    /// Returns true if this rank or another was asked to stop. All ranks get the same answer, as of the last operation.
     pub fn stops(self, asked: bool) -> bool {
         let Some(group) = self.group.filter(|_| !self.is_alone()) else { return asked };
         let mut state = group.state();
@@ -191,20 +191,20 @@ impl Ranks {
         state.stops
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have arrived.
     pub fn barrier(self, what: &'static str) {
         self.all::<()>(what, &());
     }
 
-    /// What every rank has, in the order of the ranks.
+    /// Gathers the value of every rank, in the order of the ranks.
     pub fn all<T: Serialize + DeserializeOwned>(self, what: &'static str, own: &T) -> Vec<T> {
         self.all_as(what, own)
     }
 
-    /// What this rank has, unless one of them failed: then all of them get the error of the first that did.
+    /// Returns this rank's value. If any rank failed, all ranks return the error of the first one that did.
     ///
     /// # Errors
-    /// This rank's own, or that of another with its number.
+    /// This rank's own error, or that of another rank with its number.
     pub fn agree<T>(self, what: &'static str, own: Result<T>) -> Result<T> {
         if self.is_alone() {
             return own;
@@ -212,7 +212,7 @@ impl Ranks {
         let told = own.as_ref().map(|_| &()).map_err(Failure::of);
         for (rank, one) in self.all_results::<()>(what, told).into_iter().enumerate() {
             match (one, &own) {
-                // The error itself says more than what is told of it.
+                // The original error has more information than the transmitted one.
                 (Err(_), Err(_)) if rank == self.rank() => break,
                 (Err(failure), _) => return Err(failure.error(rank)),
                 (Ok(()), _) => {}
@@ -221,10 +221,10 @@ impl Ranks {
         own
     }
 
-    /// What every rank has, unless one of them failed: then all of them get the error of the first that did.
+    /// Gathers the values of all ranks. If any rank failed, all ranks return the error of the first one that did.
     ///
     /// # Errors
-    /// This rank's own, or that of another with its number.
+    /// This rank's own error, or that of another rank with its number.
     pub fn all_ok<T: Serialize + DeserializeOwned>(self, what: &'static str, own: Result<T>) -> Result<Vec<T>> {
         if self.is_alone() {
             return own.map(|own| vec![own]);
@@ -235,7 +235,7 @@ impl Ranks {
         for (rank, one) in all.into_iter().enumerate() {
             match (one, &own) {
                 (Ok(one), _) => found.push(one),
-                // The error itself says more than what is told of it.
+                // The original error has more information than the transmitted one.
                 (Err(_), Err(_)) if rank == self.rank() => break,
                 (Err(failure), _) => return Err(failure.error(rank)),
             }
@@ -243,7 +243,7 @@ impl Ranks {
         own.map(|_| found)
     }
 
-    /// What every rank has: `own` is sent, and read as `T`, which is written in the same way.
+    /// Gathers values that are serialized from `own` and deserialized as `T`, which must have the same format.
     fn all_as<T: DeserializeOwned>(self, what: &'static str, own: &impl Serialize) -> Vec<T> {
         let bytes = Arc::new(rmp_serde::to_vec_named(own).expect("plain data"));
         let read = |(rank, bytes): (usize, Vec<u8>)| match rmp_serde::from_slice(&bytes) {
@@ -261,7 +261,8 @@ impl Ranks {
         self.all_as(what, &own)
     }
 
-    /// Deals so many items, in units that stay together: every rank does its share, and gets what all of them made, in order.
+    /// Distributes `items` over the ranks; units of `unit` items stay together. Every rank computes its share and receives the results of
+    /// all ranks, in order.
     ///
     /// # Errors
     /// The error of the first rank that failed.
@@ -278,7 +279,7 @@ impl Ranks {
         Ok(self.all_ok(what, own)?.into_iter().flatten().collect())
     }
 
-    /// [`deal`](Self::deal) of work that cannot fail.
+    /// As [`deal`](Self::deal), for work that cannot fail.
     pub fn deal_all<T: Serialize + DeserializeOwned>(
         self,
         what: &'static str,
@@ -292,7 +293,7 @@ impl Ranks {
         self.all(what, &own).into_iter().flatten().collect()
     }
 
-    /// What every rank has, as bytes.
+    /// Gathers the bytes of every rank.
     pub(crate) fn all_bytes(self, what: &'static str, own: Arc<Vec<u8>>) -> Vec<Vec<u8>> {
         if self.is_alone() {
             return vec![Arc::unwrap_or_clone(own)];
@@ -301,10 +302,10 @@ impl Ranks {
         self.exchange(what, sends)
     }
 
-    /// Refuses ranks that do not have the same `text`, such as a configuration.
+    /// Checks that all ranks have the same `text`, for example their configuration.
     ///
     /// # Errors
-    /// The first rank that has another.
+    /// If the text differs; the message names the first such rank.
     pub fn check_alike(self, text: &str) -> Result<()> {
         if self.is_alone() {
             return Ok(());
@@ -318,7 +319,7 @@ impl Ranks {
             .with_hint("start all ranks with the same arguments and files"))
     }
 
-    /// Gives `sends[r]` to rank `r`, and returns what every rank gives to this one.
+    /// Sends `sends[r]` to each rank `r` and returns the messages of all ranks to this one.
     pub(crate) fn exchange(self, what: &'static str, mut sends: Vec<Arc<Vec<u8>>>) -> Vec<Vec<u8>> {
         let own = std::mem::take(&mut sends[self.rank()]);
         let Some(group) = self.group else { return vec![Arc::unwrap_or_clone(own)] };
@@ -330,7 +331,7 @@ impl Ranks {
         let others: Vec<usize> = (0..self.size()).filter(|rank| *rank != self.rank()).collect();
         let header = |rank: usize| Header { count, what: hash(what), flags, length: sends[rank].len() as u64 };
 
-        // 1. Everybody arrives, and says what follows.
+        // 1. Every rank arrives and announces its message.
         let headers: Vec<_> = others.iter().map(|&rank| (rank, Arc::new(header(rank).to_bytes()))).collect();
         let lengths: Vec<(usize, usize)> = others.iter().map(|&rank| (rank, Header::BYTES)).collect();
         let wait = Wait { limit: group.patience, flows: false, computes: self.computes };
@@ -361,7 +362,7 @@ impl Ranks {
         let stops = flags & WISHES_TO_STOP != 0 || found.iter().any(|header| header.flags & WISHES_TO_STOP != 0);
         group.state().stops |= stops;
 
-        // 2. The bytes.
+        // 2. The ranks exchange the bytes.
         let full = others.iter().filter(|rank| !sends[**rank].is_empty());
         let sends: Vec<_> = full.map(|&rank| (rank, Arc::clone(&sends[rank]))).collect();
         let lengths: Vec<_> = others.iter().zip(&found).map(|(&rank, header)| (rank, header.length as usize)).collect();
@@ -374,12 +375,12 @@ impl Ranks {
         found
     }
 
-    /// Unwinds: nothing can be done together any more.
+    /// Unwinds, because no further exchange is possible.
     fn lose(self, error: Error) -> ! {
         resume_unwind(Box::new(Unwinding(error)))
     }
 
-    /// Tells the other ranks, at whatever they are, that this one has failed; nothing where they know.
+    /// Notifies the other ranks, whatever they are doing, that this one has failed. Does nothing if they have been notified.
     pub fn fail(self, message: &str) {
         let Some(group) = self.group.filter(|_| !self.is_alone()) else { return };
         let count = {
@@ -394,7 +395,7 @@ impl Ranks {
             let bytes = Arc::new(bytes);
             let others = (0..self.size()).filter(|rank| *rank != self.rank());
             let sends: Vec<_> = others.map(|rank| (rank, Arc::clone(&bytes))).collect();
-            // Whoever is gone already needs not be told.
+            // Ranks that have already left need no notification.
             let _ = group.link.exchange(&sends, &[], Wait { limit: Duration::from_secs(10), flows, computes: false });
         }
     }
@@ -407,7 +408,7 @@ impl Ranks {
         }
     }
 
-    /// Takes leave of the others, which all of them must do.
+    /// Leaves the group. All ranks must call this.
     pub fn finish(self) {
         if let Some(group) = self.group {
             group.link.finish();
@@ -421,7 +422,7 @@ impl Group {
     }
 }
 
-/// The share of rank `rank` of `size` of so many items, in units that stay together.
+/// Share of rank `rank` of `size` of `items`; units of `unit` items stay together.
 pub(crate) fn share(items: usize, unit: usize, rank: usize, size: usize) -> Range<usize> {
     let units = items.div_ceil(unit.max(1));
     let at = |rank: usize| (units * rank / size * unit.max(1)).min(items);
@@ -438,7 +439,7 @@ fn lost_error(what: &str, lost: &Lost) -> Error {
     Error::input(format!("the ranks cannot go on together at `{what}`: {lost}")).with_hint(hint)
 }
 
-/// What is told of an error.
+/// Serializable form of an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Failure {
     is_interruption: bool,

@@ -1,14 +1,14 @@
-//! Sums over lanes in a binary tree, of which a rank holds some neighboring leaves.
+//! Sums over lanes in a binary tree; each rank holds neighboring leaves.
 
 use std::ops::Range;
 
-/// What is summed.
+/// A value that can be summed.
 pub(crate) trait Summand: Sized {
-    /// The sum of two neighbors, the one with the lower lanes first.
+    /// Adds two neighbors; `self` has the lower lanes.
     fn plus(self, other: Self) -> Self;
 }
 
-/// A node of the tree: at level 0 a lane, above it the sum of two neighbors.
+/// A node of the tree: a lane at level 0, and the sum of two neighbors above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub level: u32,
@@ -16,25 +16,25 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The root over so many lanes.
+    /// Root of the tree over `lanes` lanes.
     pub fn root(lanes: usize) -> Self {
         Self { level: lanes.trailing_zeros(), index: 0 }
     }
 
-    /// The two nodes that it is the sum of; none of a lane.
+    /// The two nodes whose sum it is; `None` for a lane.
     fn children(self) -> Option<[Self; 2]> {
         let level = self.level.checked_sub(1)?;
         Some([0, 1].map(|side| Self { level, index: 2 * self.index + side }))
     }
 
-    /// The node above, where `left` and this one are its two.
+    /// Parent of `left` and this node, if these are its children.
     fn parent_with(self, left: Self) -> Option<Self> {
         let are_neighbors = left.level == self.level && left.index + 1 == self.index && self.index % 2 == 1;
         are_neighbors.then_some(Self { level: self.level + 1, index: left.index / 2 })
     }
 }
 
-/// Sums of neighboring lanes that are not complete yet. Lanes come in order; a lane without a row has no sum.
+/// Partial sums of neighboring lanes. Lanes are added in order; a lane without rows has no sum.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneSums<S> {
     nodes: Vec<(Node, Option<S>)>,
@@ -47,7 +47,7 @@ impl<S> Default for LaneSums<S> {
 }
 
 impl<S: Summand> LaneSums<S> {
-    /// Takes in the next lane.
+    /// Adds the next lane.
     pub fn push(&mut self, lane: usize, sum: Option<S>) {
         let (mut node, mut sum) = (Node { level: 0, index: lane }, sum);
         while let Some(parent) = self.nodes.last().and_then(|(left, _)| node.parent_with(*left)) {
@@ -57,24 +57,24 @@ impl<S: Summand> LaneSums<S> {
         self.nodes.push((node, sum));
     }
 
-    /// The same sums of a part of each.
+    /// Takes a part out of each sum.
     pub fn take_each<P: Summand>(&mut self, mut take: impl FnMut(&mut S) -> Option<P>) -> LaneSums<P> {
         let nodes = self.nodes.iter_mut().map(|(node, sum)| (*node, sum.as_mut().and_then(&mut take)));
         LaneSums { nodes: nodes.collect() }
     }
 
-    /// The sums of the nodes, in their order.
+    /// Sums of the nodes, in order.
     pub fn into_nodes(self) -> impl Iterator<Item = Option<S>> {
         self.nodes.into_iter().map(|(_, sum)| sum)
     }
 
-    /// The sum of all lanes, where one rank holds all of them.
+    /// Sum of all lanes; for a rank that holds all of them.
     pub fn into_sum(self) -> Option<S> {
         self.nodes.into_iter().map(|(_, sum)| sum).reduce(add).flatten()
     }
 }
 
-/// The nodes that these lanes make.
+/// Nodes that these lanes form.
 pub(crate) fn nodes_of(lanes: Range<usize>) -> Vec<Node> {
     struct Nothing;
     impl Summand for Nothing {
@@ -87,7 +87,7 @@ pub(crate) fn nodes_of(lanes: Range<usize>) -> Vec<Node> {
     sums.nodes.into_iter().map(|(node, _)| node).collect()
 }
 
-/// The sum of two that need not be there.
+/// Adds two optional sums.
 pub(crate) fn add<S: Summand>(left: Option<S>, right: Option<S>) -> Option<S> {
     match (left, right) {
         (Some(left), Some(right)) => Some(left.plus(right)),
@@ -95,7 +95,7 @@ pub(crate) fn add<S: Summand>(left: Option<S>, right: Option<S>) -> Option<S> {
     }
 }
 
-/// The sum at `node` of nodes that several ranks hold; `take` gives what is held of a node, and `None` where nobody holds it.
+/// Computes the sum at `node` from nodes of several ranks. `take` returns the sum of a node, or `None` if no rank holds that node.
 pub(crate) fn combine<S: Summand>(node: Node, take: &mut impl FnMut(Node) -> Option<Option<S>>) -> Option<S> {
     if let Some(held) = take(node) {
         return held;
@@ -108,7 +108,7 @@ pub(crate) fn combine<S: Summand>(node: Node, take: &mut impl FnMut(Node) -> Opt
 mod tests {
     use super::*;
 
-    /// Keeps the order in which it was added up.
+    /// Records the order of the additions.
     impl Summand for String {
         fn plus(self, other: Self) -> Self {
             format!("({self}+{other})")

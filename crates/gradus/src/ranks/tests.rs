@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::error::Error;
 
-/// Runs `work` on so many ranks, each a thread.
+/// Runs `work` on `size` ranks, each in a thread.
 fn on<T: Send + 'static>(size: usize, work: impl Fn(Ranks) -> T + Send + Clone + 'static) -> Vec<T> {
     with_patience(size, Duration::from_secs(600), work)
 }
@@ -60,7 +60,7 @@ fn the_error_of_one_is_that_of_all() {
             rank => Ok(rank),
         };
         let error = ranks.all_ok("share", own).expect_err("one failed");
-        // They can go on together.
+        // The ranks can continue after a failure.
         let after = ranks.all("after", &ranks.rank());
         (error.to_string(), error.hint().map(str::to_owned), after)
     });
@@ -79,7 +79,7 @@ fn all_stop_at_the_same_operation() {
     let found = on(4, |ranks| {
         let mut stopped = Vec::new();
         for step in 0..6 {
-            // Only one is asked, before operation 3.
+            // Only one rank is asked, before operation 3.
             stopped.push(ranks.stops(step == 3 && ranks.rank() == 2));
             ranks.barrier("step");
         }

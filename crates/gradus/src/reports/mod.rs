@@ -1,4 +1,4 @@
-//! Pages for people, with the same numbers as JSON: what the rows of a data set are like, and where a reward model errs.
+//! HTML pages, and the same values as JSON: statistics of the rows of a data set, and the errors of a reward model.
 
 mod pairs;
 mod rows;
@@ -6,12 +6,12 @@ mod rows;
 pub use pairs::{PairTexts, PairsReport, reliability, reward_histogram};
 pub use rows::RowsReport;
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `value` of `most`, as the length of a bar in a table.
+/// Table cells with `value` and a bar whose length is relative to `most`.
 fn bar(value: usize, most: usize, is_second: bool) -> String {
     let width = 100.0 * value as f64 / most.max(1) as f64;
     let class = if is_second { "bar second" } else { "bar" };

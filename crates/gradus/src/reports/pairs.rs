@@ -1,4 +1,4 @@
-//! Where a reward model errs: its accuracy by length and by confidence, and the pairs that it orders wrongly.
+//! Errors of a reward model: its accuracy by length and by confidence, and the pairs that it orders wrongly.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,15 +11,15 @@ use crate::run::html::{cards, escape, figure, gallery, page, prompt_cell, text_c
 use crate::run::metrics::number;
 use crate::run::plots::{Bar, BarChart, Curve, CurveKind, LineChart, Panel, Range, Values, histogram, short};
 
-/// Wrongly ordered pairs on the page; the JSON file has all.
+/// Maximum number of wrongly ordered pairs on the page; the JSON file has all.
 const SHOWN: usize = 50;
 
-/// The texts of a pair, and where it stands.
+/// The texts of a pair, and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PairTexts {
-    /// The row's file and line.
+    /// File and line of the row.
     pub place: String,
-    /// What both answers follow.
+    /// Prompt of both answers.
     pub prompt: String,
     /// The better answer.
     pub chosen: String,
@@ -27,31 +27,31 @@ pub struct PairTexts {
     pub rejected: String,
 }
 
-/// What a reward model makes of pairs.
+/// Evaluation of a reward model on pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairsReport {
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// The data.
+    /// Name of the data.
     pub data: String,
-    /// What was measured of all pairs together.
+    /// Metrics over all pairs.
     pub metrics: Metrics,
-    /// Every pair with its scores.
+    /// Pairs with their scores.
     pub pairs: Vec<(PairTexts, PairScore)>,
 }
 
-/// Pairs of one kind.
+/// A group of similar pairs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Bucket {
-    /// What they have in common.
+    /// Common property of the pairs.
     label: String,
-    /// How many there are.
+    /// Number of pairs.
     pairs: usize,
-    /// The share of them that is ordered rightly.
+    /// Share of pairs in the right order.
     accuracy: Option<f64>,
-    /// The 95 % interval of that share (Wilson).
+    /// 95 % interval of that share (Wilson).
     interval: Option<[f64; 2]>,
-    /// How sure the model is of its choices on average.
+    /// Mean confidence of the model in its choices.
     mean_confidence: Option<f64>,
 }
 
@@ -70,7 +70,7 @@ impl Bucket {
     }
 }
 
-/// Ends of the buckets of length differences, in tokens: a bucket is what is above the one before and at most this.
+/// Upper ends of the buckets of length differences, in tokens. Each bucket begins above the previous end.
 const DIFFERENCES: [(i64, &str); 9] = [
     (-101, "< −100"),
     (-31, "−100…−31"),
@@ -88,7 +88,7 @@ impl PairsReport {
         self.pairs.iter().map(|(_, score)| score)
     }
 
-    /// Accuracy by how much longer the better answer is.
+    /// Accuracy by the difference in length, chosen minus rejected.
     fn by_length(&self) -> Vec<Bucket> {
         let difference = |score: &PairScore| score.chosen_tokens as i64 - score.rejected_tokens as i64;
         let mut above = i64::MIN;
@@ -102,7 +102,7 @@ impl PairsReport {
         DIFFERENCES.iter().map(bucket).collect()
     }
 
-    /// Accuracy by how sure the model is: the bins of the calibration error.
+    /// Accuracy by the confidence of the model, in the bins of the calibration error.
     fn by_confidence(&self) -> Vec<Bucket> {
         let width = 0.5 / CALIBRATION_BINS as f64;
         let bin =
@@ -115,14 +115,14 @@ impl PairsReport {
         (0..CALIBRATION_BINS).map(bucket).collect()
     }
 
-    /// The wrongly ordered pairs, those first of which the model is most confident.
+    /// Wrongly ordered pairs, those with the highest confidence first.
     fn errors(&self) -> Vec<&(PairTexts, PairScore)> {
         let mut errors: Vec<_> = self.pairs.iter().filter(|(_, score)| !score.is_right()).collect();
         errors.sort_by(|(_, a), (_, b)| (a.chosen - a.rejected).total_cmp(&(b.chosen - b.rejected)));
         errors
     }
 
-    /// All numbers, and the texts of all wrongly ordered pairs.
+    /// All values, and the texts of all wrongly ordered pairs.
     pub fn to_json(&self) -> Value {
         let of = |reward: f32| number(f64::from(reward));
         let error = |(texts, score): &&(PairTexts, PairScore)| {
@@ -150,7 +150,7 @@ impl PairsReport {
         })
     }
 
-    /// A page that needs nothing but itself.
+    /// A self-contained HTML page.
     pub fn page(&self) -> String {
         let (by_length, by_confidence) = (self.by_length(), self.by_confidence());
         let scores: Vec<PairScore> = self.scores().cloned().collect();
@@ -263,7 +263,7 @@ fn accuracy_chart(title: &str, unit: &str, buckets: &[Bucket]) -> BarChart {
     BarChart { title: title.into(), panels: vec![panel] }
 }
 
-/// How many texts got which reward.
+/// Histogram of the rewards of chosen and rejected texts.
 pub fn reward_histogram(scores: &[PairScore]) -> LineChart {
     let kind = |name: &str, of: &dyn Fn(&PairScore) -> f32, color| Values {
         name: name.into(),
@@ -274,7 +274,7 @@ pub fn reward_histogram(scores: &[PairScore]) -> LineChart {
     histogram("Rewards of held-out texts", &format!("{} pairs", scores.len()), "reward", &kinds, Range::All)
 }
 
-/// How often the model's choice was right, by how sure it was of it.
+/// Calibration chart: how often the model's choice was right, by its confidence.
 pub fn reliability(scores: &[PairScore]) -> LineChart {
     let sure: Vec<f32> = scores.iter().map(PairScore::confidence).collect();
     let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_calibration_curve_is_the_mean_of_its_bins() {
-        // σ(ln 9) = 0.9 thrice: right twice; σ(0) = ½, a tie, is wrong.
+        // σ(ln 9) = 0.9 three times: right twice. σ(0) = ½ is a tie and counts as wrong.
         let sure = 9f32.ln();
         let chart = reliability(&[score(0, sure, 0.0), score(1, 0.0, sure), score(2, sure, 0.0), score(3, 1.0, 1.0)]);
         let [(x0, y0), (x1, y1)] = chart.curves[1].points[..] else { panic!("two bins: {:?}", chart.curves[1]) };

@@ -1,4 +1,4 @@
-//! What the rows of a data set are like.
+//! Statistics of the rows of a data set.
 
 use serde_json::{Value, json};
 
@@ -7,20 +7,20 @@ use crate::data::{Dataset, Lengths, Noted, PairProfile, Profile, SHORT};
 use crate::run::html::{cards, escape, figure, gallery, page};
 use crate::run::plots::{Bar, BarChart, Chart, LineChart, Panel, Range, Values, histogram, short};
 
-/// More turns than this share a bar.
+/// Larger numbers of turns share one bar.
 const MOST_TURNS: usize = 12;
 
-/// What the rows of a data set are like, as a page and as JSON.
+/// Statistics of the rows of a data set, as a page and as JSON.
 #[derive(Debug)]
 pub struct RowsReport<'a> {
     /// The data set.
     pub dataset: &'a Dataset,
-    /// What was found in it.
+    /// Statistics of the data set.
     pub profile: &'a Profile,
 }
 
 impl RowsReport<'_> {
-    /// All numbers.
+    /// All values as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "gradus": env!("CARGO_PKG_VERSION"),
@@ -32,7 +32,7 @@ impl RowsReport<'_> {
         })
     }
 
-    /// A page that needs nothing but itself.
+    /// A self-contained HTML page.
     pub fn page(&self) -> String {
         let Self { dataset, profile } = self;
         let mut body = format!(
@@ -82,7 +82,7 @@ impl RowsReport<'_> {
     }
 }
 
-/// Prompts are usually much longer than answers, so they have a picture of their own.
+/// Charts of lengths. Prompts are usually much longer than answers, so they have their own chart.
 fn length_charts(lengths: &[Lengths], unit: &str) -> Vec<LineChart> {
     let (prompts, answers): (Vec<&Lengths>, Vec<&Lengths>) = lengths.iter().partition(|of| of.part == "prompt");
     let chart = |title: &str, parts: &[&Lengths]| {
@@ -124,7 +124,7 @@ fn turns_chart(profile: &Profile) -> impl Chart + use<> {
     BarChart { title: "Turns".into(), panels: vec![panel] }
 }
 
-/// First words: where those of chosen and rejected answers differ much, a model learns them instead of what is said.
+/// Table of first words. If chosen and rejected answers begin differently, a model may learn the openings instead of the content.
 fn openings(profile: &Profile) -> String {
     if profile.openings.is_empty() {
         return String::new();
@@ -147,7 +147,7 @@ fn openings(profile: &Profile) -> String {
     )
 }
 
-/// Rows that teach little, and where the first of them stand.
+/// Table of rows that add little to training, with the positions of the first ones.
 fn noted(profile: &Profile) -> String {
     let pairs = profile.pairs.as_ref();
     let kinds = [

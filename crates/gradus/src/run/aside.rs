@@ -1,8 +1,8 @@
-//! A run that another replaces: out of the way until the new one has begun, and where it was again if it never does.
+//! A run that another one replaces. Its files are moved aside until the new run has begun, and moved back if it never begins.
 //!
-//! Its files move into `.replaced` inside the directory. While they move, that is called `.replacing`, so a kill at any moment
-//! can be repaired: files in `.replacing` belong where they came from; beside a `.replaced` everything is the new run's.
-//! `config.yml` moves last and comes back first, so the directory always says which run it is.
+//! The files move into `.replaced` inside the directory. During the move this folder is named `.replacing`, so that a kill at any moment
+//! can be repaired: files in `.replacing` belong back where they were; with a `.replaced`, all other files are the new run's. `config.yml`
+//! moves last and returns first, so the directory always states which run it holds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::files::atomic;
 const MOVING: &str = ".replacing";
 const MOVED: &str = ".replaced";
 
-/// The replaced run, out of the way.
+/// A replaced run whose files have been moved aside.
 #[derive(Debug)]
 #[must_use = "a run that is out of the way is thrown away or put back"]
 pub(super) struct Aside {
@@ -22,16 +22,16 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Moves those of `entries` aside that are in `directory`. A rename each: nothing is copied, and a failure or a kill on
-    /// the way loses nothing.
+    /// Moves those of `entries` aside that exist in `directory`. Each move is a rename: nothing is copied, and a failure or a kill loses
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Io`]; everything is where it was.
+    /// [`Error::Io`]; all files are then back in place.
     pub fn take(directory: &Path, entries: &'static [&'static str]) -> Result<Self> {
         let moving = directory.join(MOVING);
         fs::create_dir(&moving).map_err(|source| Error::io(&moving, source))?;
         let moved = (|| {
-            // Backwards: `config.yml` is the first of them.
+            // In reverse, so that `config.yml`, the first entry, moves last.
             for entry in entries.iter().rev() {
                 let from = directory.join(entry);
                 if from.symlink_metadata().is_ok() {
@@ -47,7 +47,7 @@ impl Aside {
         Ok(Self { directory: directory.to_owned(), entries })
     }
 
-    /// What a killed process left aside in `directory`. Files that were still on their way are put back first.
+    /// Returns the replaced run that a killed process left in `directory`. Files of an unfinished move are put back first.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -59,7 +59,7 @@ impl Aside {
         Ok(directory.join(MOVED).is_dir().then(|| Self { directory: directory.to_owned(), entries }))
     }
 
-    /// Removes the replaced run: the new one has begun.
+    /// Removes the replaced run, after the new one has begun.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -67,7 +67,7 @@ impl Aside {
         atomic::remove_dir(&self.directory.join(MOVED))
     }
 
-    /// Puts the replaced run back: the new one never began.
+    /// Puts the replaced run back, because the new one never began.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -79,7 +79,7 @@ impl Aside {
     }
 }
 
-/// Moves everything in `moving` into `directory`, and removes `moving`.
+/// Moves everything in `moving` back into `directory` and removes `moving`.
 fn return_from(moving: &Path, directory: &Path) -> Result<()> {
     let back = || {
         let mut names = fs::read_dir(moving)?
@@ -92,7 +92,7 @@ fn return_from(moving: &Path, directory: &Path) -> Result<()> {
     back().map_err(|source| Error::io(moving, source))
 }
 
-/// Removes those of `entries` that are in `directory`.
+/// Removes those of `entries` that exist in `directory`.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -124,7 +124,7 @@ mod tests {
         directory
     }
 
-    /// What is where: of the run, and beside it.
+    /// The run's `config.yml`, whether it has a model and metrics, and all other names in the directory.
     fn seen(directory: &Path) -> (Option<String>, bool, bool, Vec<String>) {
         let mut names: Vec<String> = fs::read_dir(directory)
             .expect("readable")
@@ -160,12 +160,12 @@ mod tests {
     fn what_a_kill_left_on_its_way_comes_back() {
         let directory = old_run();
         let at = directory.path();
-        // Killed while the old files moved.
+        // Killed while the old files were moving.
         fs::create_dir(at.join(MOVING)).expect("created");
         fs::rename(at.join("model"), at.join(MOVING).join("model")).expect("moved");
         assert!(Aside::found(at, &ENTRIES).expect("repaired").is_none());
         assert_eq!(seen(at), (Some("old".into()), true, false, vec!["notes.txt".into()]));
-        // Killed once all had moved, and new ones were there.
+        // Killed after all files had moved and new ones were written.
         drop(Aside::take(at, &ENTRIES).expect("moved"));
         fs::write(at.join("metrics.jsonl"), "{}").expect("written");
         Aside::found(at, &ENTRIES).expect("read").expect("one").put_back().expect("put back");

@@ -1,6 +1,6 @@
-//! The model card: `README.md` in a saved model directory, in the form that the Hugging Face hub reads. It names the method, the
-//! data, the numbers of the held-out rows, the configuration, and the license that the base model's own card names. It has no
-//! measurement of time or memory, so a resumed run writes the same card.
+//! The model card: `README.md` in a saved model directory, in the format of the Hugging Face hub. It names the method, the data, the
+//! metrics of the held-out rows, the configuration, and the license from the base model's own card. It contains no measurement of time or
+//! memory, so a resumed run writes the same card.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,19 +11,19 @@ use super::metrics::is_measurement;
 use crate::error::Result;
 use crate::files::atomic;
 
-/// The largest card of a base model that is read, in bytes.
+/// Largest card of a base model that is read, in bytes.
 const BASE_BYTES_MAX: u64 = 1 << 20;
-/// Longest text that is taken over from a base model's card, in characters.
+/// Longest value that is copied from a base model's card, in characters.
 const LICENSE_MAX: usize = 200;
-/// Held-out numbers on a card.
+/// Maximum number of held-out metrics on a card.
 const METRICS_MAX: usize = 16;
 
-/// What the card of a base model says of its license: `license`, `license_name` and `license_link`, as far as they are there.
+/// License of a base model according to its card: `license`, `license_name` and `license_link`, as far as they are present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct License(Vec<(&'static str, String)>);
 
 impl License {
-    /// Reads it from `README.md` in the directory of the base; nothing where there is none, or it cannot be read.
+    /// Reads the license from `README.md` in the directory of the base model. Empty if the file is missing or unreadable.
     pub fn of(base: &Path) -> Self {
         let file = base.join("README.md");
         let is_small = std::fs::metadata(&file).is_ok_and(|found| found.is_file() && found.len() <= BASE_BYTES_MAX);
@@ -51,11 +51,10 @@ impl License {
     }
 }
 
-/// Writes `README.md` into `directory`, if it exists. `results` is what `results.json` holds, `config` the text of
-/// `config.yml`.
+/// Writes `README.md` into `directory`, if that exists. `results` is the content of `results.json`, and `config` the text of `config.yml`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write(directory: &Path, results: &Map<String, Value>, config: &str, license: &License) -> Result<()> {
     if !directory.is_dir() {
         return Ok(());
@@ -71,7 +70,7 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
     let base = base_name(text("model"));
     let library = if is_adapter { "peft" } else { "transformers" };
     let mut card = format!("---\nlibrary_name: {library}\ntags: [gradus, {method}]\n");
-    // A model that was opened and is no directory here is one on the hub.
+    // A model that was loaded but is no local directory comes from the hub.
     if base == text("model") && !Path::new(base).exists() {
         let _ = writeln!(card, "base_model: {}", Value::from(base));
     }
@@ -108,7 +107,7 @@ fn card(results: &Map<String, Value>, config: &str, license: &License, is_adapte
     card
 }
 
-/// The numbers of held-out rows before the first step and after the last.
+/// Appends the metrics of held-out rows before the first step and after the last one.
 fn metrics(card: &mut String, results: &Map<String, Value>) {
     let section = |name: &str| results.get(name).and_then(Value::as_object);
     let Some(after) = section("after").filter(|after| !after.is_empty()) else { return };
@@ -122,13 +121,13 @@ fn metrics(card: &mut String, results: &Map<String, Value>) {
     }
 }
 
-/// A name without the folders above it, which nobody else has; names on the hub stay whole.
+/// Removes the parent folders of a local path, which mean nothing to other people. Names on the hub stay as they are.
 fn base_name(name: &str) -> &str {
     let is_here = Path::new(name).is_absolute() || Path::new(name).exists();
     if is_here { name.trim_end_matches('/').rsplit('/').next().unwrap_or(name) } else { name }
 }
 
-/// A text as code in a cell of a table.
+/// Formats text as code in a table cell.
 fn code(text: &str) -> String {
     format!("`{}`", text.replace(['`', '|', '\n', '\r'], " "))
 }

@@ -27,95 +27,95 @@ use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
-/// What a resumed run needs besides weights and moments. Readers ignore keys they do not know.
+/// State that a resumed run needs in addition to weights and moments. Readers ignore unknown keys.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunState {
-    /// Updates done by the optimizer, for its bias correction and the schedule.
+    /// Optimizer updates so far, for bias correction and the learning rate schedule.
     pub optimizer_steps: usize,
-    /// Steps (online methods: iterations) done; the number in the directory's name.
+    /// Finished steps (online methods: iterations). The directory is named after it.
     pub step: usize,
-    /// The pass over the data, counted from 0.
+    /// Current pass over the data, counted from 0.
     pub epoch: usize,
-    /// Rows (online methods: prompts) of that pass already used.
+    /// Rows (online methods: prompts) of that pass that are already used.
     pub rows_used: usize,
-    /// Tokens that went through the model.
+    /// Tokens that the model has processed.
     pub tokens: u64,
-    /// The adaptive KL coefficient.
+    /// Coefficient of the adaptive KL controller.
     pub kl_coefficient: Option<f64>,
-    /// Iterations whose KL was above the limit, where there is one.
+    /// Iterations whose KL was above the limit, if there is one.
     pub above_kl_limit: usize,
-    /// The best value of the deciding metric, and the step that reached it.
+    /// Step and value of the best evaluation by the deciding metric.
     pub best: Option<(usize, f64)>,
     /// Evaluations since then, for early stopping.
     pub evaluations_since_best: usize,
-    /// Seconds of training so far, over all resumptions.
+    /// Seconds of training so far, including before resumptions.
     pub elapsed_s: f64,
-    /// What was measured since the last row of `metrics.jsonl`.
+    /// Measurements since the last row of `metrics.jsonl`.
     pub pending: Map<String, Value>,
-    /// The rows that are trained on and those held out: how many, and a hash of what they hold.
+    /// Number and hash of the training rows and of the held-out rows.
     pub data: Option<DataPrint>,
-    /// The models that a resumed run reads again, by their names: a hash of their files.
+    /// Hash of the files of each model that a resumed run reads again, by name.
     pub models: BTreeMap<String, String>,
-    /// The warning that the user got when the run began to diverge.
+    /// The warning that was shown when the run began to diverge.
     pub divergence: Option<String>,
-    /// Whether an undisturbed run writes none here: it was written on an interruption or a crash.
+    /// True if an interruption or a crash caused this checkpoint, so that an undisturbed run has none at this step.
     pub unplanned: bool,
-    /// Whether the step's evaluation was interrupted: a resumed run begins with it.
+    /// True if the step's evaluation was interrupted. A resumed run begins with it.
     pub evaluation_due: bool,
-    /// The state of one method, under names of its own.
+    /// State of the method, under the method's own keys.
     pub method: Map<String, Value>,
 }
 
-/// Tells one data set from another.
+/// Identifies a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataPrint {
-    /// The rows that are trained on.
+    /// Training rows.
     pub train: RowsPrint,
-    /// The rows held out.
+    /// Held-out rows.
     pub held_out: RowsPrint,
-    /// The test rows, where there are some.
+    /// Test rows, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<RowsPrint>,
 }
 
-/// How many rows there are, and a hash of what they hold, in their order.
+/// Number of rows, and a hash of their content in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowsPrint {
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// FNV-1a, 64 bits, in hexadecimal.
+    /// FNV-1a with 64 bits, in hexadecimal.
     pub fnv1a: String,
 }
 
 /// `rng.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RngState {
-    /// The seed of the run.
+    /// Seed of the run.
     seed: u64,
-    /// How streams are derived from it.
+    /// Name of the derivation of random streams from the seed.
     generator: String,
 }
 
-/// A checkpoint's content apart from the model.
+/// Content of a checkpoint except for the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
-    /// Where it lies; the model is loaded from here.
+    /// Path of the checkpoint; the model is loaded from there.
     pub path: PathBuf,
     /// Cursors and controllers.
     pub run_state: RunState,
-    /// The state under the names of `transformers`.
+    /// State under the names of `transformers`.
     pub trainer_state: TrainerState,
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// Which checkpoint a run goes on from.
+/// Checkpoint from which a run continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The run's own: that of a step, or the newest.
+    /// The run's own checkpoint: that of a step, or the newest.
     Own(Option<usize>),
-    /// That in a directory, of another run: a new run begins where that one was.
+    /// Directory of a checkpoint of another run: a new run begins there.
     Other(PathBuf),
 }
 
@@ -126,26 +126,26 @@ impl Default for Origin {
 }
 
 impl Origin {
-    /// What `text` names: a step by its number, anything else a directory.
+    /// Parses a step number; any other text is a directory.
     pub fn named(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Other(text.into()), |step| Self::Own(Some(step)))
     }
 }
 
-/// What a checkpoint is made of.
+/// Parts of a new checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckpointParts<'a> {
     /// Cursors and controllers.
     pub run_state: &'a RunState,
-    /// The state under the names of `transformers`.
+    /// State under the names of `transformers`.
     pub trainer_state: &'a TrainerState,
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// The optimizer's tensors; see [`moments`].
+    /// Tensors of the optimizer; see [`moments`].
     pub optimizer: &'a [StateTensor<'a>],
 }
 
-/// What an optimizer remembers of one parameter, under PyTorch's names: AdamW's two moments, or RMSprop's one.
+/// Returns the optimizer state of one parameter under PyTorch's names: AdamW's two moments, or RMSprop's one.
 pub fn moments<'a>(
     parameter: &str,
     shape: &[usize],
@@ -161,16 +161,16 @@ pub fn moments<'a>(
     }
 }
 
-/// What names of moments begin with: AdamW's two, and RMSprop's one.
+/// Prefix of AdamW's first moment, the mean of the gradient.
 pub const FIRST: &str = "exp_avg.";
-/// The mean of the square.
+/// Prefix of AdamW's second moment, the mean of the squared gradient.
 pub const SECOND: &str = "exp_avg_sq.";
-/// RMSprop's.
+/// Prefix of RMSprop's mean of the squared gradient.
 pub const SQUARE: &str = "square_avg.";
-/// The largest sizes of the blocks of AdamW's two, where they are codes.
+/// Prefixes of the scales (largest absolute value per block) of AdamW's two moments in eight bits.
 pub const SIZES: [&str; 2] = ["exp_avg_absmax.", "exp_avg_sq_absmax."];
 
-/// [`moments`] of AdamW in eight bits: of each its codes, and the largest sizes of its blocks.
+/// [`moments`] of AdamW in eight bits: the codes and the scales of the blocks of each moment.
 pub fn moments_in_int8<'a>(parameter: &str, moments: [(&'a [u8], &'a [f32]); 2]) -> Vec<StateTensor<'a>> {
     let of = |(codes, sizes): (&'a [u8], &'a [f32]), name: &str, name_of_sizes: &str| {
         let shape = vec![codes.len()];
@@ -183,13 +183,13 @@ pub fn moments_in_int8<'a>(parameter: &str, moments: [(&'a [u8], &'a [f32]); 2])
 }
 
 impl Checkpoint {
-    /// Writes `checkpoints/step-<run_state.step>/` as a whole, then removes older ones: those that were not planned, and
-    /// of the others the oldest beyond `keep`.
+    /// Writes `checkpoints/step-<run_state.step>/` atomically, then removes older checkpoints: all unplanned ones, and the oldest planned
+    /// ones beyond `keep`.
     ///
     /// `write_model` writes weights, `config.json` and tokenizer files into the directory it is given.
     ///
     /// # Errors
-    /// What `write_model` returns, or [`Error::Io`]; the checkpoints that were there stay.
+    /// Errors of `write_model`, or [`Error::Io`]; existing checkpoints stay.
     pub fn write(
         run: &RunDir,
         parts: &CheckpointParts<'_>,
@@ -219,8 +219,8 @@ impl Checkpoint {
         Ok(path)
     }
 
-    /// Removes what the checkpoint of `step`, the newest, makes superfluous: older ones that were not planned, so that a
-    /// run that was interrupted ends with the checkpoints of one that was not; of the others the oldest beyond `keep`.
+    /// Removes the checkpoints that the newest one, of `step`, makes superfluous. These are older unplanned ones, so that an interrupted
+    /// run ends with the same checkpoints as an undisturbed one, and the oldest planned ones beyond `keep`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -234,16 +234,16 @@ impl Checkpoint {
         run.prune_checkpoints(keep).map(drop)
     }
 
-    /// Reads a checkpoint directory and compares every file with its checksum.
+    /// Reads a checkpoint directory and verifies every file against its checksum.
     ///
     /// # Errors
-    /// [`Error::Model`] that names the file that is missing or broken.
+    /// [`Error::Model`] that names the missing or corrupt file.
     pub fn open(path: &Path) -> Result<Self> {
         Checksums::read(path)?.verify(path)?;
         Self::read(path)
     }
 
-    /// Reads a checkpoint directory for those who only look at it: the files' lengths are compared, not their content.
+    /// Reads a checkpoint directory for inspection. It verifies only the lengths of the files, not their content.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -263,18 +263,18 @@ impl Checkpoint {
         Ok(Self { path: path.to_owned(), run_state, trainer_state, seed: rng.seed })
     }
 
-    /// The checkpoint to go on from: that of `step`, or the newest; `None` when the run has none at all.
+    /// Opens the checkpoint to continue from: that of `step`, or the newest. Returns `None` if the run has no checkpoint.
     ///
     /// # Errors
-    /// [`Error::Input`] when there is none of `step`; [`Error::Model`] when it is corrupt, with its defect and the step
-    /// before it. An older one is never taken unasked.
+    /// [`Error::Input`] if there is no checkpoint of `step`. [`Error::Model`] if it is corrupt; the error names the defect and the step
+    /// before. An older checkpoint is never used automatically.
     pub fn of(run: &RunDir, step: Option<usize>) -> Result<Option<Self>> {
         let Some(step) = Self::step_of(run, step)? else { return Ok(None) };
         Self::open(&run.checkpoint(step)).map(Some).map_err(|error| corrupt(run, step, &error))
     }
 
-    /// The text of the `config.yml` that the checkpoint of `step`, or the newest, was trained with, and its file;
-    /// `None` when the run has no checkpoint. Only this file is compared with its checksum.
+    /// Returns the path and the text of the `config.yml` of the checkpoint of `step`, or of the newest; `None` if the run has no
+    /// checkpoint. Only this file is verified against its checksum.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -286,7 +286,7 @@ impl Checkpoint {
     /// [`config_of`](Self::config_of) for a checkpoint directory of any run.
     ///
     /// # Errors
-    /// [`Error::Input`] when it is none; [`Error::Model`] when it is corrupt.
+    /// [`Error::Input`] if the directory is no checkpoint; [`Error::Model`] if it is corrupt.
     pub fn config_in(directory: &Path) -> Result<(PathBuf, String)> {
         if !directory.join(STATE_FILE).is_file() {
             let shown = directory.display();
@@ -300,8 +300,8 @@ impl Checkpoint {
         Ok((path, text))
     }
 
-    /// Makes this checkpoint the first of the new run `run`, with the rows that the other run had logged until then. The
-    /// other run keeps all that it has.
+    /// Makes this checkpoint the first one of the new run `run`, and copies the rows that the other run had logged until then. The other
+    /// run is unchanged.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -330,7 +330,7 @@ impl Checkpoint {
         Err(if all.is_empty() { error } else { error.with_hint(format!("there are checkpoints of steps {hint}")) })
     }
 
-    /// The optimizer's tensors in the order of their names.
+    /// Returns the optimizer's tensors in the order of their names.
     ///
     /// # Errors
     /// As [`read_state`].
@@ -338,7 +338,7 @@ impl Checkpoint {
         read_state(&self.path.join("optimizer.safetensors"))
     }
 
-    /// Takes the run back to this checkpoint: later checkpoints go, and `best/` is what it was.
+    /// Rewinds the run to this checkpoint: removes later checkpoints and restores `best/`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -356,7 +356,7 @@ impl Checkpoint {
         }
     }
 
-    /// Opens the run's `metrics.jsonl` for going on from here: later rows are removed.
+    /// Opens the run's `metrics.jsonl` to continue from this checkpoint. Later rows are removed.
     ///
     /// # Errors
     /// As [`MetricsLog::resume`](metrics::MetricsLog::resume).
@@ -365,14 +365,14 @@ impl Checkpoint {
     }
 }
 
-/// The file with the cursors and controllers.
+/// File with cursors and controllers.
 const STATE_FILE: &str = "run_state.json";
-/// The file with the run's configuration.
+/// File with the run's configuration.
 const CONFIG_FILE: &str = "run_config.yml";
-/// The best model as it was at the checkpoint.
+/// Directory with the best model at the time of the checkpoint.
 const BEST_DIR: &str = "best";
 
-/// A corrupt checkpoint, and the way to the one before it.
+/// Error for a corrupt checkpoint, with the command that resumes from the one before it.
 fn corrupt(run: &RunDir, step: usize, error: &Error) -> Error {
     let path = run.checkpoint(step);
     let before = run.checkpoint_steps().ok().and_then(|steps| steps.into_iter().rfind(|&older| older < step));

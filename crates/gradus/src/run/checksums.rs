@@ -1,5 +1,4 @@
-//! `checksums.json`: length and CRC-32 of every file of a checkpoint, so that a bit that flipped is found before it is
-//! trained on.
+//! `checksums.json`: length and CRC-32 of every file of a checkpoint, so that corruption is detected before training continues.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The file's name.
+/// Name of the checksum file.
 pub const CHECKSUMS_FILE: &str = "checksums.json";
 
-/// What the files below a directory held when it was written.
+/// Checksums of the files below a directory at the time of writing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checksums {
-    /// How the sums are made: always `crc32`.
+    /// Algorithm of the checksums: always `crc32`.
     algorithm: Algorithm,
-    /// By path below the directory, with `/` between its parts.
+    /// By path below the directory, with `/` as the separator.
     files: BTreeMap<String, Sum>,
 }
 
@@ -30,7 +29,7 @@ enum Algorithm {
     Crc32,
 }
 
-/// One file's length in bytes and its CRC-32 (the one of gzip and PNG) in hexadecimal.
+/// Length of one file in bytes and its CRC-32 (as in gzip and PNG) in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sum {
@@ -39,7 +38,7 @@ struct Sum {
 }
 
 impl Checksums {
-    /// Sums of every file below `directory`.
+    /// Computes the checksums of every file below `directory`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -49,10 +48,10 @@ impl Checksums {
         Ok(Self { algorithm: Algorithm::Crc32, files })
     }
 
-    /// The sums that were written into `directory`.
+    /// Reads the checksums in `directory`.
     ///
     /// # Errors
-    /// [`Error::Model`] when they are missing or broken.
+    /// [`Error::Model`] if they are missing or corrupt.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(CHECKSUMS_FILE);
         let text = fs::read(&path).map_err(|source| match source.kind() {
@@ -62,7 +61,7 @@ impl Checksums {
         serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))
     }
 
-    /// Writes the sums into `directory`.
+    /// Writes the checksums into `directory`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -72,7 +71,7 @@ impl Checksums {
         fs::write(&path, text).map_err(|source| Error::io(path, source))
     }
 
-    /// Compares every file below `directory` with its sum; files that were added later are nobody's business.
+    /// Compares every file below `directory` with its checksum. Files that were added later are ignored.
     ///
     /// # Errors
     /// [`Error::Model`] with the first file that is missing or differs.
@@ -80,7 +79,7 @@ impl Checksums {
         self.files.keys().try_for_each(|name| self.verify_file(directory, name))
     }
 
-    /// Compares only the lengths of the files, which costs nothing: what a writer or a copy that was cut off left.
+    /// Compares only the lengths of the files, which is cheap. This detects a write or a copy that was cut off.
     ///
     /// # Errors
     /// [`Error::Model`] with the first file that is missing or has another length.
@@ -95,10 +94,10 @@ impl Checksums {
         })
     }
 
-    /// Compares one file with its sum.
+    /// Compares one file with its checksum.
     ///
     /// # Errors
-    /// [`Error::Model`] when it is missing or differs, or has no sum.
+    /// [`Error::Model`] if the file is missing, differs or is not listed.
     pub fn verify_file(&self, directory: &Path, name: &str) -> Result<()> {
         let path = directory.join(name);
         let Some(expected) = self.files.get(name) else {
@@ -156,7 +155,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("critic")).unwrap();
-        // The check value of CRC-32 is that of these nine digits.
+        // The check value of CRC-32 is defined for these nine digits.
         fs::write(at("critic/digits"), "123456789").unwrap();
         fs::write(at("empty"), "").unwrap();
         Checksums::of(directory.path()).unwrap().write(directory.path()).unwrap();

@@ -1,9 +1,8 @@
-//! Who is at work in a run directory, and how the last work in it ended: `.lock` and `state.json`.
+//! The process that owns a run directory, and how the last one ended: `.lock` and `state.json`.
 //!
-//! A trainer holds an operating-system lock on `.lock` for as long as it lives. The system lets go of it however the
-//! process ends, so "is anybody at work here" has one answer, also after a kill; the file itself stays and says nothing.
-//! `state.json` says the rest: since when, how it ended and why. A state that says `running` while nobody holds the lock
-//! was left by a process that was killed.
+//! A trainer holds an operating-system lock on `.lock` while it runs. The operating system releases the lock when the process ends, even
+//! after a kill, so the lock tells reliably whether a trainer is running. The content of the file means nothing. `state.json` holds the
+//! rest: when the trainer started, how it ended and why. If the state is `running` but no process holds the lock, the trainer was killed.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -15,21 +14,21 @@ use super::aside::Aside;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
-/// The file that is locked.
+/// Name of the lock file.
 pub(super) const LOCK: &str = ".lock";
-/// The file that says how it went.
+/// Name of the state file.
 pub(super) const STATE: &str = "state.json";
 
-/// Readers hold the lock for microseconds to see whether it is free; a trainer that meets one tries again.
+/// How long to retry the lock. Readers hold it for microseconds to see whether it is free.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How the work in a run directory stands.
+/// State of the work in a run directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Somebody is at work, or was killed at it.
+    /// A trainer is running, or was killed.
     Running,
-    /// All steps are done and everything is written.
+    /// All steps are done and all files are written.
     Finished,
     /// Stopped by the user, after a checkpoint.
     Interrupted,
@@ -37,70 +36,70 @@ pub enum Stage {
     Failed,
 }
 
-/// Which process it was, so that another one of the same number is not taken for it.
+/// Identity of a process. It distinguishes later processes with the same pid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in clock ticks since the machine started (Linux).
+    /// Start time in clock ticks since boot (Linux).
     pub start_ticks: Option<u64>,
-    /// The machine's start (Linux: its boot id).
+    /// Boot id of the machine (Linux).
     pub boot_id: Option<String>,
-    /// The machine.
+    /// Host name of the machine.
     pub host: Option<String>,
 }
 
-/// What `state.json` holds. Readers ignore keys they do not know.
+/// Content of `state.json`. Readers ignore unknown keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateFile {
-    /// How it stands.
+    /// State of the work.
     pub state: Stage,
-    /// When this stretch of work began, Unix seconds; a resumed run begins anew.
+    /// Start of this process's work in Unix seconds. A resumed run has a new start.
     pub started: u64,
-    /// When it ended.
+    /// End of the work in Unix seconds.
     #[serde(default)]
     pub ended: Option<u64>,
-    /// Steps of the whole run, once they are known.
+    /// Total number of steps of the run, once it is known.
     #[serde(default)]
     pub steps: Option<usize>,
-    /// Why it failed.
+    /// Message of the error that stopped it.
     #[serde(default)]
     pub error: Option<String>,
-    /// What can be done about it.
+    /// Hint of that error.
     #[serde(default)]
     pub hint: Option<String>,
-    /// Who did it.
+    /// The process that did the work.
     #[serde(default)]
     pub process: Process,
-    /// The version of gradus.
+    /// Version of gradus.
     #[serde(default)]
     pub gradus: String,
 }
 
-/// The right to write in a run directory, for as long as it lives.
+/// Exclusive right to write to a run directory, held until dropped.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// Locked, where the file system can.
+    /// `None` if the file system has no locks.
     _lock: Option<File>,
     state: Option<StateFile>,
     replaced: Option<Replaced>,
 }
 
-/// A run that this one replaces.
+/// A run that this work replaces.
 #[derive(Debug)]
 struct Replaced {
     aside: Aside,
-    /// Whether it comes back if this one fails before it has begun.
+    /// Whether it is restored if this work fails before it has begun.
     returns: bool,
 }
 
 impl Claim {
-    /// Claims a directory, or says who has it.
+    /// Claims a directory.
     ///
     /// # Errors
-    /// [`Error::Input`] when a trainer is at work in it, [`Error::Io`] when the lock cannot be opened.
+    /// [`Error::Input`] if a trainer is running in it; the message names the process. [`Error::Io`] if the lock file cannot be opened.
     pub fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -115,7 +114,7 @@ impl Claim {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(TryLockError::WouldBlock) => return Err(busy(directory)),
-                // Some network file systems have no locks: then the process in `state.json` has to do.
+                // Some network file systems have no locks. Then the process in `state.json` decides.
                 Err(TryLockError::Error(_)) if is_held(directory) => return Err(busy(directory)),
                 Err(TryLockError::Error(_)) => {
                     return Ok(Self { path: directory.to_owned(), _lock: None, state: None, replaced: None });
@@ -124,12 +123,12 @@ impl Claim {
         }
     }
 
-    /// Work begins in place of the run in `aside`, which comes back if it fails early and `returns`.
+    /// Records that the work replaces the run in `aside`. If `returns`, that run is restored when the work fails early.
     pub(super) fn replaces(&mut self, aside: Aside, returns: bool) {
         self.replaced = Some(Replaced { aside, returns });
     }
 
-    /// The work has something to show: the run that it replaces, if there is one, is removed.
+    /// Marks the work as begun and removes the run that it replaces, if there is one.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -137,7 +136,7 @@ impl Claim {
         self.replaced.take().map_or(Ok(()), |replaced| replaced.aside.discard())
     }
 
-    /// Writes that work begins.
+    /// Records the start of the work in `state.json`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -157,7 +156,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Writes how many steps the whole run has.
+    /// Records the total number of steps of the run.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -167,8 +166,8 @@ impl Claim {
         write(&self.path, state)
     }
 
-    /// Writes how the work ended, and lets go of the directory. Work that failed before it had begun leaves the run that it was
-    /// to replace as it was.
+    /// Records how the work ended and releases the directory. If the work failed before it had begun, the run that it was to replace is
+    /// restored.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -182,7 +181,7 @@ impl Claim {
         self.close(stage, error.map(ToString::to_string), error.and_then(Error::hint).map(str::to_owned))
     }
 
-    /// As if the process were killed now.
+    /// Releases the directory as if the process were killed now.
     #[cfg(test)]
     pub(super) fn let_go(mut self) -> impl Sized {
         (self.state.take(), self.replaced.take())
@@ -200,10 +199,10 @@ impl Claim {
 }
 
 impl Drop for Claim {
-    /// Who leaves without a word has panicked: the stack unwinds through here.
+    /// Records a failure. A claim that is dropped without [`end`](Self::end) usually means a panic.
     fn drop(&mut self) {
         let reason = if std::thread::panicking() { "a bug: the trainer panicked" } else { "stopped without a reason" };
-        // Nothing better can be done; the free lock says that nobody is at work.
+        // The error is ignored: nothing better can be done, and the free lock shows that no trainer is running.
         let _ = self.close(Stage::Failed, Some(reason.into()), None);
     }
 }
@@ -221,11 +220,11 @@ fn busy(directory: &Path) -> Error {
         .with_hint("wait until it has ended, stop it with Ctrl-C, or choose another `--output-dir`")
 }
 
-/// Whether somebody is at work in a run directory now.
+/// Returns true if a trainer is running in a run directory now.
 pub fn is_held(directory: &Path) -> bool {
     let Ok(file) = File::open(directory.join(LOCK)) else { return false };
     match file.try_lock_shared() {
-        // Let go of when the file closes, which is now.
+        // The lock is released as the file closes at the end of this function.
         Ok(()) => false,
         Err(TryLockError::WouldBlock) => true,
         Err(TryLockError::Error(_)) => match read_state(directory) {
@@ -235,11 +234,11 @@ pub fn is_held(directory: &Path) -> bool {
     }
 }
 
-/// Asks whoever is at work in a run directory to end, as Ctrl-C does: after the step and a checkpoint. It does not wait for
-/// that; asked a second time, the trainer ends at once.
+/// Asks the trainer in a run directory to stop after the current step and a checkpoint, as Ctrl-C does. This does not wait. After a second
+/// request the trainer stops at once.
 ///
 /// # Errors
-/// [`Error::Input`] when nobody is at work there, or it is on another machine.
+/// [`Error::Input`] if no trainer is running there or it is on another machine.
 pub fn interrupt(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let process = match read_state(directory)? {
@@ -250,14 +249,14 @@ pub fn interrupt(directory: &Path) -> Result<()> {
         let host = process.host.clone().unwrap_or_else(|| "another machine".into());
         Error::input(format!("the trainer in `{shown}` is on {host}")).with_hint("stop it there, with Ctrl-C")
     };
-    // A number alone may be that of any other program.
+    // The pid alone could belong to any other program.
     if !process.is_alive() { Err(elsewhere()) } else { process.interrupt(directory) }
 }
 
-/// What `state.json` says; nothing for a run without one.
+/// Reads `state.json`; `None` if the run has none.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Data`] when it is broken.
+/// [`Error::Io`], or [`Error::Data`] if the file is corrupt.
 pub fn read_state(directory: &Path) -> Result<Option<StateFile>> {
     let path = directory.join(STATE);
     let text = match fs::read_to_string(&path) {
@@ -279,13 +278,13 @@ fn now() -> u64 {
 }
 
 impl Process {
-    /// This process.
+    /// Identity of the current process.
     pub fn current() -> Self {
         let pid = std::process::id();
         Self { pid, start_ticks: start_ticks(pid), boot_id: boot_id(), host: host() }
     }
 
-    /// Sends it what Ctrl-C sends.
+    /// Sends the signal of Ctrl-C.
     #[cfg(unix)]
     fn interrupt(&self, directory: &Path) -> Result<()> {
         use nix::sys::signal::{Signal, kill};
@@ -299,7 +298,7 @@ impl Process {
         Err(Error::input(message).with_hint("press Ctrl-C where it was started"))
     }
 
-    /// Whether it lives on this machine. What the system does not tell counts as a match.
+    /// Returns true if the process is alive on this machine. Properties that the system does not report count as equal.
     fn is_alive(&self) -> bool {
         let same =
             |mine: Option<String>, theirs: &Option<String>| mine.is_none() || theirs.is_none() || mine == *theirs;
@@ -309,7 +308,7 @@ impl Process {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; the name in field 2 may contain anything, so counting begins after it.
+/// Reads field 22 of `/proc/PID/stat`. The name in field 2 may contain anything, so counting begins after it.
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()

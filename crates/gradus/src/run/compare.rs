@@ -1,4 +1,4 @@
-//! `comparison/`: several policies from one start, side by side, measured on the same held-out prompts.
+//! `comparison/`: several policies compared on the same held-out prompts.
 //!
 //! ```text
 //! comparison.md  comparison.json    one row a policy: reward, wins against the start, KL, length, time, memory; win rates; Pareto front
@@ -25,57 +25,58 @@ mod show;
 
 pub use beside::WinRates;
 
-/// One policy.
+/// A policy in a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Its name in tables: the method, or `start`.
+    /// Name in tables: the run's name, or `start`.
     pub name: String,
-    /// How it was trained, where its results say so; decides its color.
+    /// Training method, if the results state it. It decides the color.
     pub method: Option<String>,
-    /// What it was rewarded with, as its configuration says; none where that is not known or does not matter, because one
-    /// reward measured all. Rewards that differ in this are not compared.
+    /// Text of the `reward` section of its configuration. Policies with different texts are not compared by reward. `None` if the text is
+    /// unknown, or irrelevant because one reward scored all policies.
     pub reward: Option<String>,
-    /// Its run; none for the start.
+    /// The run; `None` for the start.
     pub run: Option<RunDir>,
-    /// Measured on the held-out prompts: `reward`, `kl`, `length`, …, without prefix.
+    /// Metrics on the held-out prompts, without prefix: `reward`, `kl`, `length`, …
     pub measured: Metrics,
-    /// One completion of each held-out prompt.
+    /// One completion for each held-out prompt.
     pub samples: Vec<Sample>,
-    /// What it began with on these prompts, by its own reward; empty where the comparison's start was measured by it.
+    /// Completions of the run's own start on these prompts, scored by its own reward. Empty if that reward also scored the comparison's
+    /// start.
     pub before: Vec<Sample>,
-    /// Optimizer steps or iterations.
+    /// Number of optimizer steps or iterations.
     pub steps: usize,
-    /// Tokens that went through the model in training.
+    /// Tokens that the model processed in training.
     pub tokens: u64,
     /// Seconds of training.
     pub elapsed_s: f64,
-    /// The most memory that the process held while it trained.
+    /// Peak memory of the process during training, in bytes.
     pub peak_memory_bytes: Option<u64>,
-    /// What its results warn of: that it diverged, that nothing beat its start.
+    /// Warnings in its results, for example that it diverged or never improved on its start.
     pub warnings: Vec<String>,
 }
 
-/// Policies and what they began with; the first entry is a start, which those without one of their own are compared with.
+/// Policies and their starts. The first entry is a start; entries without a start of their own are compared with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What all started from.
+    /// Start models of all policies.
     pub model: String,
-    /// What all were trained on.
+    /// Data sets of all policies.
     pub data: String,
-    /// What each was given, as a sentence.
+    /// Training budget of each policy, as a sentence.
     pub budget: String,
-    /// How the completions were made, as a sentence.
+    /// How the completions were generated, as a sentence.
     pub evaluation: String,
-    /// The start, or several of them, then the trained policies.
+    /// One or more starts, then the trained policies.
     pub entries: Vec<Entry>,
 }
 
-/// What a comparison writes, and a later one may replace.
+/// Files of a comparison, which a later one may replace.
 const FILES: [&str; 6] =
     ["comparison.md", "comparison.json", "samples.md", "samples.jsonl", "report.html", "results.png"];
 const PLOTS: &str = "plots";
 
-/// Refuses a directory that is to be replaced and holds what no comparison writes.
+/// Rejects a directory to be replaced if it contains files that do not belong to a comparison.
 fn check_replaceable(directory: &Path) -> Result<()> {
     let names = |at: &Path| -> Result<Vec<String>> {
         let entries = std::fs::read_dir(at).map_err(|source| Error::io(at, source))?;
@@ -101,7 +102,7 @@ fn check_replaceable(directory: &Path) -> Result<()> {
     }
 }
 
-/// A column of the table: key in JSON, heading, what it is.
+/// Columns of the table: key in JSON, heading, meaning.
 const COLUMNS: [(&str, &str, &str); 9] = [
     ("reward", "reward", "mean ± standard error"),
     ("wins", "wins", "share of prompts with a better reward than the start; ties count half"),
@@ -115,10 +116,10 @@ const COLUMNS: [(&str, &str, &str); 9] = [
 ];
 
 impl Entry {
-    /// A run as its own files describe it; one that has not finished, as far as it has come.
+    /// Reads a run from its own files. An unfinished run is read up to its current step.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] when a file is broken.
+    /// [`Error::Io`], or [`Error::Data`] if a file is corrupt.
     pub fn from_run(run: RunDir) -> Result<Self> {
         let results = match run.results().is_file() {
             true => read_results(&run)?,
@@ -143,8 +144,8 @@ impl Entry {
         })
     }
 
-    /// The starts of finished runs, one for each model that they began with; one without measurements where no run knows its
-    /// start. Where there are several, their names say which runs began there.
+    /// Returns the starts of finished runs, one for each start model. If there are several, their names list the runs that began there.
+    /// Without any information about the start, returns one start without measurements.
     pub fn starts_of<'r>(runs: impl IntoIterator<Item = &'r RunDir>) -> Vec<Self> {
         let mut by_model: Vec<(Option<String>, Vec<&RunDir>)> = Vec::new();
         for run in runs {
@@ -154,7 +155,7 @@ impl Entry {
                 None => by_model.push((model, vec![run])),
             }
         }
-        // Who does not know the start has no say.
+        // Runs whose start model is unknown are ignored.
         if by_model.iter().any(|(model, _)| model.is_some()) {
             by_model.retain(|(model, _)| model.is_some());
         }
@@ -168,8 +169,8 @@ impl Entry {
         if starts.is_empty() { vec![Self::start(Metrics::new(), Vec::new())] } else { starts }
     }
 
-    /// The start of runs from one model: that of the first, with what all of them agree on that measured it. With other rewards
-    /// there is no one reward to begin with. Runs that do not know their start have no say.
+    /// Merges the starts of runs from one model: the samples of the first, with the measurements that all agree on. Runs with different
+    /// rewards have no common start reward. Runs without measurements of their start are ignored.
     fn start_of(runs: &[&RunDir]) -> Self {
         let known = |run: &RunDir| {
             let samples: Vec<Sample> = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
@@ -190,7 +191,7 @@ impl Entry {
         Self { reward, ..Self::start(measured, samples) }
     }
 
-    /// The start with what was measured of it.
+    /// Creates the entry of a start model.
     pub fn start(measured: Metrics, samples: Vec<Sample>) -> Self {
         Self {
             name: "start".into(),
@@ -212,7 +213,7 @@ impl Entry {
         self.samples.iter().filter_map(|sample| sample.reward).collect()
     }
 
-    /// The reward's standard error over prompts.
+    /// Standard error of the mean reward over prompts.
     fn standard_error(&self) -> Option<f64> {
         let rewards = self.rewards();
         let count = rewards.len() as f64;
@@ -221,8 +222,8 @@ impl Entry {
         (rewards.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
     }
 
-    /// The share of prompts on which this policy's reward beats that of its start, which is `start` unless it has its own: another run
-    /// may have had another reward. Ties count half. None where they share no prompt.
+    /// Share of prompts on which this policy's reward beats that of its start; ties count half. The start is the run's own if it has one,
+    /// else `start`, because another run may have another reward. `None` if they share no prompts.
     fn wins_against(&self, start: &Entry) -> Option<f64> {
         let (mut wins, mut count) = (0.0, 0);
         let before = if self.before.is_empty() { &start.samples } else { &self.before };
@@ -253,7 +254,7 @@ impl Entry {
     }
 }
 
-/// What `config.yml` of a run says under `reward`, without comments; `None` where there is no such file.
+/// Returns the `reward` section of a run's `config.yml` without comments; `None` if the file does not exist.
 fn reward_of(run: &RunDir) -> Option<String> {
     let config = std::fs::read_to_string(run.config()).ok()?;
     let is_inside = |line: &&str| line.starts_with([' ', '-']) || line.trim().is_empty() || line.starts_with('#');
@@ -264,7 +265,7 @@ fn reward_of(run: &RunDir) -> Option<String> {
     Some(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
-/// What was measured of `starts`, as far as none of them says otherwise.
+/// Merges the measurements of `starts`, without those that differ.
 fn agreed(starts: &[Entry]) -> Metrics {
     let is_said = |(key, value): &(&str, f64)| {
         let same =
@@ -274,12 +275,12 @@ fn agreed(starts: &[Entry]) -> Metrics {
     starts.iter().flat_map(|start| start.measured.iter()).filter(is_said).collect()
 }
 
-/// What was logged; nothing for a run that never came to its first step.
+/// Reads the logged metrics. Empty for a run that never reached its first step.
 fn rows_of(run: &RunDir) -> Result<Vec<MetricsRow>> {
     if run.metrics().is_file() { read_metrics(&run.metrics()) } else { Ok(Vec::new()) }
 }
 
-/// What `results.json` would say now: the last held-out numbers, steps and tokens.
+/// The content of `results.json` if the run ended now: the last held-out metrics, steps and tokens.
 fn so_far(rows: &[MetricsRow]) -> Map<String, Value> {
     let mut after = Map::new();
     for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| is_of_evaluation(key)) {
@@ -303,14 +304,14 @@ fn without_prefix(object: Option<&Value>) -> Metrics {
 }
 
 impl Comparison {
-    /// Finished runs side by side, after [their starts](Entry::starts_of).
+    /// Compares finished runs, after [their starts](Entry::starts_of).
     ///
     /// # Errors
-    /// [`Error::Input`] for no runs at all, else as [`Entry::from_run`].
+    /// [`Error::Input`] if `runs` is empty, else as [`Entry::from_run`].
     pub fn of_runs(runs: &[RunDir]) -> Result<Self> {
         let Some(first) = runs.first() else { return Err(Error::input("nothing to compare: no run was given")) };
         read_results(first)?;
-        // Runs of other models and other data are told, each once.
+        // Models and data sets are listed once each, as runs may differ in them.
         let results: Vec<_> = runs.iter().filter_map(|run| read_results(run).ok()).collect();
         let text = |key: &str| {
             let mut told: Vec<&str> = results.iter().filter_map(|of| of.get(key)?.as_str()).collect();
@@ -331,11 +332,10 @@ impl Comparison {
         })
     }
 
-    /// Writes everything to `directory`, whole or not at all; returns the content of `comparison.json`.
+    /// Writes everything to `directory` atomically. Returns the content of `comparison.json`.
     ///
     /// # Errors
-    /// [`Error::Input`] when the directory holds anything that is no part of a comparison; [`Error::Io`], or
-    /// [`Error::Data`] when a run's metrics are broken.
+    /// [`Error::Input`] if the directory contains other files; [`Error::Io`]; or [`Error::Data`] if a run's metrics are corrupt.
     pub fn write(&self, directory: &Path) -> Result<Value> {
         check_replaceable(directory)?;
         let json = self.to_json();
@@ -366,7 +366,7 @@ impl Comparison {
         self.entries.first().expect("a comparison has a start")
     }
 
-    /// What `comparison.json` holds.
+    /// Content of `comparison.json`.
     pub fn to_json(&self) -> Value {
         let entry = |entry: &Entry| {
             let mut object = Map::from_iter([("method".to_owned(), json!(entry.name))]);
@@ -406,7 +406,7 @@ impl Comparison {
         runs.map(|(entry, color, run)| Ok(Shown { name: entry.name.clone(), color, rows: rows_of(run)? })).collect()
     }
 
-    /// The color of each entry; starts have none.
+    /// Color of each entry; `None` for starts.
     fn colors(&self) -> Vec<Option<usize>> {
         let runs = || self.entries.iter().filter(|entry| entry.run.is_some());
         let methods: Vec<_> = runs().map(|entry| entry.method.as_deref()).collect();

@@ -1,4 +1,4 @@
-//! Where everything of one run lies, and the rules for starting in a directory that may not be empty.
+//! Paths of the files of a run, and the rules for starting in a directory that may not be empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use crate::files::atomic;
 /// What to do with an output directory that is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Existing {
-    /// Stop with a message that names the ways out.
+    /// Stop with a message that lists the alternatives.
     #[default]
     Refuse,
-    /// Replace what an earlier run wrote there, and only that, once the new one has begun.
+    /// Replace the files of an earlier run, and no others, once the new run has begun.
     Overwrite,
-    /// Keep everything and go on.
+    /// Keep everything and resume.
     Resume,
 }
 
-/// How the `config.yml` of a run begins: what tells it from a file of somebody else's of that name.
+/// First line of the `config.yml` of a run. It distinguishes the file from an unrelated one of the same name.
 pub const WRITTEN_BY: &str = "# Written by gradus ";
 
-/// What a run writes; nothing else is ever removed from its directory.
+/// Files that a run writes. No other file in its directory is ever removed.
 const ENTRIES: [&str; 26] = [
     "config.yml",
     "state.json",
@@ -60,18 +60,18 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Whether gradus wrote what is in a directory: its `config.yml` or its `state.json` says so. Only such a directory is
+    /// Returns true if gradus wrote the content of a directory, according to its `config.yml` or `state.json`. Only such directories are
     /// ever removed.
     pub fn is_ours(path: &Path) -> bool {
         let config = fs::read(path.join("config.yml")).unwrap_or_default();
         config.starts_with(WRITTEN_BY.as_bytes()) || claim::read_state(path).is_ok_and(|state| state.is_some())
     }
 
-    /// Makes the directory ready for writing: created, checked, cleaned of what a killed run left half-written.
+    /// Prepares the directory for writing: creates it, checks it and removes files that a killed run left half-written.
     ///
     /// # Errors
-    /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, holds files that a run
-    /// would replace and that gradus did not write, or cannot be written.
+    /// [`Error::Input`] if the directory is not empty (unless `existing` allows it), is a file, cannot be written, or contains files that a
+    /// run would replace and that gradus did not write.
     pub fn create(path: impl Into<PathBuf>, existing: Existing) -> Result<Self> {
         let (run, _claim) = Self::claim(path, existing)?;
         if existing == Existing::Overwrite {
@@ -80,11 +80,11 @@ impl RunDir {
         Ok(run)
     }
 
-    /// As [`RunDir::create`], and nobody else may do so until the claim is dropped. A run that is to be replaced is still
-    /// there: [`RunDir::set_aside`] takes it out of the way.
+    /// As [`RunDir::create`], with exclusive access until the claim is dropped. A run to be replaced stays until [`RunDir::set_aside`]
+    /// moves it.
     ///
     /// # Errors
-    /// As [`RunDir::create`], and [`Error::Input`] when a trainer is at work in it.
+    /// As [`RunDir::create`], and [`Error::Input`] if a trainer is running in the directory.
     pub fn claim(path: impl Into<PathBuf>, existing: Existing) -> Result<(Self, Claim)> {
         let run = Self { path: path.into() };
         let shown = run.path.display();
@@ -106,18 +106,19 @@ impl RunDir {
             Err(Error::input(format!("output directory `{shown}` exists and is not empty"))
                 .with_hint("go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`"))
         };
-        // Before the lock, so that a directory of others stays as it is; and after, when nobody else changes it.
+        // Checked before locking, so that unrelated directories stay untouched, and again under the lock, when no other process changes the
+        // directory.
         check(claim::is_held(&run.path))?;
         let mut claim = Claim::take(&run.path)?;
         check(false)?;
         if let Some(aside) = Aside::found(&run.path, &ENTRIES)? {
             match existing {
-                // What replaced it was killed before its first step was done.
+                // The replacing run was killed before its first step was done.
                 Existing::Overwrite => aside.put_back()?,
                 _ => claim.replaces(aside, false),
             }
         }
-        // Only now: until here, another process may have been at work in it.
+        // Only under the lock: before, another process may have been writing.
         atomic::recover(&run.path)?;
         for inner in [run.checkpoints(), run.plots(), run.path.join("bad_batches")] {
             if inner.is_dir() {
@@ -127,22 +128,21 @@ impl RunDir {
         Ok((run, claim))
     }
 
-    /// Whether there is anything that a run wrote.
+    /// Returns true if the directory contains any file of a run.
     pub fn holds_run(&self) -> bool {
         ENTRIES.iter().any(|entry| self.path.join(entry).symlink_metadata().is_ok())
     }
 
-    /// Moves the run that is there out of the way: `claim` removes it once the new one has begun, and puts it back if that
-    /// never does.
+    /// Moves the existing run aside. `claim` removes it once the new run has begun, and restores it if the new run never begins.
     ///
     /// # Errors
-    /// [`Error::Io`]; the run is where it was.
+    /// [`Error::Io`]; the run is then back in place.
     pub fn set_aside(&self, claim: &mut Claim) -> Result<()> {
         claim.replaces(Aside::take(&self.path, &ENTRIES)?, true);
         Ok(())
     }
 
-    /// Whether replacing the run takes `input` away: it is, or lies in, something that a run writes.
+    /// Returns true if replacing the run would delete `input`, because it is or is inside a file that a run writes.
     pub fn would_lose(&self, input: &Path) -> bool {
         let whole = |path: &Path| [path.canonicalize().ok(), std::path::absolute(path).ok()];
         let inside = |input: &Path, directory: &Path| match input.strip_prefix(directory).map(|rest| rest.iter().next())
@@ -155,7 +155,7 @@ impl RunDir {
         inputs.iter().flatten().any(|input| directories.iter().flatten().any(|directory| inside(input, directory)))
     }
 
-    /// A new directory beside this one, which is gone: `NAME-rescued`, or the first number behind that is free.
+    /// Creates a new directory next to this one, which was deleted: `NAME-rescued`, or with the first free number appended.
     ///
     /// # Errors
     /// As [`RunDir::claim`].
@@ -169,15 +169,15 @@ impl RunDir {
         Self::claim(free, Existing::Refuse)
     }
 
-    /// The run of this directory, whatever is there.
+    /// The run in a directory, without any check.
     pub(crate) fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// An existing run, for reading.
+    /// Opens an existing run for reading.
     ///
     /// # Errors
-    /// [`Error::Input`] when there is no such directory or nothing of a run in it.
+    /// [`Error::Input`] if the directory does not exist or contains no files of a run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let run = Self { path: path.into() };
         if !run.path.is_dir() {
@@ -192,33 +192,34 @@ impl RunDir {
         Ok(run)
     }
 
-    /// The directory itself.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory's own name, for tables and legends.
+    /// Name of the directory, for tables and legends.
     pub fn name(&self) -> String {
         let name = self.path.canonicalize().ok().and_then(|path| path.file_name().map(|name| name.to_owned()));
         name.map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// `config.yml`: resolved, complete with defaults.
+    /// `config.yml`: resolved, with all defaults.
     pub fn config(&self) -> PathBuf {
         self.path.join("config.yml")
     }
 
-    /// `metrics.jsonl`: one object a logged step.
+    /// `metrics.jsonl`: one object per logged step.
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
     }
 
-    /// `log.txt`: what was said on stderr.
+    /// `log.txt`: the messages on stderr.
     pub fn log(&self) -> PathBuf {
         self.path.join("log.txt")
     }
 
-    /// The log of a run that is checked while another is still here. What a kill leaves of it is cleaned up.
+    /// Log of a new run during its checks, while the run to be replaced is still in place. Its name is a temporary one, so a later start
+    /// removes what a kill leaves.
     pub fn next_log(&self) -> PathBuf {
         self.path.join(".log.txt.tmp-0-0")
     }
@@ -248,7 +249,7 @@ impl RunDir {
         self.path.join("plots")
     }
 
-    /// `results.json`: final numbers.
+    /// `results.json`: final metrics.
     pub fn results(&self) -> PathBuf {
         self.path.join("results.json")
     }
@@ -258,7 +259,7 @@ impl RunDir {
         self.path.join("report.html")
     }
 
-    /// `rollouts.sqlite`: every completion trained on and those of evaluations.
+    /// `rollouts.sqlite`: every completion of training and of evaluations.
     pub fn rollouts(&self) -> PathBuf {
         self.path.join("rollouts.sqlite")
     }
@@ -268,35 +269,35 @@ impl RunDir {
         self.path.join("bad_batches").join(format!("step-{step:06}.json"))
     }
 
-    /// `evaluation/`: what a reward model makes of the held-out pairs.
+    /// `evaluation/`: evaluation of a reward model on the held-out pairs.
     pub fn evaluation(&self) -> PathBuf {
         self.path.join("evaluation")
     }
 
-    /// `reference.safetensors`: what the reference said of the examples before the first step.
+    /// `reference.safetensors`: log-probabilities of the examples under the reference, computed before the first step.
     pub fn reference(&self) -> PathBuf {
         self.path.join("reference.safetensors")
     }
 
-    /// `held_out_rows.jsonl`: where the rows stand that are never trained on.
+    /// `held_out_rows.jsonl`: positions of the rows that are never trained on.
     pub fn held_out_rows(&self) -> PathBuf {
         self.path.join("held_out_rows.jsonl")
     }
 
-    /// `skipped_rows.jsonl`: where the bad rows stand that were left out, and what is wrong with them.
+    /// `skipped_rows.jsonl`: positions of the skipped bad rows, with their problems.
     pub fn skipped_rows(&self) -> PathBuf {
         self.path.join("skipped_rows.jsonl")
     }
 
-    /// `comparison/`: several methods side by side.
+    /// `comparison/`: comparison of several methods.
     pub fn comparison(&self) -> PathBuf {
         self.path.join("comparison")
     }
 
-    /// The steps that have a checkpoint, ascending.
+    /// Returns the steps that have a checkpoint, in ascending order.
     ///
     /// # Errors
-    /// [`Error::Io`] when the directory cannot be read.
+    /// [`Error::Io`] if the directory cannot be read.
     pub fn checkpoint_steps(&self) -> Result<Vec<usize>> {
         let directory = self.checkpoints();
         if !directory.is_dir() {
@@ -311,10 +312,10 @@ impl RunDir {
         Ok(steps)
     }
 
-    /// Removes the oldest checkpoints until `keep` are left (at least one); returns the removed steps.
+    /// Removes the oldest checkpoints until `keep` are left (at least one). Returns the removed steps.
     ///
     /// # Errors
-    /// [`Error::Io`] when one cannot be removed.
+    /// [`Error::Io`] if one cannot be removed.
     pub fn prune_checkpoints(&self, keep: usize) -> Result<Vec<usize>> {
         let mut steps = self.checkpoint_steps()?;
         steps.truncate(steps.len().saturating_sub(keep.max(1)));
@@ -322,7 +323,7 @@ impl RunDir {
         Ok(steps)
     }
 
-    /// Removes the checkpoint of a step; a kill on the way leaves none that looks whole.
+    /// Removes the checkpoint of a step. After a kill during removal, no partial checkpoint looks complete.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -330,7 +331,7 @@ impl RunDir {
         atomic::remove_dir(&self.checkpoint(step))
     }
 
-    /// Flushes `metrics.jsonl`, which grows in place, to the disk: no checkpoint is to survive a power loss that its rows did not.
+    /// Flushes `metrics.jsonl` to disk, so that no checkpoint survives a power loss that its metrics do not.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -338,11 +339,10 @@ impl RunDir {
         atomic::sync_file(&self.metrics())
     }
 
-    /// Removes what a run wrote that never reached a checkpoint, so that it can start again; what says what
-    /// it is and was stays.
+    /// Removes the files of a run that never reached a checkpoint, so that it can start again. Configuration, state and log stay.
     ///
     /// # Errors
-    /// [`Error::Input`] when the run has finished: its models are not thrown away. [`Error::Io`].
+    /// [`Error::Input`] if the run has finished, because its models must not be deleted. [`Error::Io`].
     pub fn restart(&self) -> Result<()> {
         if self.results().is_file() || self.model().is_dir() {
             let shown = self.path.display();
@@ -358,7 +358,7 @@ impl RunDir {
 
     fn is_empty(&self) -> Result<bool> {
         let entries = fs::read_dir(&self.path).map_err(|source| Error::io(&self.path, source))?;
-        // A run that ended before its first step has left no more than what it was to be, and why it is not.
+        // A run that ended before its first step has left only its configuration and its log.
         let is_ours = self.path.join(claim::STATE).is_file();
         let says_nothing = |name: &std::ffi::OsStr| is_ours && (name == "config.yml" || name == "log.txt");
         let counts = |name: &std::ffi::OsStr| {
@@ -367,7 +367,7 @@ impl RunDir {
         Ok(!entries.flatten().any(|entry| counts(&entry.file_name())))
     }
 
-    /// Refuses a directory that has something under a name of ours.
+    /// Rejects a directory that contains a file with the name of a run's file.
     fn check_free(&self) -> Result<()> {
         let taken = ENTRIES.iter().find(|entry| **entry != claim::STATE && self.path.join(entry).exists());
         taken.map_or(Ok(()), |entry| {
@@ -378,7 +378,7 @@ impl RunDir {
     }
 }
 
-/// Finds out now, not after an hour of training, whether files can be written here.
+/// Checks that files can be written here, so that the run does not fail after an hour of training.
 fn probe(directory: &Path) -> std::io::Result<()> {
     let path = directory.join(format!(".probe.tmp-{}-0", std::process::id()));
     fs::write(&path, b"gradus\n")?;
@@ -399,7 +399,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("runs/first");
         let run = RunDir::create(&path, Existing::Refuse).unwrap();
-        // Still empty: fine.
+        // Still empty, so allowed.
         RunDir::create(&path, Existing::Refuse).unwrap();
         fs::write(run.config(), format!("{WRITTEN_BY}0.1.0\n")).unwrap();
         fs::write(run.metrics(), "{}\n").unwrap();
@@ -433,7 +433,7 @@ mod tests {
         let error = RunDir::create(&path, Existing::Overwrite).unwrap_err().to_string();
         assert!(error.ends_with("would remove the `model` in it"), "{error}");
         assert!(path.join("model").is_dir());
-        // Nothing of it has a name of ours.
+        // No file in it has the name of a run's file.
         fs::rename(path.join("model"), path.join("images")).unwrap();
         RunDir::create(&path, Existing::Overwrite).unwrap();
         assert!(path.join("images").is_dir());
@@ -469,7 +469,7 @@ mod tests {
                 false => claim.end(Some(&Error::input("no room"))).unwrap(),
             }
             if killed && !begins {
-                // Whoever replaces it again finds the old one, and who resumes finds the new one.
+                // A second replacement finds the old run; `--resume` finds the new one.
                 drop(RunDir::claim(&path, Existing::Resume).unwrap());
                 assert_eq!(text("metrics.jsonl").as_deref(), Some("new"));
                 drop(RunDir::claim(&path, Existing::Overwrite).unwrap());

@@ -1,9 +1,9 @@
-//! Pages that need nothing but themselves: one file, styles and pictures inside.
+//! Self-contained HTML pages: one file with styles and pictures.
 
 use super::metrics::Axis;
 use super::plots::{Chart, LineChart};
 
-/// `text` with the characters that HTML and SVG give a meaning replaced.
+/// Escapes the special characters of HTML and SVG in `text`.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -19,7 +19,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// A whole page around `body`, which is HTML already.
+/// Returns a whole page around `body`, which is already HTML.
 pub fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -30,10 +30,10 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// Warnings, each in a box: whose it is (may be empty), and its text, of which the first sentence stands out.
+/// Formats warnings, each in a box: its subject (may be empty) and its text, with the first sentence in bold.
 pub fn alerts<'t>(texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> String {
     let alert = |(whose, text): (&str, &str)| {
-        // A sentence ends before a capital letter; numbers and names have points too.
+        // A sentence ends before a capital letter. Points also occur in numbers and names.
         let ends = text.match_indices(". ").map(|(at, _)| at + 1);
         let end = ends.into_iter().find(|&at| text[at + 1..].starts_with(char::is_uppercase)).unwrap_or(text.len());
         let (first, rest) = text.split_at(end);
@@ -47,18 +47,18 @@ pub fn alerts<'t>(texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> String
     texts.into_iter().map(alert).collect()
 }
 
-/// A picture.
+/// Formats a figure.
 pub fn figure(chart: &dyn Chart) -> String {
     format!("<figure>{}</figure>\n", chart.svg())
 }
 
-/// Pictures beside each other.
+/// Puts figures next to each other.
 pub fn gallery(figures: impl IntoIterator<Item = String>) -> String {
     format!("<div class=\"curves\">\n{}</div>\n", figures.into_iter().collect::<String>())
 }
 
-/// Pictures of curves beside each other, with a choice of what they are drawn over. `charts` makes those of an axis; an axis
-/// with fewer pictures than the steps have is left out.
+/// Puts figures of curves next to each other, with a choice of the x-axis. `charts` returns the charts for an axis. An axis with fewer
+/// charts than the steps axis is left out.
 pub fn curves(charts: &dyn Fn(Axis) -> Vec<(String, LineChart)>) -> String {
     let made: Vec<(Axis, Vec<(String, LineChart)>)> = Axis::ALL.into_iter().map(|axis| (axis, charts(axis))).collect();
     let of_steps = made[0].1.len();
@@ -82,10 +82,10 @@ pub fn curves(charts: &dyn Fn(Axis) -> Vec<(String, LineChart)>) -> String {
     html + "</div>\n"
 }
 
-/// Numbers with their names; the third text is small print.
+/// Formats named numbers as cards; the third text is small print.
 pub fn cards<'a>(cards: impl IntoIterator<Item = (&'a str, String, String)>) -> String {
     let card = |(name, value, note): (&str, String, String)| {
-        // Names may break where their words do.
+        // Allow line breaks between the words of a name.
         let name = escape(name).replace('/', "/<wbr>").replace('_', "_<wbr>");
         let (value, note) = (escape(&value), escape(&note));
         format!("<div class=\"card\"><dt>{name}</dt><dd>{value}</dd><small>{note}</small></div>\n")
@@ -93,12 +93,12 @@ pub fn cards<'a>(cards: impl IntoIterator<Item = (&'a str, String, String)>) -> 
     format!("<dl class=\"cards\">\n{}</dl>\n", cards.into_iter().map(card).collect::<String>())
 }
 
-/// A cell with a prompt, which scrolls where it is long: the answers are what is read.
+/// Table cell with a prompt. Long prompts scroll, because the completions matter more.
 pub fn prompt_cell(text: &str) -> String {
     format!("<td class=\"text prompt\"><div>{}</div></td>", escape(text))
 }
 
-/// A cell with a text of several lines under a small heading.
+/// Table cell with a small heading and a text of several lines.
 pub fn text_cell(heading: &str, text: &str) -> String {
     format!("<td class=\"text\"><b>{}</b>{}</td>", escape(heading), escape(text))
 }

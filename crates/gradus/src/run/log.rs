@@ -1,8 +1,8 @@
-//! `log.txt`: what was said on stderr, a line each.
+//! `log.txt`: the messages on stderr, one per line.
 
 use std::path::Path;
 
-/// The last `count` lines of `log.txt` in the run directory `path`; none where there is no such file.
+/// Returns the last `count` lines of `log.txt` in the run directory `path`. Empty if there is no such file.
 pub fn log_tail(path: &Path, count: usize) -> Vec<String> {
     let text = std::fs::read(path.join("log.txt")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -10,7 +10,7 @@ pub fn log_tail(path: &Path, count: usize) -> Vec<String> {
     lines[lines.len().saturating_sub(count)..].iter().map(|&line| line.to_owned()).collect()
 }
 
-/// The last `count` warnings in `log.txt` of the run directory `path`, without their times; the same one once.
+/// Returns the last `count` warnings in `log.txt` of the run directory `path`, without times and duplicates.
 pub fn last_warnings(path: &Path, count: usize) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     for line in log_tail(path, usize::MAX) {

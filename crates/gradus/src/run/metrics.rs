@@ -1,6 +1,6 @@
-//! `metrics.jsonl`: one JSON object a logged step, TRL's names, appended and flushed line by line.
+//! `metrics.jsonl`: one JSON object per logged step, with TRL's names, appended and flushed line by line.
 //!
-//! Readers ignore keys they do not know and values that are not numbers, and tolerate a torn last line.
+//! Readers ignore unknown keys and values that are not numbers, and accept an incomplete last line.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,19 +11,19 @@ use serde_json::{Map, Number, Value};
 use crate::error::{Error, Result, excerpt};
 use crate::files::atomic;
 
-/// Whether a key, in any file of a run, holds a measurement of the machine: a time, a speed, its memory. Nothing else may
-/// differ between a run that was stopped and went on and one that never was.
+/// Returns true if a key, in any file of a run, holds a measurement of the machine: time, speed or memory. All other values of a resumed
+/// run must equal those of an undisturbed one.
 pub fn is_measurement(key: &str) -> bool {
     MEASUREMENTS.contains(&key) || key.starts_with("time/")
 }
 
-/// [`is_measurement`], apart from the keys that start with `time/`.
+/// Keys of measurements, except for those that start with `time/`.
 const MEASUREMENTS: [&str; 4] = ["tokens_per_s", "elapsed_s", "busy_s", "peak_memory_bytes"];
 
-/// What the names of test metrics begin with.
+/// Prefix of the names of test metrics.
 pub const TEST_PREFIX: &str = "test_";
 
-/// Whether a metric is one of an evaluation, on held-out rows (`eval_…`) or test rows (`test_…`).
+/// Returns true for metrics of an evaluation, on held-out rows (`eval_…`) or test rows (`test_…`).
 pub fn is_of_evaluation(key: &str) -> bool {
     key.starts_with("eval_") || key.starts_with(TEST_PREFIX)
 }
@@ -33,12 +33,12 @@ pub fn is_of_evaluation(key: &str) -> bool {
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets `key`, in place when it is there already.
+    /// Sets `key`; an existing key keeps its position.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<f64>) {
         let (key, value) = (key.into(), value.into());
         match self.0.iter_mut().find(|(known, _)| *known == key) {
@@ -47,29 +47,29 @@ impl Metrics {
         }
     }
 
-    /// The value of `key`.
+    /// Value of `key`.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| known == key).map(|&(_, value)| value)
     }
 
-    /// Sets every entry of `other`, its keys prefixed (`eval_` for held-out rows).
+    /// Sets every entry of `other` with prefixed keys (`eval_` for held-out rows).
     pub fn extend(&mut self, prefix: &str, other: &Metrics) {
         for (key, value) in other.iter() {
             self.set(format!("{prefix}{key}"), value);
         }
     }
 
-    /// Names and values in order.
+    /// Iterates over names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(key, value)| (key.as_str(), *value))
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A JSON object; what is not finite becomes `null`.
+    /// Converts the metrics to a JSON object. Values that are not finite become `null`.
     pub fn to_json(&self) -> Map<String, Value> {
         self.iter().map(|(key, value)| (key.to_owned(), number(value))).collect()
     }
@@ -85,22 +85,22 @@ impl<K: Into<String>, V: Into<f64>> FromIterator<(K, V)> for Metrics {
     }
 }
 
-/// What curves are drawn over.
+/// X-axis of curves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
     /// Optimizer steps, or iterations.
     Steps,
-    /// Rows, pairs or prompts that training has seen; each counts as often as it was seen.
+    /// Rows, pairs or prompts that training has processed; repeated ones count each time.
     Examples,
-    /// Tokens that went through the model in training.
+    /// Tokens that the model has processed in training.
     Tokens,
 }
 
 impl Axis {
-    /// All of them.
+    /// All axes.
     pub const ALL: [Self; 3] = [Self::Steps, Self::Examples, Self::Tokens];
 
-    /// What one of it is called.
+    /// Label of the axis.
     pub fn name(self) -> &'static str {
         match self {
             Self::Steps => "step",
@@ -109,30 +109,31 @@ impl Axis {
         }
     }
 
-    /// Where `row` lies; `None` where it does not say so.
+    /// Position of `row` on the axis; `None` if the row does not contain it.
     pub fn of(self, row: &MetricsRow) -> Option<f64> {
         match self {
             Self::Steps => Some(row.step as f64),
-            // What was measured before training has no count.
+            // Rows from before training have no counts.
             Self::Examples => row.values.get("num_examples").or((row.step == 0).then_some(0.0)),
             Self::Tokens => row.values.get("num_tokens").or((row.step == 0).then_some(0.0)),
         }
     }
 }
 
-/// The number for people: what is exactly an `f32` is written with an `f32`'s digits (0.1, not 0.10000000149011612).
+/// Converts a number to JSON with the fewest digits: values that are exactly an `f32` are written with the digits of an `f32` (0.1, not
+/// 0.10000000149011612).
 pub fn number(value: f64) -> Value {
     Number::from_f64(readable(value)).map_or(Value::Null, Value::Number)
 }
 
-/// What is exactly an `f32`, as the `f64` with the same digits.
+/// Converts a value that is exactly an `f32` to the `f64` with the same shortest digits.
 pub(super) fn readable(value: f64) -> f64 {
     let short = value as f32;
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
-/// Whether a metric is better when it is smaller: losses, errors, divergences, edits, toxicity. More of a reward is better, whatever it is
-/// made of.
+/// Returns true if a metric is better when it is smaller: losses, errors, divergences, edits, toxicity. For rewards, larger is always
+/// better, whatever their components are named.
 pub fn smaller_is_better(name: &str) -> bool {
     if name.contains("rewards/") {
         return false;
@@ -143,7 +144,7 @@ pub fn smaller_is_better(name: &str) -> bool {
         || words.last() == Some(&"ter")
 }
 
-/// Whether `value` of the metric is better than `other`.
+/// Returns true if `value` of the metric is better than `other`.
 pub fn is_better(name: &str, value: f64, other: f64) -> bool {
     if smaller_is_better(name) { value < other } else { value > other }
 }
@@ -153,7 +154,7 @@ pub fn is_better(name: &str, value: f64, other: f64) -> bool {
 pub struct MetricsRow {
     /// The optimizer step (online methods: iteration), counted from 1.
     pub step: usize,
-    /// Everything else; `null` reads as NaN.
+    /// All other values; `null` is read as NaN.
     pub values: Metrics,
 }
 
@@ -173,7 +174,7 @@ impl MetricsRow {
     }
 }
 
-/// The growing end of a `metrics.jsonl`.
+/// Appends to a `metrics.jsonl`.
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,
@@ -181,7 +182,7 @@ pub struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens for appending; a torn last line is removed first.
+    /// Opens the file for appending, after removing an incomplete last line.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -199,14 +200,14 @@ impl MetricsLog {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Opens for going on after `step`: rows of later steps are removed, so a resumed run writes them once; one that goes on
-    /// from its very start writes all of them.
+    /// Opens the file to continue after `step`. Rows of later steps are removed, so a resumed run writes them only once; `step` 0 removes
+    /// all rows.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] for a line that is no JSON object.
     pub fn resume(path: &Path, step: usize) -> Result<Self> {
         if path.exists() {
-            // Lines are kept as they are, with the keys that this version does not know.
+            // Lines are kept verbatim, with any keys that this version does not know.
             let kept: String = parse(path)?
                 .into_iter()
                 .filter(|(row, _)| row.step <= step && step > 0)
@@ -217,7 +218,7 @@ impl MetricsLog {
         Self::open(path)
     }
 
-    /// Appends one row and hands it to the operating system at once.
+    /// Appends one row and passes it to the operating system at once.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -229,8 +230,7 @@ impl MetricsLog {
         written.map_err(|source| Error::io(&self.path, source))
     }
 
-    /// Whether the file still lies where it was opened. A directory that is deleted takes its files along, and writing to
-    /// them goes on without an error.
+    /// Returns true if the file is still at its path. After its directory was deleted, writing to the file would continue without an error.
     pub fn is_there(&self) -> bool {
         match (self.file.metadata(), fs::metadata(&self.path)) {
             (Ok(own), Ok(found)) => is_same(&own, &found),
@@ -238,7 +238,7 @@ impl MetricsLog {
         }
     }
 
-    /// Goes on at another path, with every row so far: also those of a file that has been deleted.
+    /// Continues at another path with all rows so far, even if the file has been deleted.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -258,21 +258,21 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Elsewhere the system does not say, and does not delete what is open.
+/// Other systems do not report this, and do not delete open files.
 #[cfg(not(unix))]
 fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     true
 }
 
-/// Reads a `metrics.jsonl`; a torn last line is left out.
+/// Reads a `metrics.jsonl`. An incomplete last line is left out.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Data`] for another line that is no JSON object with a `step`.
+/// [`Error::Io`], or [`Error::Data`] for any other line that is no JSON object with a `step`.
 pub fn read_metrics(path: &Path) -> Result<Vec<MetricsRow>> {
     Ok(parse(path)?.into_iter().map(|(row, _)| row).collect())
 }
 
-/// The rows with the lines they stand on.
+/// Parses the rows and returns each with its line.
 fn parse(path: &Path) -> Result<Vec<(MetricsRow, String)>> {
     let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
     let text = String::from_utf8_lossy(&bytes);

@@ -1,9 +1,7 @@
-//! The run directory: the interface between training and everything that looks at it.
+//! The run directory: the interface between training and everything that reads its files.
 //!
-//! Training appends, others read. Whatever is written whole goes to a temporary name first and is renamed, so a kill at
-//! any moment leaves the last good state; `metrics.jsonl` and `log.txt` grow a line at a time, `rollouts.sqlite` by
-//! transactions.
-//! `docs/formats.md` describes every file.
+//! Training writes, others read. Complete files are written under a temporary name and renamed, so a kill at any moment leaves the last
+//! good state. `metrics.jsonl` and `log.txt` grow by lines, and `rollouts.sqlite` by transactions. `docs/formats.md` describes every file.
 
 mod aside;
 pub mod card;

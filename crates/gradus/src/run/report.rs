@@ -1,4 +1,4 @@
-//! What a finished run shows: `results.json`, `plots/` and `report.html`.
+//! Results of a finished run: `results.json`, `plots/` and `report.html`.
 
 use std::fs;
 
@@ -14,16 +14,16 @@ use super::samples::{Sample, before_and_after, read_samples};
 use crate::error::Result;
 use crate::files::atomic;
 
-/// How many prompts the page shows.
+/// Maximum number of prompts on the page.
 const SHOWN_SAMPLES: usize = 12;
 
-/// Completes `results` with version and configuration hash and writes `results.json`, the curves and the page.
+/// Completes `results` with version and configuration hash, and writes `results.json`, the charts and the page.
 ///
-/// `results` are the numbers of the trainer: `method`, `model`, `data`, `steps`, `elapsed_s`, and under `before`,
-/// `after`, `last` and `best` what was measured, under `diverged` and `no_improvement` sentences where the run diverged or nothing beat the start.
+/// `results` contains the trainer's values: `method`, `model`, `data`, `steps`, `elapsed_s`, and the metrics `before`, `after`, `last` and
+/// `best`. `diverged` and `no_improvement` hold sentences if the run diverged or never improved on its start.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Data`] when a file of the run is broken.
+/// [`Error::Io`], or [`Error::Data`] if a file of the run is corrupt.
 pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, Value>> {
     let config = fs::read_to_string(run.config()).unwrap_or_default();
     let mut complete = Map::new();
@@ -57,20 +57,20 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     Ok(complete)
 }
 
-/// The most memory this process held so far, where the system says (Linux).
+/// Peak memory of this process so far, if the system reports it (Linux).
 fn peak_memory_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Begins to measure [`peak_memory_bytes`] anew, where the system can (Linux): what an earlier run of this process held does not
-/// count. Where it cannot, the number is that of the whole process.
+/// Resets the peak of [`peak_memory_bytes`], so that earlier runs of this process do not count (Linux). On other systems the peak covers
+/// the whole process.
 pub fn reset_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// A number for the same settings, whatever the output directory and the comments: FNV-1a over the other lines.
+/// Hash of the settings, without the output directory and comments: FNV-1a over the other lines.
 pub fn config_hash(config: &str) -> String {
     let settings = config.lines().map(|line| line.split(" #").next().unwrap_or_default().trim_end());
     let settings =
@@ -78,7 +78,7 @@ pub fn config_hash(config: &str) -> String {
     format!("{:016x}", fingerprint(settings.flat_map(|line| line.bytes().chain([b'\n']))))
 }
 
-/// FNV-1a, 64 bits.
+/// FNV-1a with 64 bits.
 pub(super) fn fingerprint(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -125,19 +125,19 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
     html
 }
 
-/// Numbers that say little on a card.
+/// Returns true for metrics that are not important enough for a card.
 fn is_side_number(key: &str) -> bool {
     let parts = ["epoch", "num_tokens", "num_examples", "step", "/min", "/max", "time/", "runtime", "tokens_per_s"];
     let is_part_of_reward = key.contains("rewards/") && key.ends_with("/mean");
     is_part_of_reward || is_detail(key) || parts.iter().any(|part| key.contains(part))
 }
 
-/// Spreads, and counts of what a reward could not read.
+/// Returns true for spreads, and for counts of parts that a reward could not read.
 pub(super) fn is_detail(key: &str) -> bool {
     ["_std", "/std", "/segments", "/unread", "/unscored", "/collided", "/cut"].iter().any(|end| key.ends_with(end))
 }
 
-/// Seconds as people say them.
+/// Formats seconds for readers.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 60.0 => format!("{s:.1} s"),
@@ -146,15 +146,15 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// What `results.json` warns of: that the run diverged, that nothing beat its start.
+/// Warnings in `results.json`: the run diverged, or never improved on its start.
 pub(super) fn results_warnings(results: &Map<String, Value>) -> Vec<String> {
     ["diverged", "no_improvement"].iter().filter_map(|key| Some(results.get(*key)?.as_str()?.to_owned())).collect()
 }
 
-/// Warnings of `log.txt` that are shown.
+/// Maximum number of warnings from `log.txt` on the page.
 const WARNINGS: usize = 20;
 
-/// What the run warned of, and when; without what stands in `told` already.
+/// Table of the run's warnings with their steps, without those in `told`.
 fn warnings(run: &RunDir, told: &[String]) -> String {
     let mut found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
     let is_known = |text: &str, found: &[WarningRecord]| {

@@ -1,4 +1,4 @@
-//! The completions of evaluations, for the report and for comparisons.
+//! Completions of evaluations, for reports and comparisons.
 
 use super::RunDir;
 use super::database::{Query, Record, RolloutDb, Table};
@@ -7,24 +7,24 @@ use crate::error::Result;
 /// One completion of a held-out prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// After how many steps; 0 is the start.
+    /// Number of steps before the evaluation; 0 is the start.
     pub step: usize,
-    /// The row of the prompt, counted from 1.
+    /// Row of the prompt, counted from 1.
     pub row: usize,
-    /// The prompt as the model saw it.
+    /// Prompt as the model received it.
     pub prompt: String,
-    /// What it answered.
+    /// Text that the model generated.
     pub completion: String,
-    /// What that is worth; none where the reward does not apply.
+    /// Reward; `None` if the reward does not apply.
     pub reward: Option<f64>,
-    /// Its length in tokens.
+    /// Length in tokens.
     pub tokens: usize,
-    /// Why it ended: `stop_id`, `stop_string` or `length`.
+    /// Why generation ended: `stop_id`, `stop_string` or `length`.
     pub stop: String,
 }
 
 impl Sample {
-    /// Whether both answer one prompt: a row of other data has another.
+    /// Returns true if both belong to the same prompt. The same row of other data is another prompt.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         self.row == other.row && self.prompt == other.prompt
     }
@@ -44,7 +44,7 @@ impl From<Record> for Sample {
     }
 }
 
-/// The completions of every evaluation, in order; none where a run has no rollout database.
+/// Reads the completions of every evaluation, in order. Empty if the run has no rollout database.
 ///
 /// # Errors
 /// As [`RolloutDb::open`].
@@ -56,7 +56,7 @@ pub fn read_samples(run: &RunDir) -> Result<Vec<Sample>> {
     Ok(records.into_iter().map(Sample::from).collect())
 }
 
-/// The completions of the first and of the last evaluation, prompt by prompt.
+/// Pairs the completions of the first and of the last evaluation by prompt.
 pub fn before_and_after(samples: &[Sample]) -> Vec<(&Sample, &Sample)> {
     let (first, last) =
         (samples.iter().map(|sample| sample.step).min(), samples.iter().map(|sample| sample.step).max());

@@ -1,5 +1,4 @@
-//! A few metrics of a `metrics.jsonl` that may be long: the others are passed over without being kept, which takes a tenth of
-//! the time.
+//! Reads a few metrics of a long `metrics.jsonl`. Other values are skipped without being stored, which takes a tenth of the time.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +10,7 @@ use serde_json::Value;
 use super::metrics::read_metrics;
 use crate::error::{Error, Result};
 
-/// Tells of every row of the file its step and its values of `keys`, those that are finite numbers. A torn last line is left out.
+/// Calls `hear` for every row with its step and its finite values of `keys`. An incomplete last line is left out.
 ///
 /// # Errors
 /// As [`read_metrics`].
@@ -30,7 +29,7 @@ pub fn scan_metrics(path: &Path, keys: &[&str], hear: &mut dyn FnMut(usize, &[Op
                 hear(step, &values);
                 heard += 1;
             }
-            // The other reader knows whether that is wrong, and says where.
+            // The full reader decides whether the line is invalid, and reports its number.
             None => {
                 for row in &read_metrics(path)?[heard..] {
                     let of = |key: &&str| row.values.get(key).filter(|value| value.is_finite());
@@ -43,7 +42,7 @@ pub fn scan_metrics(path: &Path, keys: &[&str], hear: &mut dyn FnMut(usize, &[Op
     Ok(())
 }
 
-/// A row, of which only the step and some values are wanted.
+/// Deserializes only the step and the requested values of a row.
 struct Row<'k> {
     keys: &'k [&'k str],
     values: &'k mut [Option<f64>],
@@ -79,7 +78,7 @@ impl<'de> Visitor<'de> for Row<'_> {
     }
 }
 
-/// Which key it is.
+/// The key of an entry.
 enum Named {
     Step,
     Wanted(usize),
@@ -122,7 +121,7 @@ mod tests {
         fs::write(&path, text).unwrap();
         let mut found = Vec::new();
         scan_metrics(&path, &["loss", "kl"], &mut |step, values| found.push((step, values.to_vec())))?;
-        // Both readers say the same.
+        // Both readers agree.
         let rows = read_metrics(&path)?;
         let of = |key: &str, at: usize| rows[at].values.get(key).filter(|value| value.is_finite());
         let same: Vec<_> = (0..rows.len()).map(|at| (rows[at].step, vec![of("loss", at), of("kl", at)])).collect();
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(found[0], (1, vec![Some(2.0), Some(0.1)]));
         assert_eq!(found[3].1[0], Some(5.0));
         assert!(scanned("").unwrap().is_empty());
-        // What is no UTF-8 is read all the same.
+        // Invalid UTF-8 is accepted.
         let found =
             scanned(b"{\"step\":1,\"kl\":1}\n{\"step\":2,\"x\":\"\xff\",\"kl\":2}\n{\"step\":3,\"kl\":3}\n").unwrap();
         assert_eq!(found.iter().map(|row| row.1[1]).collect::<Vec<_>>(), [Some(1.0), Some(2.0), Some(3.0)]);

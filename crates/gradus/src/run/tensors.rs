@@ -1,4 +1,4 @@
-//! Named tensors in safetensors files: optimizer moments and other state that is not a model.
+//! Named tensors in safetensors files: optimizer moments and other state outside the model.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::files;
 pub use crate::files::{NamedCodes, NamedTensor, StateTensor};
 
-/// Writes tensors to a safetensors file; the order in the file depends on the names only.
+/// Writes tensors to a safetensors file. The order in the file depends only on the names.
 ///
 /// # Errors
 /// [`Error::Io`] with the path.
@@ -20,7 +20,7 @@ pub fn write_tensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<()> {
     files::write_safetensors(entries, None, path)
 }
 
-/// [`write_tensors`] of numbers and codes.
+/// As [`write_tensors`], for numbers and codes.
 ///
 /// # Errors
 /// [`Error::Io`] with the path.
@@ -31,7 +31,7 @@ pub fn write_state(path: &Path, tensors: &[StateTensor<'_>]) -> Result<()> {
 /// Reads every tensor of a safetensors file, in the order of their names.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32`.
+/// [`Error::Io`], or [`Error::Model`] if the file is corrupt or contains formats other than `f32`.
 pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
     let numbers = |tensor| match tensor {
         StateTensor::Numbers(tensor) => Ok(tensor),
@@ -40,15 +40,15 @@ pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
     read(path, "F32")?.into_iter().map(numbers).collect()
 }
 
-/// [`read_tensors`] of numbers and codes.
+/// As [`read_tensors`], for numbers and codes.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32` and `u8`.
+/// [`Error::Io`], or [`Error::Model`] if the file is corrupt or contains formats other than `f32` and `u8`.
 pub fn read_state(path: &Path) -> Result<Vec<StateTensor<'static>>> {
     read(path, "F32 or U8")
 }
 
-/// The tensors of a file; `expected` says in a message which formats are read.
+/// Reads the tensors of a file. `expected` names the accepted formats in messages.
 fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
     let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
     check_length(path)?;
@@ -72,10 +72,10 @@ fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
     Ok(tensors)
 }
 
-/// Compares a safetensors file's length with what its header promises, without reading the tensors.
+/// Compares a safetensors file's length with its header, without reading the tensors.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Model`] when the header is broken or the file was cut off.
+/// [`Error::Io`], or [`Error::Model`] if the header is corrupt or the file was cut off.
 pub fn check_length(path: &Path) -> Result<()> {
     let io = |source| Error::io(path, source);
     let mut file = File::open(path).map_err(io)?;

@@ -1,56 +1,56 @@
 //! `trainer_state.json`: the training state under the names of `transformers`, so that its tools can read a checkpoint.
 //!
-//! `transformers` builds its own state from this object and fails on a key it does not know, so what only gradus needs
-//! lies in [`RunState`](super::RunState).
+//! `transformers` builds its own state from this object and rejects unknown keys. State that only gradus needs is therefore in
+//! [`RunState`](super::RunState).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::metrics::MetricsRow;
 
-/// The object; keys in alphabetical order, as `transformers` 5.23 writes them.
+/// Content of the file; keys in alphabetical order, as `transformers` 5.23 writes them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainerState {
-    /// The step at which the best metric was reached.
+    /// Step that reached the best metric.
     pub best_global_step: Option<usize>,
-    /// The best value of the metric that decides which model is `best/`.
+    /// Best value of the metric that selects `best/`.
     pub best_metric: Option<f64>,
-    /// The directory of the best model.
+    /// Directory of the best model.
     pub best_model_checkpoint: Option<String>,
-    /// Passes over the data, with fraction.
+    /// Passes over the data so far, as a fraction.
     pub epoch: f64,
-    /// Evaluate every so many steps.
+    /// Number of steps between evaluations.
     pub eval_steps: usize,
-    /// Optimizer steps done.
+    /// Optimizer steps so far.
     pub global_step: usize,
-    /// Always false here.
+    /// Always false.
     pub is_hyper_param_search: bool,
-    /// Always true here.
+    /// Always true.
     pub is_local_process_zero: bool,
-    /// Always true here.
+    /// Always true.
     pub is_world_process_zero: bool,
-    /// What was logged, flat objects with `step` and `epoch`.
+    /// Logged rows: flat objects with `step` and `epoch`.
     pub log_history: Vec<Map<String, Value>>,
-    /// Append to the history every so many steps.
+    /// Number of steps between rows of the history.
     pub logging_steps: usize,
-    /// Optimizer steps of the whole run.
+    /// Total number of optimizer steps of the run.
     pub max_steps: usize,
-    /// Tokens that went through the model.
+    /// Tokens that the model has processed.
     pub num_input_tokens_seen: u64,
-    /// Passes over the data of the whole run, rounded up.
+    /// Total number of passes over the data, rounded up.
     pub num_train_epochs: usize,
-    /// Write a checkpoint every so many steps.
+    /// Number of steps between checkpoints.
     pub save_steps: usize,
-    /// Unused here.
+    /// Unused.
     pub stateful_callbacks: Map<String, Value>,
-    /// Not counted here.
+    /// Not counted.
     pub total_flos: f64,
-    /// Rows of a step.
+    /// Rows per step.
     pub train_batch_size: Option<usize>,
-    /// Unused here.
+    /// Unused.
     pub trial_name: Option<String>,
-    /// Unused here.
+    /// Unused.
     pub trial_params: Option<Map<String, Value>>,
 }
 
@@ -82,7 +82,7 @@ impl Default for TrainerState {
 }
 
 impl TrainerState {
-    /// Appends logged rows to the history, keys sorted.
+    /// Appends logged rows to the history, with sorted keys.
     pub fn extend_history<'a>(&mut self, rows: impl IntoIterator<Item = &'a MetricsRow>) {
         self.log_history.extend(rows.into_iter().map(|row| {
             let mut object = row.to_json();
@@ -91,7 +91,7 @@ impl TrainerState {
         }));
     }
 
-    /// The file's text: two spaces of indentation and a newline at the end.
+    /// Text of the file: indented by two spaces, with a newline at the end.
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("plain data with string keys");
         text + "\n"

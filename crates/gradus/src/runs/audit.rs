@@ -1,7 +1,7 @@
-//! Whether the reward of a run is being gamed: what its completions and metrics say, with the numbers that say it.
+//! Detects reward hacking: checks the completions and metrics of a run and reports the evidence.
 //!
-//! The first quarter of the steps is compared with the last. A finding is no proof: it says where to look, and each rule asks
-//! for a relation and for a change, so that a reward that was meant to prefer long completions is named once they became long.
+//! The audit compares the first quarter of the steps with the last. A finding is no proof; it shows where to look. Each rule requires a
+//! correlation and a change. A reward that is meant to prefer long completions is therefore reported only once they have become longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use crate::math::stats::{correlation, mean};
 use crate::run::database::{Query, Record, RolloutDb, Table};
 use crate::run::{MetricsRow, RunDir};
 
-/// Completions of a quarter that are looked at.
+/// Maximum number of completions per quarter.
 const MOST: usize = 5000;
-/// With fewer completions a quarter says nothing.
+/// Minimum number of completions per quarter.
 const FEWEST: usize = 24;
-/// A relation is one from this correlation on.
+/// Minimum correlation that counts as a relation.
 const RELATED: f64 = 0.5;
 
-/// What may be wrong.
+/// A kind of finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suspicion {
-    /// The held-out measure fell while the training reward rose and the KL to the reference grew.
+    /// The held-out reward fell while the training reward rose and the KL to the reference grew.
     HeldOutFalls,
     /// Length explains the reward, and completions became longer or shorter with it.
     Length,
@@ -32,14 +32,14 @@ pub enum Suspicion {
     Repetition,
     /// Different prompts get the same completion.
     Duplicates,
-    /// One of several parts alone decides about the reward.
+    /// One of several components alone determines the reward.
     PartDominates,
-    /// A part gives nearly every completion the same.
+    /// A component gives nearly all completions its largest value.
     PartSaturates,
 }
 
 impl Suspicion {
-    /// The exit code of `gradus runs audit`, where this is the first finding.
+    /// Exit code of `gradus runs audit` if this is the first finding.
     pub fn code(self) -> u8 {
         10 + self as u8
     }
@@ -48,29 +48,29 @@ impl Suspicion {
 /// A finding with its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// What may be wrong.
+    /// Kind of the finding.
     pub kind: Suspicion,
-    /// A sentence with the numbers.
+    /// Sentence with the values.
     pub message: String,
-    /// The numbers by name.
+    /// Values by name.
     pub evidence: BTreeMap<String, f64>,
     /// A completion that shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub example: Option<String>,
 }
 
-/// What was looked at, and what was found.
+/// Result of an audit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Audit {
-    /// Completions of the first quarter of the steps, and of the last.
+    /// Number of completions in the first and in the last quarter of the steps.
     pub completions: [usize; 2],
-    /// The steps of the first quarter, and of the last: the first and the last of each.
+    /// First and last step of the first quarter and of the last quarter.
     pub steps: [[usize; 2]; 2],
-    /// The findings, the gravest first.
+    /// Findings, the most serious first.
     pub findings: Vec<Finding>,
 }
 
-/// Completions of some steps, all of which have a reward.
+/// Completions of some steps, each with a reward.
 struct Quarter {
     records: Vec<Record>,
     rewards: Vec<f32>,
@@ -99,12 +99,12 @@ impl Quarter {
         mean(&self.each(of)).unwrap_or(0.0)
     }
 
-    /// How `of` goes with the reward, from −1 to 1.
+    /// Correlation of `of` with the reward, from −1 to 1.
     fn relation(&self, of: impl Fn(&Record) -> f64) -> f64 {
         correlation(&self.each(of), &self.rewards).unwrap_or(0.0)
     }
 
-    /// The values of the part `name`, and the rewards beside them.
+    /// Values of the component `name`, and the corresponding rewards.
     fn part(&self, name: &str) -> (Vec<f32>, Vec<f32>) {
         let value = |record: &Record| record.components.iter().find(|(known, _)| known == name)?.1;
         let known = self.records.iter().zip(&self.rewards);
@@ -112,10 +112,10 @@ impl Quarter {
     }
 }
 
-/// Looks at the run in `run`, which may be at work.
+/// Audits a run, which may still be training.
 ///
 /// # Errors
-/// When it has no completions, too few of them, or files that cannot be read.
+/// If it has no completions or too few, or its files cannot be read.
 pub fn audit(run: &RunDir) -> Result<Audit> {
     let db = RolloutDb::open(run)?;
     let steps = db.steps(Table::Train)?;
@@ -150,7 +150,7 @@ fn evidence<const N: usize>(numbers: [(&str, f64); N]) -> BTreeMap<String, f64> 
     numbers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The best evaluation lies behind, the KL has grown since, and the training reward has not fallen.
+/// Finds an earlier best evaluation after which the KL has grown and the training reward has not fallen.
 fn held_out_falls(rows: &[MetricsRow]) -> Option<Finding> {
     let of = |key: &str| series(rows, key).points;
     let (measure, kl, reward) = (of("eval_reward"), of("eval_kl"), of("reward"));
@@ -208,7 +208,7 @@ fn length(before: &Quarter, now: &Quarter) -> Option<Finding> {
     })
 }
 
-/// The share of a text's runs of four words that are there already.
+/// Share of a text's 4-grams of words that are repetitions.
 fn repeated(text: &str) -> f64 {
     let words: Vec<&str> = text.split_whitespace().collect();
     let all: Vec<&[&str]> = words.windows(4).collect();
@@ -234,7 +234,7 @@ fn repetition(before: &Quarter, now: &Quarter) -> Option<Finding> {
     })
 }
 
-/// The share of completions that another prompt has too, and the most frequent of them.
+/// Share of completions that also occur for another prompt, and the most frequent of them.
 fn shared(quarter: &Quarter) -> (f64, Option<&str>) {
     let mut prompts: BTreeMap<&str, (BTreeSet<&str>, usize)> = BTreeMap::new();
     let all = quarter.records.iter().map(|record| (record.completion.trim(), record.prompt.as_str()));
@@ -285,7 +285,7 @@ fn parts(names: &[String], before: &Quarter, now: &Quarter) -> Vec<Finding> {
     }));
     findings.extend(names.iter().filter_map(|name| {
         let (earlier, later) = (before.part(name).0, now.part(name).0);
-        // Of both quarters: a part that all completions lose has a largest value, too, but it is a small one.
+        // Both quarters count: if all completions lost a component, its largest value today is small.
         let largest = earlier.iter().chain(&later).copied().reduce(f32::max)?;
         let (then, today) = (at_the_top(&earlier, largest)?, at_the_top(&later, largest)?);
         (today >= 0.9 && then < 0.5).then(|| Finding {
@@ -303,7 +303,7 @@ fn parts(names: &[String], before: &Quarter, now: &Quarter) -> Vec<Finding> {
     findings
 }
 
-/// The share of values that are `largest`, up to rounding; none where there are no values.
+/// Share of values that equal `largest`, up to rounding; `None` without values.
 fn at_the_top(values: &[f32], largest: f32) -> Option<f64> {
     if values.is_empty() {
         return None;
@@ -320,10 +320,10 @@ mod tests {
     use crate::run::metrics::{Metrics, MetricsLog};
     use crate::run::{Existing, RolloutWriter};
 
-    /// Text, tokens, reward and its parts.
+    /// Text, number of tokens, reward and its components.
     type Completion = (String, usize, f64, Vec<(&'static str, f64)>);
 
-    /// A run of 16 steps with 16 completions each, of which `each` says completion, length, reward and parts.
+    /// A run of 16 steps with 16 completions each. `each` returns text, length, reward and components.
     fn run(at: &Path, each: impl Fn(usize, usize) -> Completion) -> RunDir {
         let run = RunDir::create(at.join("run"), Existing::Refuse).unwrap();
         let record = |step: usize, i: usize| {
@@ -341,7 +341,7 @@ mod tests {
         run
     }
 
-    /// A number between 0 and 1 that goes with nothing.
+    /// A number between 0 and 1 without correlation to anything.
     fn noise(step: usize, i: usize) -> f64 {
         let mut x = (step as u64) << 32 | i as u64;
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The curves of a run as data, for those who draw them with letters.
+//! Curves of a run as data, for charts in a terminal.
 
 use std::path::Path;
 
@@ -10,31 +10,30 @@ use crate::run::plots::{smoothed_curve, stretch, thinned};
 /// Values over steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The metric.
+    /// Name of the metric.
     pub key: String,
-    /// Step and value; only finite ones.
+    /// Step and value; only finite values.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The logged rows of the run at `path`, and before them what was measured of the start, as step 0.
+/// Returns the logged rows of the run at `path`, preceded by the metrics of the start as step 0. Empty for a run without rows.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) for a broken line. A run without rows has none.
+/// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) for a corrupt line.
 pub fn history(path: &Path) -> Result<Vec<MetricsRow>> {
     let metrics = path.join("metrics.jsonl");
     let mut rows = if metrics.is_file() { read_metrics(&metrics)? } else { Vec::new() };
     let results = read_results(path).ok().flatten().unwrap_or_default();
     let before = results.get("before").and_then(serde_json::Value::as_object).into_iter().flatten();
     let values: Metrics = before.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect();
-    // A run of an earlier version says it there alone.
+    // Runs of an earlier version have these metrics only there.
     if !values.is_empty() && rows.first().is_none_or(|row| row.step > 0) {
         rows.insert(0, MetricsRow { step: 0, values });
     }
     Ok(rows)
 }
 
-/// The metrics of some rows: those a person looks at first, then the others in the order of the file, last what
-/// only counts up.
+/// Returns the metrics of some rows: the most important ones, then the others in the order of the file, then counters.
 pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
     const FIRST: [&str; 12] = [
         "eval_reward",
@@ -66,31 +65,31 @@ pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
     keys
 }
 
-/// One metric's curve.
+/// Returns the curve of one metric.
 pub fn series(rows: &[MetricsRow], key: &str) -> Series {
     let point = |row: &MetricsRow| Some((row.step as f64, row.values.get(key).filter(|value| value.is_finite())?));
     Series { key: key.to_owned(), points: rows.iter().filter_map(point).collect() }
 }
 
 impl Series {
-    /// The same with the noise of single batches taken out, as in the pictures of a run.
+    /// Smooths the curve to remove the noise of single batches, as in the charts of a run.
     #[must_use]
     pub fn smoothed(&self) -> Self {
         Self { key: self.key.clone(), points: smoothed_curve(&self.points) }
     }
 
-    /// At most `count` points, each the mean of its stretch: more than a screen has columns are of no use.
+    /// Reduces the curve to at most `count` points, each the mean of a slice, to fit the columns of a screen.
     #[must_use]
     pub fn thinned(&self, count: usize) -> Self {
         Self { key: self.key.clone(), points: thinned(&self.points, count) }
     }
 
-    /// The last value.
+    /// Last value.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|point| point.1)
     }
 
-    /// The smallest and the largest value.
+    /// Smallest and largest value.
     pub fn range(&self) -> Option<(f64, f64)> {
         let first = self.points.first()?.1;
         let widen = |(low, high): (f64, f64), point: &(f64, f64)| (low.min(point.1), high.max(point.1));
@@ -98,7 +97,7 @@ impl Series {
     }
 }
 
-/// A curve in one line of at most `width` blocks: each the mean of its stretch of points.
+/// Draws a curve in one line of at most `width` block characters, each for the mean of a slice.
 pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let count = points.len().min(width);

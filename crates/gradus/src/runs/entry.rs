@@ -1,4 +1,4 @@
-//! One run, read without trusting it.
+//! Information about one run, read without trusting its files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,15 +16,15 @@ use crate::run::claim::{Stage, is_held, read_state};
 use crate::run::metrics::is_better;
 use crate::run::{Checkpoint, RunDir, scan_metrics};
 
-/// How a run stands.
+/// Status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// A trainer is at work.
+    /// A trainer is running.
     Running,
     /// All steps are done.
     Finished,
-    /// Stopped by the user, or killed; it can go on.
+    /// Stopped by the user, or killed; it can be resumed.
     Interrupted,
     /// Stopped by an error.
     Failed,
@@ -33,10 +33,10 @@ pub enum Status {
 }
 
 impl Status {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 5] = [Self::Running, Self::Finished, Self::Interrupted, Self::Failed, Self::Broken];
 
-    /// Its word.
+    /// Name of the status.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -48,71 +48,71 @@ impl Status {
     }
 }
 
-/// The number a run is judged by: the metric that decides which model is `best/`, or its training counterpart.
+/// Main metric of a run: the one that selects `best/`, or its training counterpart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// The metric.
+    /// Name of the metric.
     pub key: String,
-    /// Its last value.
+    /// Last value.
     pub last: f64,
-    /// After which step the last value was measured; 0 is the start.
+    /// Step of the last value; 0 is the start.
     pub last_step: usize,
-    /// Its best value, the first of equal ones.
+    /// Best value; the first one if several are equal.
     pub best: f64,
-    /// After which step; 0 is the start.
+    /// Step of the best value; 0 is the start.
     pub best_step: usize,
 }
 
 impl Figure {
-    /// Whether the run was measured after its start and never got better. A value that equals that of the start is no better.
+    /// Returns true if no evaluation after the start was better than the start. An equal value is not better.
     pub fn never_beat_start(&self) -> bool {
         self.best_step == 0 && self.last_step > 0
     }
 }
 
-/// A run as a list shows it.
+/// Summary of a run for lists.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Entry {
-    /// Its name: the path below the directory of runs.
+    /// Name: the path below the directory of runs.
     pub name: String,
-    /// Its directory.
+    /// Directory of the run.
     pub path: PathBuf,
-    /// How it stands.
+    /// Status of the run.
     pub state: Status,
     /// Why it failed, or how it was interrupted.
     pub reason: Option<String>,
-    /// What could not be read.
+    /// Files that could not be read.
     pub problems: Vec<String>,
-    /// `sft`, `ppo`, …
+    /// Method: `sft`, `ppo`, …
     pub method: Option<String>,
-    /// What it started from.
+    /// Start model.
     pub model: Option<String>,
-    /// What it was trained on.
+    /// Training data.
     pub data: Option<String>,
-    /// Steps done, as far as they were logged.
+    /// Number of logged steps.
     pub step: usize,
-    /// Steps of the whole run, where they are known.
+    /// Total number of steps, if known.
     pub steps: Option<usize>,
-    /// What it reached.
+    /// Main metric.
     pub figure: Option<Figure>,
-    /// When the last stretch of work began, Unix seconds.
+    /// Start of the last trainer process, in Unix seconds.
     pub started: Option<u64>,
-    /// When it last wrote.
+    /// Time of the last write, in Unix seconds.
     pub changed: Option<u64>,
-    /// Everything in its directory.
+    /// Size of all files in its directory, in bytes.
     pub size_bytes: u64,
-    /// The user's words for it.
+    /// Tags of the user.
     pub tags: Vec<String>,
-    /// The user's note.
+    /// Note of the user.
     pub note: Option<String>,
 }
 
 impl Entry {
-    /// Reads the run at `path`. What cannot be read is among the problems.
+    /// Reads the run at `path`. Unreadable files are listed in `problems`.
     pub fn read(name: String, path: &Path) -> Self {
         let mut problems = Vec::new();
         let mut keep = |error: Error| problems.push(error.to_string());
-        // First, so that a run that ends while it is read is not called killed.
+        // Checked first, so that a run that ends in the meantime is not reported as killed.
         let held = is_held(path);
         let state = read_state(path).unwrap_or_else(|error| {
             keep(error);
@@ -167,19 +167,19 @@ impl Entry {
         }
     }
 
-    /// Reads several runs side by side.
+    /// Reads several runs in parallel.
     pub fn read_all(runs: Vec<(String, PathBuf)>) -> Vec<Self> {
         runs.into_par_iter().map(|(name, path)| Self::read(name, &path)).collect()
     }
 
-    /// Steps done of all, 0 to 1.
+    /// Share of finished steps, 0 to 1.
     pub fn progress(&self) -> Option<f64> {
         let steps = self.steps.filter(|steps| *steps > 0)?;
         Some((self.step as f64 / steps as f64).min(1.0))
     }
 }
 
-/// The lock says whether somebody is at work; the state file how it ended; without one, the files of the run do.
+/// Status of a run: the lock shows whether a trainer is running, the state file how it ended, or else the other files.
 fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Option<String>) {
     let results = seconds(&path.join("results.json"));
     match state {
@@ -197,7 +197,7 @@ fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Op
     }
 }
 
-/// Steps of the whole run as the newest checkpoint knows them, or as they were asked for.
+/// Total number of steps according to the newest checkpoint, or else to the configuration.
 fn total(path: &Path, settings: &Settings) -> Option<usize> {
     let asked = || settings.get("train.max_steps")?.parse().ok();
     let run = RunDir::open(path).ok()?;
@@ -205,7 +205,7 @@ fn total(path: &Path, settings: &Settings) -> Option<usize> {
     newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(asked)
 }
 
-/// The last step of a `metrics.jsonl`, and its deciding metric; without held-out rows, its training counterpart, else the loss.
+/// Last step of a `metrics.jsonl`, and its main metric: the one that selects the best model, or else its training counterpart, or the loss.
 fn reached(metrics: &Path, settings: &Settings) -> Result<(Option<usize>, Option<Figure>)> {
     let deciding = settings.get("train.best_metric").unwrap_or("eval_loss");
     let own = deciding.strip_prefix("eval_").unwrap_or(deciding);
@@ -232,7 +232,7 @@ fn reached(metrics: &Path, settings: &Settings) -> Result<(Option<usize>, Option
     Ok((logged, figures.into_iter().flatten().next()))
 }
 
-/// The object in `results.json`; nothing where there is none yet.
+/// Content of `results.json`; `None` if it does not exist yet.
 pub(super) fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
     let path = path.join("results.json");
     if !path.is_file() {
@@ -243,7 +243,7 @@ pub(super) fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
     parsed.map(Some).map_err(|error| Error::data(&path, Some(error.line()), format!("broken JSON: {error}")))
 }
 
-/// When a file was last written, Unix seconds.
+/// Time of a file's last write, in Unix seconds.
 fn seconds(path: &Path) -> Option<u64> {
     unix(fs::metadata(path).ok()?.modified().ok()?)
 }
@@ -252,7 +252,7 @@ fn unix(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// Bytes of all files below `path`; links are not followed, and a file of several names counts once.
+/// Size in bytes of all files below `path`. Links are not followed, and files with several names count once.
 pub(super) fn size(path: &Path) -> u64 {
     fn add(path: &Path, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
         let Ok(entries) = fs::read_dir(path) else { return 0 };
@@ -269,7 +269,7 @@ pub(super) fn size(path: &Path) -> u64 {
     add(path, &mut BTreeSet::new())
 }
 
-/// What tells a file from another one, where the system says.
+/// Identity of a file, if the system reports one.
 #[cfg(unix)]
 fn identity(metadata: &fs::Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! `tags.json`: the user's own words for a run.
+//! `tags.json`: tags and a note that the user gives to a run.
 
 use std::fs;
 use std::path::Path;
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 
-/// The file.
+/// Name of the file.
 const FILE: &str = "tags.json";
-/// Longer ones are notes.
+/// Maximum length of a tag, in characters. Longer texts belong in the note.
 const TAG_LENGTH_MAX: usize = 40;
 
-/// Tags and a note. Readers ignore keys they do not know.
+/// Tags and a note. Readers ignore unknown keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// Single words, in the order in which they were given.
+    /// Single words, in the order in which they were added.
     pub tags: Vec<String>,
-    /// A sentence.
+    /// Free text.
     pub note: Option<String>,
 }
 
 impl Labels {
-    /// Those of the run at `path`; none where there is no file.
+    /// Reads the labels of the run at `path`; empty if there is no file.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] when the file is broken.
+    /// [`Error::Io`], or [`Error::Data`] if the file is corrupt.
     pub fn read(path: &Path) -> Result<Self> {
         let path = path.join(FILE);
         match fs::read_to_string(&path) {
@@ -38,7 +38,7 @@ impl Labels {
         }
     }
 
-    /// Writes them, whole or not at all.
+    /// Writes the labels atomically.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -47,10 +47,10 @@ impl Labels {
         atomic::write_bytes(&path.join(FILE), text.as_bytes())
     }
 
-    /// Adds a tag, unless it is there.
+    /// Adds a tag, unless it is already present.
     ///
     /// # Errors
-    /// [`Error::Input`] for what is no single short word.
+    /// [`Error::Input`] if `tag` is not a single short word.
     pub fn add(&mut self, tag: &str) -> Result<()> {
         let refuse = |why: &str| Err(Error::input(format!("`{tag}` is no tag: {why}")));
         match tag {
@@ -67,7 +67,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Removes a tag; returns whether it was there.
+    /// Removes a tag. Returns true if it was present.
     pub fn remove(&mut self, tag: &str) -> bool {
         let before = self.tags.len();
         self.tags.retain(|known| known != tag);

@@ -10,10 +10,10 @@ use crate::run::RunDir;
 use crate::run::claim::{Claim, interrupt, is_held};
 
 impl Library {
-    /// Gives the run `old` the name `new`; returns its new path.
+    /// Renames the run `old` to `new`. Returns its new path.
     ///
     /// # Errors
-    /// [`Error::Input`] for a name that is taken or none, and while a trainer is at work in the run; [`Error::Io`].
+    /// [`Error::Input`] if the name is taken or invalid, or while the run is training; [`Error::Io`].
     pub fn rename(&self, old: &str, new: &str) -> Result<PathBuf> {
         let (name, from) = self.find(old)?;
         let refuse = |why: &str| Err(Error::input(format!("`{new}` cannot be the name of a run: {why}")));
@@ -40,10 +40,10 @@ impl Library {
         Ok(to)
     }
 
-    /// Removes a run with everything in its directory.
+    /// Removes a run with all files in its directory.
     ///
     /// # Errors
-    /// [`Error::Input`] while a trainer is at work in it, and when nothing shows that gradus wrote it; [`Error::Io`].
+    /// [`Error::Input`] while it is training, or if no file shows that gradus wrote it; [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
         Self::check_removable(&path)?;
@@ -53,10 +53,10 @@ impl Library {
         removed
     }
 
-    /// Asks the trainer at work in a run to end after its step and a checkpoint, as Ctrl-C does, and does not wait for it.
+    /// Asks the trainer of a run to stop after the current step and a checkpoint, as Ctrl-C does. This does not wait.
     ///
     /// # Errors
-    /// [`Error::Input`] when nobody is at work in it, or on another machine.
+    /// [`Error::Input`] if it is not training, or trains on another machine.
     pub fn stop(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
         if !is_held(&path) {
@@ -65,11 +65,10 @@ impl Library {
         interrupt(&path)
     }
 
-    /// Refuses to remove a directory that others may have written: files named `config.yml` or `metrics.jsonl` are
-    /// everywhere.
+    /// Checks that a directory may be removed. Other programs also write files named `config.yml` or `metrics.jsonl`.
     ///
     /// # Errors
-    /// [`Error::Input`] when nothing shows that gradus wrote it.
+    /// [`Error::Input`] if no file shows that gradus wrote it.
     pub fn check_removable(path: &Path) -> Result<()> {
         if RunDir::is_ours(path) {
             return Ok(());
@@ -80,10 +79,10 @@ impl Library {
         ))
     }
 
-    /// Removes the checkpoint of a run after `step`, and nothing else; the run then goes on from the newest that is left.
+    /// Removes the checkpoint of a run after `step`, and nothing else. The run then resumes from the newest one that is left.
     ///
     /// # Errors
-    /// [`Error::Input`] when it has none of that step, and while a trainer is at work in it; [`Error::Io`].
+    /// [`Error::Input`] if there is no checkpoint of that step, or while the run is training; [`Error::Io`].
     pub fn remove_checkpoint(&self, name: &str, step: usize) -> Result<()> {
         let (name, path) = self.find(name)?;
         let run = RunDir::open(&path)?;
@@ -100,7 +99,7 @@ impl Library {
         removed
     }
 
-    /// The runs whose configuration names something inside the run at `path`: a model, a reward model.
+    /// Returns the runs whose configuration refers to a path inside the run at `path`, for example as their model or reward model.
     pub fn users_of(&self, path: &Path) -> Vec<String> {
         let shown = path.display().to_string();
         let names = |value: &str| {
@@ -117,7 +116,7 @@ impl Library {
     }
 }
 
-/// The right to change a run as a whole.
+/// Claims a run for a change to its whole directory.
 fn claimed(name: &str, path: &Path, what: &str) -> Result<Claim> {
     if is_held(path) {
         return Err(Error::input(format!("`{name}` is running and cannot be {what}"))

@@ -1,7 +1,7 @@
-//! The runs below a directory: what they are, how they stand, what they reached, what can be taken from them.
+//! The runs below a directory: their status, settings, results and models.
 //!
-//! A run is a directory with a `config.yml`, a `metrics.jsonl` or a `state.json`. Nothing in it is trusted: what cannot
-//! be read is a [`Entry::problems`] of that run, and no reason not to list the others.
+//! A run is a directory with a `config.yml`, a `metrics.jsonl` or a `state.json`. Its files are not trusted: unreadable ones become
+//! [`Entry::problems`] of that run, and the other runs are still listed.
 
 mod audit;
 mod curves;
@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::run::RunDir;
 use crate::suggest::nearest;
 
-/// Runs may lie in folders (`runs/demo/ppo`), but not deeper than this.
+/// Maximum depth of run directories: runs may be in folders (`runs/demo/ppo`).
 const DEPTH_MAX: usize = 4;
 
 /// A directory of runs.
@@ -37,17 +37,17 @@ pub struct Library {
 }
 
 impl Library {
-    /// The runs below `root`, which need not exist: then there are none.
+    /// Creates a library of the runs below `root`. A directory that does not exist has no runs.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Names and paths of all runs, by name. A name is the path below the root, with `/`.
+    /// Returns names and paths of all runs, sorted by name. A name is the path below the root, with `/`.
     pub fn names(&self) -> Vec<(String, PathBuf)> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::new();
@@ -56,15 +56,15 @@ impl Library {
         found
     }
 
-    /// All runs, by name.
+    /// Returns all runs, sorted by name.
     pub fn entries(&self) -> Vec<Entry> {
         Entry::read_all(self.names())
     }
 
-    /// The run that `name` means: a name here, the end of one (`ppo` for `demo/ppo`), or the path of a run.
+    /// Finds a run by its name, by the end of its name (`ppo` for `demo/ppo`), or by its path.
     ///
     /// # Errors
-    /// [`Error::Input`] with the nearest name, or with all that fit.
+    /// [`Error::Input`] with the most similar name, or with all matches.
     pub fn find(&self, name: &str) -> Result<(String, PathBuf)> {
         let names = self.names();
         let wanted = name.trim_end_matches('/');
@@ -73,7 +73,7 @@ impl Library {
         }
         let path = Path::new(name);
         if is_run(path) {
-            // A path to one that is listed has its name.
+            // A path to a listed run gets the run's name.
             let same = |listed: &Path| listed.canonicalize().ok() == path.canonicalize().ok();
             let listed = names.iter().find(|(_, listed)| same(listed)).map(|(known, _)| known.clone());
             return Ok((listed.unwrap_or_else(|| wanted.to_owned()), path.to_owned()));
@@ -106,7 +106,7 @@ impl Library {
         })
     }
 
-    /// As [`Library::find`], read.
+    /// Finds a run as [`Library::find`] does, and reads it.
     ///
     /// # Errors
     /// As [`Library::find`].
@@ -116,14 +116,14 @@ impl Library {
     }
 }
 
-/// Whether a directory is that of a run.
+/// Returns true if the directory is that of a run.
 pub fn is_run(path: &Path) -> bool {
     ["config.yml", "metrics.jsonl", "state.json"].iter().any(|name| path.join(name).is_file())
 }
 
-/// What cannot be listed is passed over: it has no name to list it by.
+/// Directories that cannot be read are skipped, as they have no name to list.
 fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<(String, PathBuf)>) {
-    // A link back up must not be followed for ever.
+    // A link to a parent must not be followed forever.
     let Ok(real) = at.canonicalize() else { return };
     if !seen.insert(real) {
         return;
@@ -146,7 +146,7 @@ fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found
 }
 
 impl Entry {
-    /// The run's directory, to find its files.
+    /// Opens the run's directory.
     ///
     /// # Errors
     /// As [`RunDir::open`].

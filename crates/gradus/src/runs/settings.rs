@@ -1,4 +1,4 @@
-//! The configuration of a run as flat keys, and what differs between several.
+//! Configurations of runs as flat keys, and the differences between several.
 
 use std::fs;
 use std::path::Path;
@@ -7,40 +7,40 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// How the line of a key ends that was asked for.
+/// Suffix of the lines of keys that were set explicitly.
 const MARK: &str = " # set";
 
-/// One key.
+/// A key of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// Its dotted path: `train.batch_size`.
+    /// Dotted path: `train.batch_size`.
     pub path: String,
-    /// Its value as it stands in the file.
+    /// Value as in the file.
     pub value: String,
-    /// Whether somebody asked for it.
+    /// True if it was set explicitly.
     pub is_set: bool,
 }
 
-/// The keys of a resolved `config.yml` in their order.
+/// The keys of a resolved `config.yml`, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// All of them.
+    /// All keys.
     pub keys: Vec<Key>,
 }
 
-/// A key that is not the same everywhere.
+/// A key whose values differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Its dotted path; keys of methods read `method.clip_range` whatever the method.
+    /// Dotted path. Keys of methods are `method.clip_range` for any method.
     pub key: String,
-    /// One value a run; none where the run has no such key.
+    /// One value per run; `None` if the run does not have the key.
     pub values: Vec<Option<String>>,
-    /// Whether somebody asked for one of the values.
+    /// True if any of the values was set explicitly.
     pub is_set: bool,
 }
 
 impl Difference {
-    /// Whether it says more than that one method has a key, at its default, that the other has not.
+    /// Returns false if the key is at its default, and some runs only lack it because of their method.
     pub fn is_telling(&self) -> bool {
         self.is_set || self.values.iter().all(Option::is_some)
     }
@@ -50,16 +50,16 @@ impl Settings {
     /// Reads a `config.yml` that gradus wrote.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] for a line that is no key.
+    /// [`Error::Io`], or [`Error::Data`] for an invalid line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
         Self::parse(&text).map_err(|(line, message)| Error::data(path, Some(line), message))
     }
 
-    /// Reads its text: a key a line, two blanks a level, values on one line.
+    /// Parses its text: one key per line, two spaces of indentation per level, values on one line.
     ///
     /// # Errors
-    /// The number of the line and what is wrong with it.
+    /// Number of the invalid line, and the problem.
     pub fn parse(text: &str) -> std::result::Result<Self, (usize, String)> {
         let mut keys = Vec::new();
         let mut parents: Vec<String> = Vec::new();
@@ -84,19 +84,19 @@ impl Settings {
         Ok(Self { keys })
     }
 
-    /// The value of a key as it stands in the file.
+    /// Value of a key as in the file.
     pub fn get(&self, path: &str) -> Option<&str> {
         self.keys.iter().find(|key| key.path == path).map(|key| key.value.as_str())
     }
 
-    /// The value of a key without quotes; `null` is none.
+    /// Value of a key without quotes; `None` for `null`.
     pub fn text(&self, path: &str) -> Option<String> {
         let value = self.get(path).filter(|value| *value != "null")?;
-        // Quotes are JSON's, apart from `\U`.
+        // The quoting is that of JSON, except for `\U`.
         Some(serde_json::from_str(value).unwrap_or_else(|_| value.to_owned()))
     }
 
-    /// The name of the method.
+    /// Name of the method.
     pub fn method(&self) -> Option<&str> {
         let part = |key: &'_ Key| key.path.strip_prefix("method.").map(|rest| rest.len());
         let key = self.keys.iter().find(|key| part(key).is_some())?;
@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-/// The keys that are not the same in all runs, in the order of the first. The output directory is always another one.
+/// Returns the keys whose values differ between runs, in the order of the first run. `output_dir` is left out, because it always differs.
 pub fn differences(runs: &[Settings]) -> Vec<Difference> {
     let flat: Vec<Vec<Key>> = runs.iter().map(comparable).collect();
     let mut order: Vec<&str> = Vec::new();
@@ -126,7 +126,7 @@ pub fn differences(runs: &[Settings]) -> Vec<Difference> {
         .collect()
 }
 
-/// `method` as a key of its own, and the keys of any method under one name.
+/// Replaces the keys of a method by a key `method` and keys that have the same path for any method.
 fn comparable(settings: &Settings) -> Vec<Key> {
     let Some(method) = settings.method() else { return settings.keys.clone() };
     let own = format!("method.{method}.");

@@ -1,4 +1,4 @@
-//! The models of a run: its checkpoints, the best and the final one.
+//! Models of a run: its checkpoints, the best and the final one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::files::output::Outputs;
 use crate::run::tensors::check_length;
 use crate::run::{Checkpoint, RunDir, read_metrics};
 
-/// What in a checkpoint belongs to the run and not to the model.
+/// Files in a checkpoint that belong to the run and not to the model.
 const OF_THE_RUN: [&str; 8] = [
     "optimizer.safetensors",
     "trainer_state.json",
@@ -23,7 +23,7 @@ const OF_THE_RUN: [&str; 8] = [
     "value_head.safetensors",
 ];
 
-/// Which model.
+/// Kind of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
@@ -38,22 +38,22 @@ pub enum SnapshotKind {
 /// One model of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// Which.
+    /// Kind of the snapshot.
     pub kind: SnapshotKind,
-    /// After which step, where that is known.
+    /// Number of steps before it, if known.
     pub step: Option<usize>,
-    /// Its directory.
+    /// Directory of the model.
     pub path: PathBuf,
-    /// The run's deciding metric there, where it was measured.
+    /// The run's deciding metric at this step, if it was measured.
     pub value: Option<f64>,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What is wrong with it; nothing for a complete one.
+    /// Defect of the model; `None` if it is complete.
     pub defect: Option<String>,
 }
 
 impl Snapshot {
-    /// Its name in tables: `step 100`, `best`, `model`.
+    /// Name in tables: `step 100`, `best`, `model`.
     pub fn name(&self) -> String {
         match (self.kind, self.step) {
             (SnapshotKind::Checkpoint, step) => format!("step {}", step.unwrap_or(0)),
@@ -63,10 +63,10 @@ impl Snapshot {
     }
 }
 
-/// All models of a run: checkpoints by step, then the best, then the final one. `metric` is the deciding one.
+/// Returns all models of a run: checkpoints by step, then the best, then the final one. `metric` is the deciding metric.
 ///
 /// # Errors
-/// [`Error::Io`] when the directory of checkpoints cannot be read.
+/// [`Error::Io`] if the directory of checkpoints cannot be read.
 pub fn snapshots(run: &RunDir, metric: Option<&str>) -> Result<Vec<Snapshot>> {
     let rows = read_metrics(&run.metrics()).unwrap_or_default();
     let measured = |step: Option<usize>| {
@@ -101,8 +101,8 @@ pub fn snapshots(run: &RunDir, metric: Option<&str>) -> Result<Vec<Snapshot>> {
     Ok(found)
 }
 
-/// What becomes of a run without the checkpoint of `step`, for people who are about to remove it; nothing when it is not
-/// the one that the run would go on from.
+/// Returns the consequence of removing the checkpoint of `step`, as a warning before it is removed. `None` if the run would not resume from
+/// it.
 pub fn without_checkpoint(snapshots: &[Snapshot], step: usize) -> Option<String> {
     let steps =
         || snapshots.iter().filter(|found| found.kind == SnapshotKind::Checkpoint).filter_map(|found| found.step);
@@ -112,7 +112,7 @@ pub fn without_checkpoint(snapshots: &[Snapshot], step: usize) -> Option<String>
     })
 }
 
-/// Why a run has no `best/`.
+/// Reason why a run has no `best/`.
 pub fn why_no_best(run: &RunDir) -> String {
     match best(run) {
         Some((0, start)) => format!("no evaluation beat the start ({start:.4})"),
@@ -120,7 +120,7 @@ pub fn why_no_best(run: &RunDir) -> String {
     }
 }
 
-/// The step and value of `best/`, as the results or the newest checkpoint have it; step 0 is the start, which has no copy.
+/// Step and value of `best/` according to the results, or else to the newest checkpoint. Step 0 is the start, which is not copied.
 fn best(run: &RunDir) -> Option<(usize, f64)> {
     let results = read_results(run.path()).ok().flatten().and_then(|results| {
         let best = results.get("best")?;
@@ -133,7 +133,7 @@ fn best(run: &RunDir) -> Option<(usize, f64)> {
     results.or_else(checkpoint)
 }
 
-/// Whether a model directory has a configuration and whole weights.
+/// Checks that a model directory has a configuration and complete weights.
 fn check_model(path: &Path) -> Result<()> {
     if !["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file()) {
         return Err(Error::model(path, "neither `config.json` nor `adapter_config.json`"));
@@ -150,12 +150,11 @@ fn check_model(path: &Path) -> Result<()> {
     if weights == 0 { Err(Error::model(path, "no weights: there is no `.safetensors` file")) } else { Ok(()) }
 }
 
-/// Copies a model to `output` as a plain model directory, without what only the run needs, whole or not at all. `overwrite`
-/// says whether it may replace a model that is there.
+/// Copies a model to `output` atomically, as a plain model directory without the files of the run. `overwrite` allows replacing an existing
+/// model.
 ///
 /// # Errors
-/// [`Error::Config`] when [`Outputs::model_dir`] refuses `output`, [`Error::Model`] for a model that is not complete,
-/// [`Error::Io`].
+/// [`Error::Config`] if [`Outputs::model_dir`] rejects `output`, [`Error::Model`] for an incomplete model, [`Error::Io`].
 pub fn export(snapshot: &Snapshot, output: &Path, overwrite: bool) -> Result<Vec<String>> {
     if let Some(defect) = &snapshot.defect {
         return Err(Error::model(&snapshot.path, format!("not complete: {defect}")));

@@ -1,4 +1,4 @@
-//! A directory of runs in every state.
+//! Tests of a directory with runs in every state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ fn every_state_is_told_from_the_files() {
     failed.end(Some(&Error::input("no room"))).unwrap();
     assert_eq!(runs.status("failed"), (Status::Failed, Some("no room".into())));
 
-    // A kill leaves the state of somebody at work, and a free lock.
+    // A kill leaves the state `running`, and a free lock.
     fs::create_dir_all(runs.path("killed")).unwrap();
     for name in ["config.yml", "metrics.jsonl", "state.json", ".lock"] {
         fs::copy(runs.path("busy").join(name), runs.path("killed").join(name)).unwrap();
@@ -99,7 +99,7 @@ fn every_state_is_told_from_the_files() {
     assert_eq!(runs.status("killed").0, Status::Finished, "killed after everything was written");
     drop(claim);
 
-    // Runs of before there was a state.
+    // Runs of versions without `state.json`.
     for name in ["state.json", ".lock"] {
         fs::remove_file(runs.path("done").join(name)).unwrap();
     }

@@ -1,7 +1,7 @@
-//! Answers that are kept in a file, one JSON object a line, so that nothing is asked twice.
+//! Answers stored in a file, one JSON object per line, so that no question is asked twice.
 //!
-//! Several may share a file, also of several processes: what one adds, the others find before they ask. A line that was cut off as
-//! its writer died is written anew. Where a key stands twice, the later line holds.
+//! Several ledgers can share a file, even in different processes: each reads the additions of the others before it sends a request. An
+//! incomplete line from a writer that died is removed. If a key occurs twice, the later line counts.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -15,26 +15,26 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Result, excerpt};
 use crate::files;
 
-/// Characters of a line that a message quotes.
+/// Maximum number of characters of a line that a message quotes.
 const QUOTED: usize = 60;
 
 /// A line of the file.
 pub trait Entry: Serialize + DeserializeOwned + Clone {
-    /// What a line looks like, for messages.
+    /// Form of a line, for messages.
     const FORM: &'static str;
-    /// What its answer is called, for messages: `score`.
+    /// Name of an answer in messages: `score`.
     const WHAT: &'static str;
 
-    /// The text that was asked about, to the character.
+    /// Exact text of the question.
     fn key(&self) -> &str;
 
-    /// Who answered, where the line says so.
+    /// Author of the answer, if the line names one.
     fn author(&self) -> Option<&str>;
 
-    /// What is wrong with it although it can be read.
+    /// Checks the values of a line that has the right form.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The problem.
     fn check(&self) -> std::result::Result<(), String> {
         Ok(())
     }
@@ -44,24 +44,24 @@ pub trait Entry: Serialize + DeserializeOwned + Clone {
 pub struct Ledger<E> {
     path: PathBuf,
     is_written: bool,
-    /// Whose answers the file holds.
+    /// Author of the answers in the file.
     author: Option<String>,
     known: Mutex<Known<E>>,
 }
 
 struct Known<E> {
     entries: HashMap<String, E>,
-    /// Up to where the file is known.
+    /// Offset up to which the file has been read.
     end: u64,
-    /// Where new lines go.
+    /// File for new lines; `None` if the ledger is read-only.
     file: Option<File>,
 }
 
 impl<E: Entry> Ledger<E> {
-    /// Opens a file that is only read.
+    /// Opens a file for reading only.
     ///
     /// # Errors
-    /// When it cannot be read, or a line is no entry.
+    /// If it cannot be read, or a line is invalid.
     pub fn read(path: &Path) -> Result<Self> {
         let mut author = None;
         let mut known = Known { entries: HashMap::new(), end: 0, file: None };
@@ -72,7 +72,7 @@ impl<E: Entry> Ledger<E> {
     /// Opens a file for the answers of `author`; it need not exist.
     ///
     /// # Errors
-    /// When it cannot be read or written, a line is no entry, or is of another author.
+    /// If it cannot be read or written, or a line is invalid or has another author.
     pub fn open(path: &Path, author: &str) -> Result<Self> {
         let mut known = Known { entries: HashMap::new(), end: 0, file: None };
         if path.exists() {
@@ -84,12 +84,12 @@ impl<E: Entry> Ledger<E> {
         Ok(Self { path: path.to_owned(), is_written: true, author: Some(author.to_owned()), known: Mutex::new(known) })
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whose answers the file holds, where it says so.
+    /// Author of the answers in the file, if it names one.
     pub fn author(&self) -> Option<&str> {
         self.author.as_deref()
     }
@@ -98,25 +98,25 @@ impl<E: Entry> Ledger<E> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many keys the file has answers for.
+    /// Number of keys with an answer.
     pub fn len(&self) -> usize {
         self.known().entries.len()
     }
 
-    /// Whether it has no answer.
+    /// Returns true if there are no answers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The answer for a key.
+    /// Answer for a key.
     pub fn get(&self, key: &str) -> Option<E> {
         self.known().entries.get(key).cloned()
     }
 
-    /// The keys that the file does not know, each once, whoever has written to it meanwhile.
+    /// Returns the keys without an answer, once each. It first reads what other writers have added.
     ///
     /// # Errors
-    /// When what others wrote cannot be read.
+    /// If their additions cannot be read.
     pub fn missing<'k>(&self, keys: &[&'k str]) -> Result<Vec<&'k str>> {
         let mut known = self.known();
         if self.is_written && keys.iter().any(|key| !known.entries.contains_key(*key)) {
@@ -129,7 +129,7 @@ impl<E: Entry> Ledger<E> {
     /// Adds answers.
     ///
     /// # Errors
-    /// When they cannot be written; this ledger knows them all the same.
+    /// If they cannot be written. This ledger still returns them.
     pub fn add(&self, entries: Vec<E>) -> std::io::Result<()> {
         let mut lines = Vec::new();
         for entry in &entries {
@@ -140,24 +140,24 @@ impl<E: Entry> Ledger<E> {
         for entry in entries {
             known.entries.insert(entry.key().to_owned(), entry);
         }
-        // One write of whole lines, so that another process may append to the same file.
+        // A single write of complete lines, so that other processes can append to the same file.
         known.file.as_mut().map_or(Ok(()), |file| file.write_all(&lines))
     }
 }
 
-/// How a file ends.
+/// End of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Tail {
-    /// After a whole line, or it is empty.
+    /// The file is empty or ends with a complete line.
     Clean,
-    /// With a line that lacks only its end.
+    /// The last line lacks only its line end.
     Unended,
-    /// In the middle of a line.
+    /// The last line is incomplete.
     Torn,
 }
 
 impl<E: Entry> Known<E> {
-    /// Reads the lines that were not known yet.
+    /// Reads the lines after `end`.
     fn read_on(&mut self, path: &Path, author: &mut Option<String>) -> Result<Tail> {
         let read = || -> std::io::Result<_> {
             let mut file = files::open(path)?;
@@ -165,7 +165,7 @@ impl<E: Entry> Known<E> {
             Ok(BufReader::new(file))
         };
         let mut lines = read().map_err(|source| Error::io(path, source))?;
-        // Lines are counted from the beginning where all are read, as when a file is opened.
+        // Lines are counted only if the file is read from its beginning, as when it is opened.
         let (mut bytes, mut number, begins) = (Vec::new(), 0, self.end == 0);
         loop {
             bytes.clear();
@@ -194,7 +194,7 @@ impl<E: Entry> Known<E> {
     }
 }
 
-/// An entry, of `author` where one is known.
+/// Parses an entry and checks its author, if one is known.
 fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Result<E, (String, Option<String>)> {
     let entry: E = serde_json::from_slice(bytes).map_err(|error| {
         let quoted = excerpt(&String::from_utf8_lossy(bytes), QUOTED);
@@ -216,7 +216,7 @@ fn parse<E: Entry>(bytes: &[u8], author: &mut Option<String>) -> std::result::Re
     Ok(entry)
 }
 
-/// Ends the file behind a whole line, so that others can be added; whole lines reach to `end`.
+/// Repairs the end of the file, so that lines can be appended. Complete lines end at `end`.
 fn mend(path: &Path, tail: Tail, end: u64) -> std::io::Result<()> {
     match tail {
         Tail::Clean => Ok(()),

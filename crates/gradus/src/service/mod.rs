@@ -1,8 +1,7 @@
-//! Services that answer one question a request, over HTTP, with lines of JSON: asked as fast as they allow, several at a time,
-//! again where that may help, and not after the user wants to stop.
+//! HTTP services that answer one JSON question per request. The client limits the rate, sends several requests at a time, retries if that
+//! may help, and stops when the user interrupts.
 //!
-//! What a request says and how an answer is read is up to who asks: toxicity scorers ([`crate::toxicity`]) and judges
-//! ([`crate::reward::JudgeReward`]).
+//! The callers define requests and read the answers: toxicity scorers ([`crate::toxicity`]) and judges ([`crate::reward::JudgeReward`]).
 
 pub mod ledger;
 
@@ -16,42 +15,42 @@ use ureq::Agent;
 use crate::error::{Error, Result, excerpt};
 use crate::process::Interrupt;
 
-/// The most that is read of an answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: u64 = 1 << 20;
 
-/// Characters of a refusal that a message tells.
+/// Maximum number of characters of a service's error that a message quotes.
 const TOLD: usize = 240;
 
-/// The longest wait that a service may ask for.
+/// Longest wait that a service may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// How often someone who waits looks whether the user wants to stop.
+/// How often a waiting thread checks for the user's interrupt.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A question that was not answered: the service failed, or must not be asked.
+/// Error of a question without an answer: the service failed, or no request was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ServiceError {
-    /// What happened.
+    /// Description of the error.
     pub message: String,
-    /// What to do about it.
+    /// Suggested remedy.
     pub hint: Option<String>,
-    /// Whether the user stopped it.
+    /// True if the user interrupted the request.
     pub is_interrupted: bool,
 }
 
 impl ServiceError {
-    /// A failure without a hint.
+    /// Creates an error without a hint.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, is_interrupted: false }
     }
 
-    /// The user did not want to wait for it.
+    /// Error for the user's interrupt.
     pub fn interrupted() -> Self {
         Self { is_interrupted: true, ..Self::new("interrupted") }
     }
 
-    /// Adds what the user can do.
+    /// Adds a hint for the user.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -64,7 +63,7 @@ impl From<&Error> for ServiceError {
     }
 }
 
-/// Where a key stands in a request.
+/// Position of the key in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyPlace {
     /// `?key=KEY`.
@@ -73,50 +72,50 @@ pub enum KeyPlace {
     Bearer,
 }
 
-/// A service, and how it may be asked.
+/// A service, and the limits on its use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
-    /// Where requests are posted.
+    /// URL for POST requests.
     pub url: String,
-    /// The environment variable that holds the key; none for a service without one.
+    /// Environment variable that holds the key; `None` for a service without a key.
     pub key_variable: Option<String>,
-    /// Where the key stands.
+    /// Position of the key.
     pub key_place: KeyPlace,
-    /// Requests a second at most, over all connections.
+    /// Maximum number of requests per second, over all connections.
     pub requests_per_second: f64,
-    /// Requests under way at a time.
+    /// Maximum number of concurrent requests.
     pub connections: usize,
-    /// How often a question is asked again.
+    /// Maximum number of retries of a question.
     pub retries: usize,
-    /// Seconds that one request may take.
+    /// Time limit of a request, in seconds.
     pub timeout_s: f64,
 }
 
-/// What came of one request.
+/// Result of one request.
 pub enum Reply<T> {
     /// The answer.
     Answer(T),
-    /// It may work later, at the earliest after so long.
+    /// A temporary failure. The delay is the earliest time for a retry, if the service states one.
     Later(String, Option<Duration>),
-    /// It will not: what the service says, which is cut where it is long.
+    /// A permanent failure, with the message of the service. The caller shortens long messages.
     Never(String),
 }
 
-/// Asks a service, as fast as it allows and no faster.
+/// Client of a service that keeps to its rate limit.
 pub struct Client {
     endpoint: Endpoint,
     key: Option<String>,
     agent: Agent,
-    /// When the next request may go out.
+    /// Earliest time of the next request.
     next: Mutex<Instant>,
     interrupt: Interrupt,
 }
 
 impl Client {
-    /// A client of `endpoint`; no wait outlasts an `interrupt`.
+    /// Creates a client of `endpoint`. An `interrupt` ends every wait.
     ///
     /// # Errors
-    /// [`Error::Input`] when the variable of the key is not set.
+    /// [`Error::Input`] if the environment variable of the key is not set.
     pub fn new(endpoint: Endpoint, interrupt: &Interrupt) -> Result<Self> {
         let key = |variable: &String| {
             std::env::var(variable).ok().filter(|key| !key.trim().is_empty()).ok_or_else(|| {
@@ -130,7 +129,7 @@ impl Client {
         let agent = Agent::config_builder()
             .timeout_global(Some(Duration::from_secs_f64(endpoint.timeout_s)))
             .http_status_as_error(false)
-            // A key goes nowhere but where it was meant to.
+            // No redirects: the key must go to the configured URL only.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .build()
@@ -143,10 +142,10 @@ impl Client {
         &self.endpoint
     }
 
-    /// Posts `body`, again where that may help, and has `read` read the status and the JSON of each answer.
+    /// Posts `body`, with retries if they may help. `read` converts the status and the JSON of each answer.
     ///
     /// # Errors
-    /// When the service refuses, fails more often than it is asked again, or the user interrupts.
+    /// If the service refuses, fails more often than the number of retries, or the user interrupts.
     pub fn ask<T>(&self, body: &Value, read: &dyn Fn(u16, &Value) -> Reply<T>) -> std::result::Result<T, ServiceError> {
         let mut asked = 0;
         loop {
@@ -154,7 +153,7 @@ impl Client {
             match self.once(body, read) {
                 Reply::Answer(answer) => return Ok(answer),
                 Reply::Never(message) => {
-                    // The key goes first: a cut could leave a part of it.
+                    // The key is removed first, because shortening could leave a part of it.
                     let told = excerpt(&self.without_key(&message), TOLD);
                     let message = format!("{}: {told}", self.endpoint.url);
                     let hint = match self.endpoint.key_variable.as_ref() {
@@ -178,7 +177,7 @@ impl Client {
         }
     }
 
-    /// Asks about each of `questions`, several at a time. After one that could not be answered, no others are asked.
+    /// Calls `ask` for each of `questions`, several at a time. After a failure no further questions are asked.
     ///
     /// The answers are in the order of the questions.
     pub fn each<Q: Sync, T: Send>(
@@ -226,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Waits until a request may go out.
+    /// Waits until the rate limit allows a request.
     fn wait_turn(&self) -> std::result::Result<(), ServiceError> {
         let apart = Duration::from_secs_f64(1.0 / self.endpoint.requests_per_second);
         let turn = {
@@ -263,7 +262,7 @@ impl Client {
         }
     }
 
-    /// A message that cannot give the key away, as it is or as an address has it.
+    /// Removes the key from a message, in plain form and in URLs.
     fn without_key(&self, message: &str) -> String {
         const BEFORE: &str = "key=";
         let Some(key) = &self.key else { return message.to_owned() };
@@ -280,7 +279,7 @@ impl Client {
     }
 }
 
-/// What a service says of a request that it refuses.
+/// Message for a request that a service has refused.
 pub fn refusal(status: u16, said: &Value) -> String {
     let reason = said["error"]["message"].as_str().map_or_else(|| said.to_string(), str::to_owned);
     format!("it answered {status}: {reason}")
@@ -295,10 +294,10 @@ pub(crate) mod test_service {
 
     use serde_json::Value;
 
-    /// When each request came, and its first line, its key where it has one in a header, and its body.
+    /// Time of each request with its request line, its key header if there is one, and its body.
     pub type Seen = Arc<Mutex<Vec<(Instant, String)>>>;
 
-    /// A server on this machine that answers by a function of the request's line and its body, one connection a request.
+    /// Starts a local server that answers by a function of the request line and the body, with one connection per request.
     pub fn serve(
         path: &str,
         answer: impl Fn(&str, &Value) -> (u16, &'static str, String) + Send + Sync + 'static,

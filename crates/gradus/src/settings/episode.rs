@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::plugin::{Kind, Plugin};
 
-/// What answers the policy: an environment that gradus has, or one of the program that uses it.
+/// The environment that replies to the policy: a built-in one, or one registered by the embedding program.
 pub type EnvironmentConfig = gradus_environments::EnvironmentConfig<Plugin<dyn Environment>>;
 
-/// A tool that the policy may call: one that gradus has, or one of the program that uses it.
+/// A tool that the policy may call: a built-in one, or one registered by the embedding program.
 pub type ToolConfig = gradus_environments::ToolConfig<Plugin<dyn ToolSource>>;
 
 impl Kind for dyn ToolSource {
@@ -25,23 +25,23 @@ impl Kind for dyn Environment {
     type Make = dyn Fn() -> Result<Arc<dyn Environment>> + Send + Sync;
 }
 
-/// What bounds an episode of several turns, beside `max_new_tokens` of the method: the most tokens of all turns and answers together.
+/// Limits of an episode of several turns. In addition, `max_new_tokens` of the method limits the tokens of all turns and replies together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EpisodeConfig {
-    /// The most turns of the policy. Default 16.
+    /// Maximum number of turns of the policy. Default 16.
     #[schemars(range(max = 10_000))]
     pub max_turns: usize,
-    /// The longest that one answer may take, in seconds. An episode whose answer takes longer has failed, and nothing is learned from it. Default 120.
+    /// Time limit of one reply, in seconds. An episode whose reply takes longer has failed and is not trained on. Default 120.
     pub timeout_s: f64,
-    /// The longest that all answers of one episode may take together, in seconds. An episode that took longer ends, with the reward it has. Default: no limit.
+    /// Time limit of all replies of one episode together, in seconds. A longer episode ends, with the reward it has. Default: no limit.
     pub max_time_s: Option<f64>,
-    /// Answers that are worked at side by side. Default 32.
+    /// Number of replies that are computed at the same time. Default 32.
     #[schemars(range(max = 1_000))]
     pub at_once: usize,
-    /// The weight of the environment's reward beside `reward`. Default 1 (TRL).
+    /// Weight of the environment's reward relative to `reward`. Default 1 (TRL).
     pub reward_weight: f64,
-    /// How the model writes calls of tools. Default: as its chat template shows.
+    /// Format of the model's tool calls. Default: as in its chat template.
     pub tool_calls: Option<CallFormat>,
 }
 

@@ -1,4 +1,4 @@
-//! The keys of `train.evaluation`: how completions of held-out prompts are made, and what they are measured with.
+//! The keys of `train.evaluation`: how completions of held-out prompts are sampled, and which metrics measure them.
 
 use std::num::NonZeroUsize;
 
@@ -10,52 +10,52 @@ use crate::generate::{BeamConfig, BeamParams, Record, SamplingParams};
 use crate::metric::{self, MetricConfig};
 use crate::task::PostProcess;
 
-/// Keys of `train.evaluation`: how completions of held-out prompts are made, and what they are measured with. What is left out is as
-/// in training; where a method samples nothing in training, temperature 1 and 256 tokens.
+/// Keys of `train.evaluation`: how completions of held-out prompts are sampled, and which metrics measure them. Keys that are left out have
+/// their values from training; for methods that sample nothing in training, temperature 1 and 256 tokens.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Metrics of completions beside their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md lists them). Methods
-    /// that sample nothing in training sample for these. Default: none.
+    /// Metrics that compare completions with their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md lists them). With
+    /// metrics, methods that sample nothing in training sample completions too. Default: none.
     #[serde(deserialize_with = "metric::read_list")]
     #[schemars(schema_with = "metric::schema_of_list")]
     pub metrics: Vec<MetricConfig>,
-    /// The change of completions before metrics read them. Default: none.
+    /// Change of completions before metrics read them. Default: none.
     pub post_process: Option<PostProcess>,
     /// Longest completion in tokens.
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: Option<usize>,
-    /// Stop ids are not drawn before this many tokens.
+    /// No stop id is sampled before this many tokens.
     #[schemars(range(max = 100_000_000))]
     pub min_new_tokens: Option<usize>,
-    /// Sampling temperature; 0 takes the likeliest token.
+    /// Sampling temperature; 0 takes the most likely token.
     pub temperature: Option<f64>,
-    /// Draw from this many of the likeliest tokens only; 0: from all.
+    /// Sample only from this many most likely tokens; 0: from all.
     pub top_k: Option<usize>,
-    /// Draw from the fewest tokens that together have this probability.
+    /// Sample only from the fewest tokens that together have this probability.
     pub top_p: Option<f64>,
-    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability.
+    /// Sample only from the tokens whose information is closest to the entropy, the fewest that together have this probability.
     pub typical_p: Option<f64>,
-    /// Logits of tokens that are already there are divided by it when positive, multiplied when negative.
+    /// Penalty of tokens that already occur: positive logits are divided by it, negative ones are multiplied.
     pub repetition_penalty: Option<f64>,
-    /// No sequence of this many tokens appears twice, prompt included; 0: off.
+    /// No sequence of this many tokens occurs twice, prompt included; 0: off.
     pub no_repeat_ngram_size: Option<usize>,
-    /// No sequence of this many tokens of the prompt appears in the completion; 0: off.
+    /// No sequence of this many tokens of the prompt occurs in the completion; 0: off.
     pub encoder_no_repeat_ngram_size: Option<usize>,
-    /// Search for completions with beams, whatever the temperature. Default: sample.
+    /// Search for completions with beams, at any temperature. Default: sample.
     pub beams: Option<BeamConfig>,
-    /// Completions of each held-out prompt; of a search the best ones. Default 1.
+    /// Number of completions of each held-out prompt; beam search takes the best ones. Default 1.
     #[schemars(range(max = 100_000))]
     pub samples: Option<NonZeroUsize>,
 }
 
 impl EvaluationConfig {
-    /// Completions of each held-out prompt.
+    /// Number of completions of each held-out prompt.
     pub fn samples(&self) -> usize {
         self.samples.map_or(1, NonZeroUsize::get)
     }
 
-    /// Refuses groups of beams that cannot be.
+    /// Rejects invalid groups of beams.
     ///
     /// # Errors
     /// [`Error::Input`](crate::Error::Input) with the value and its bounds.
@@ -63,7 +63,7 @@ impl EvaluationConfig {
         self.beams.map_or(Ok(()), |beams| BeamParams::from(beams).check_groups())
     }
 
-    /// `params`, by which training samples, as evaluations take them; and the beams they search with.
+    /// Applies the keys to `params`, the parameters of sampling in training. Also returns the beams of a search.
     pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
         let params = SamplingParams {
             max_new_tokens: self.max_new_tokens.unwrap_or(params.max_new_tokens),

@@ -1,4 +1,4 @@
-//! What all trainers share: the keys under `train`, and what the loops take from them.
+//! Settings of all trainers: the keys under `train`, and their resolved values.
 
 mod episode;
 mod evaluation;
@@ -23,40 +23,42 @@ pub use rollouts::{ImportanceSamplingMode, RolloutsConfig, server_key};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
-    /// Passes over the data. Default 1. `max_steps` wins where both are given.
+    /// Passes over the data. Default 1. If both are given, `max_steps` counts.
     pub epochs: f64,
     /// Optimizer steps (online methods: iterations). Default: from `epochs`.
     pub max_steps: Option<usize>,
-    /// Rows (offline: rows or pairs; online: prompts) a step. Default 8 (TRL).
+    /// Rows per step (offline: rows or pairs; online: prompts). Default 8 (TRL).
     #[schemars(range(max = 1_000_000))]
     pub batch_size: usize,
-    /// Rows of one forward and backward pass. Default: bounded by `micro_batch_tokens`. The result does not depend on it.
+    /// Rows per forward and backward pass. Default: limited by `micro_batch_tokens`. The result does not depend on it.
     pub micro_batch_size: Option<usize>,
-    /// Tokens of one forward and backward pass at most. Default 4096.
+    /// Maximum number of tokens per forward and backward pass. Default 4096.
     #[schemars(range(max = 100_000_000))]
     pub micro_batch_tokens: usize,
-    /// In how many parts the rows of an optimizer step are added up: a power of two. Within a part, gradients are added up in the order
-    /// of the rows, and the parts in a fixed binary tree. So a run gives the same bits on any number of ranks up to this one. Default: 1;
-    /// 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`).
+    /// Number of parts in which the rows of an optimizer step are added up: a power of two. Within a part, gradients are added up in the
+    /// order of the rows; the parts are added up in a fixed binary tree. A run therefore gives the same bits on any number of ranks up to
+    /// this one. Default: 1; 8 for a run that is started on ranks (`--ranks`, `mpirun`, `srun`).
     #[schemars(range(max = 65_536))]
     pub lanes: Option<usize>,
-    /// Keep the moments of the optimizer once over all ranks, each rank its share (ZeRO-1), instead of once on each. The results are the
-    /// same bits. Default false.
+    /// Divide the moments of the optimizer among all ranks (ZeRO-1) instead of storing them on each. The results have the same bits.
+    /// Default false.
     pub shard_moments: bool,
-    /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
+    /// Compute the longest pass once before the first step, without an update, so that a lack of memory shows at once. Default true; the
+    /// result does not depend on it.
     pub try_longest: bool,
-    /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
+    /// Reject a run that needs more memory than the machine has, before anything is loaded. Default true.
     pub memory_check: bool,
-    /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass
-    /// instead of keeping its activations. Less memory for one more forward pass (about a third more arithmetic); the result is the same, to the bit. Default false (TRL: true).
+    /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass instead of
+    /// keeping its activations. This saves memory for one more forward pass (about a third more arithmetic); the result has the same bits.
+    /// Default false (TRL: true).
     pub recompute: bool,
     /// Peak learning rate. Default by method, as in TRL.
     pub learning_rate: Option<f64>,
-    /// How the learning rate falls after warm-up. Default `linear` (TRL).
+    /// Decay of the learning rate after warm-up. Default `linear` (TRL).
     pub lr_schedule: LrSchedule,
     /// Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0.
     pub warmup_steps: f64,
-    /// Weight decay, never on biases and norms: AdamW's is decoupled, RMSprop's part of the gradient. Default 0 (TRL).
+    /// Weight decay, never applied to biases and norms. AdamW's is decoupled; RMSprop's is part of the gradient. Default 0 (TRL).
     pub weight_decay: f64,
     /// The optimizer. Default `adamw` (TRL).
     pub optimizer: OptimizerName,
@@ -64,120 +66,121 @@ pub struct TrainConfig {
     pub adam_betas: [f64; 2],
     /// AdamW's epsilon. Default 1e-8 (TRL).
     pub adam_epsilon: f64,
-    /// How AdamW's two moments are held: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error in each
+    /// Format of AdamW's two moments: `f32`, or `int8` (bitsandbytes' 8-bit AdamW): a quarter of the memory, for a small error in each
     /// step. Default `f32` (TRL).
     pub moments: MomentFormat,
-    /// Hold the moments in the machine's own memory while a GPU computes. The processor makes the optimizer's steps: each step copies weights
-    /// and gradients to it and weights back. Default false; on `cpu` it changes nothing.
+    /// Store the moments in the machine's main memory while a GPU computes. The processor then takes the optimizer's steps: each step
+    /// copies weights and gradients to it and weights back. Default false; no effect on `cpu`.
     pub offload_moments: bool,
-    /// RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs).
+    /// RMSprop's decay rate of the mean squared gradient. Default 0.99 (PyTorch, A2C in RL4LMs).
     pub rmsprop_alpha: f64,
     /// RMSprop's epsilon, added to the root of that mean. Default 1e-8 (PyTorch; A2C in RL4LMs 1e-5).
     pub rmsprop_epsilon: f64,
-    /// Gradients are scaled down to this norm; 0 turns it off. Default 1 (TRL).
+    /// Maximum norm of the gradients, which are scaled down to it; 0 turns it off. Default 1 (TRL).
     pub max_grad_norm: f64,
-    /// Longest row in tokens, prompt and completion together; where an encoder reads the prompt, each of them. Default 1024 (TRL).
+    /// Longest row in tokens, prompt and completion together; for models with an encoder, each of them. Default 1024 (TRL).
     pub max_length: usize,
     /// The treatment of longer rows. The default depends on the method, as in TRL.
     pub too_long: Option<TooLong>,
-    /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Rows of preferences are cut by `too_long` alone.
-    /// Default: no prompt is cut, and prompts without room for a completion within `max_length` are left out.
+    /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Preference rows are cut only by `too_long`. Default:
+    /// no prompt is cut, and prompts that leave no space for a completion within `max_length` are left out.
     pub max_prompt_length: Option<usize>,
-    /// The side at which such prompts are cut. Default `left` (RL4LMs).
+    /// Side at which such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
     /// Rows that are left out of training and evaluation: ties, equal answers, short answers. Default: none.
     pub filter: RowFilter,
-    /// Leave bad rows out instead of ending the run: gradus reports how many, and `skipped_rows.jsonl` in the run directory lists each
-    /// with what is wrong. Default false.
+    /// Skip bad rows instead of ending the run. gradus reports their number, and `skipped_rows.jsonl` in the run directory lists each with
+    /// its problem. Default false.
     pub skip_bad_rows: bool,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
-    /// Draw those `max_rows` rows at random by the seed, instead of taking the first of the file. Default false.
+    /// Choose those `max_rows` rows at random by the seed, instead of the first ones of the file. Default false.
     pub max_rows_at_random: bool,
-    /// Use at most this many held-out rows. Default 1000; online methods 100, unless it is given.
+    /// Use at most this many held-out rows. Default 1000; for online methods 100.
     pub max_eval_rows: usize,
-    /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer than 80), and none without shuffling.
+    /// Share of training rows held out if there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer
+    /// than 80), and none without shuffling.
     pub eval_fraction: f64,
-    /// Write an event file for TensorBoard, `tensorboard/`, beside `metrics.jsonl`. Default false.
+    /// Write an event file for TensorBoard, `tensorboard/`, next to `metrics.jsonl`. Default false.
     pub tensorboard: bool,
     /// Write an offline run of Weights & Biases, `wandb/offline-run-…`, for `wandb sync`. Default false.
     pub wandb: bool,
-    /// The project of the run there. Default `gradus`.
+    /// Project of the run in Weights & Biases. Default `gradus`.
     pub wandb_project: Option<String>,
-    /// The user or team that the project belongs to. Default: whoever uploads it.
+    /// User or team that owns the project. Default: the user who uploads the run.
     pub wandb_entity: Option<String>,
-    /// The name of the run there. Default: the name of the run directory.
+    /// Name of the run in Weights & Biases. Default: the name of the run directory.
     pub wandb_name: Option<String>,
-    /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
+    /// Evaluate every so many steps; 0: only at the end; -1: never. Default 0.
     pub eval_steps: i64,
-    /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
+    /// Evaluate on so many held-out rows, sampled with replacement for each evaluation. Default: on all of them.
     pub eval_sample: Option<usize>,
-    /// How evaluations complete held-out prompts, and what measures the completions.
+    /// Sampling of completions of held-out prompts in evaluations, and their metrics.
     pub evaluation: EvaluationConfig,
-    /// Write a checkpoint every so many steps; 0 only at the end. Default 0.
+    /// Write a checkpoint every so many steps; 0: only at the end. Default 0.
     pub save_steps: usize,
     /// Keep this many checkpoints. Default 2.
     pub keep_checkpoints: usize,
     /// Append to `metrics.jsonl` every so many steps. Default 1.
     pub logging_steps: usize,
-    /// Keep every completion that was trained on in `rollouts.sqlite` (online methods); those of evaluations and warnings
-    /// are kept there either way. Default true: they show what the reward really pays for, and a thousand steps of
-    /// 64 completions of 200 tokens take about 100 MB.
+    /// Store every completion of training in `rollouts.sqlite` (online methods). Completions of evaluations and warnings are always stored
+    /// there. Default true: they show what the reward really favors, and a thousand steps of 64 completions of 200 tokens take about 100
+    /// MB.
     pub save_rollouts: bool,
-    /// The held-out metric that decides which model is `best/`, and whether larger or smaller is better follows from
-    /// its name. Default by method.
+    /// Held-out metric that selects `best/`. Its name determines whether larger or smaller is better. Default by method.
     pub best_metric: Option<String>,
-    /// Stop when the best metric has not improved for so many evaluations; 0 never. Default 0.
+    /// Stop when the best metric has not improved for so many evaluations; 0: never. Default 0.
     pub early_stopping_patience: usize,
     /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
     pub shuffle: bool,
-    /// Draw prompts with replacement, with probabilities in proportion to their column `weight` (1 without one) to this power. 0 draws all alike. For
-    /// online methods only (RL4LMs' priority sampler, whose weights are all 1). Default: none, so every prompt comes once an epoch.
+    /// Sample prompts with replacement, with probabilities proportional to their column `weight` (1 without one) to this power; 0 makes
+    /// them equal. For online methods only (RL4LMs' priority sampler, whose weights are all 1). Default: none, so every prompt occurs once
+    /// per epoch.
     pub priority_scale: Option<f64>,
-    /// Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for the updates of online methods except trpo.
-    /// Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c compare with logprobs without dropout, so the first
-    /// ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL). Default false.
+    /// Use the dropout of the model's configuration instead of none. For sft, reward, classify, and for the updates of online methods
+    /// except trpo. Completions are sampled and scored without dropout. The ratios of ppo, nlpo and a2c compare with logprobs without
+    /// dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL).
+    /// Default false.
     pub dropout: bool,
-    /// The seed of every random stream. Default 42 (TRL).
+    /// Seed of every random stream. Default 42 (TRL).
     pub seed: u64,
-    /// Where to compute: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on (`gradus
-    /// doctor` lists them). Default `cpu`.
+    /// Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on
+    /// (`gradus doctor` lists them). Default `cpu`.
     pub device: String,
-    /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
-    /// multiplies it; weights, sums and the optimizer stay in f32, frozen models are kept in bf16). Default `f32`.
+    /// Format of the operands of matrix products: `f32` or `bf16` (about twice as fast if the processor multiplies it; weights, sums and
+    /// the optimizer stay in f32, frozen models are kept in bf16). Default `f32`.
     #[serde(with = "model::word")]
     #[schemars(schema_with = "model::word::schema::<Precision>")]
     pub compute: Precision,
-    /// How the weights that completions are sampled with are held: `f32`, `bf16`, `int8` or `nf4`. Coarser than `compute`,
-    /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
-    /// reported. Default: as `compute`.
+    /// Format of the weights for sampling: `f32`, `bf16`, `int8` or `nf4`. A coarser format than `compute` samples faster. The policy then
+    /// computes the logprobs again, and gradus reports how far the two differ. Default: as `compute`.
     #[serde(with = "model::word::optional")]
     #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
     pub sampling_weights: Option<WeightFormat>,
-    /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16`,
-    /// `int8` or `nf4` (under an adapter QLoRA, Dettmers et al. 2023). Default: as `compute`.
+    /// Format of weights that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16`, `int8` or `nf4` (under
+    /// an adapter QLoRA, Dettmers et al. 2023). Default: as `compute`.
     #[serde(with = "model::word::optional")]
     #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
     pub frozen_weights: Option<WeightFormat>,
-    /// How the weights of `model/` and `best/` lie on disk: `f32`, `bf16` or `f16` (half the size, rounded). Checkpoints, adapters
-    /// and critics keep `f32`. Default `f32`.
+    /// Format of the weights of `model/` and `best/` on disk: `f32`, `bf16` or `f16` (half the size, rounded). Checkpoints, adapters and
+    /// critics keep `f32`. Default `f32`.
     #[serde(with = "model::word")]
     #[schemars(schema_with = "model::word::schema::<SavedWeights>")]
     pub saved_weights: SavedWeights,
-    /// Threads. Default: one per core.
+    /// Number of threads. Default: one per core.
     #[schemars(range(max = 1_024))]
     pub threads: Option<usize>,
-    /// The column that holds plain text for language modeling. Default `text`.
+    /// Column with plain text for language modeling. Default `text`.
     pub text_column: String,
-    /// Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the prompt.
+    /// Columns to read under other names, as `name=column`: `prompt=question` reads the column `question` as the prompt.
     pub column: Vec<String>,
-    /// The system message of every conversation that has none of its own. Rows that are not conversations are refused then. Default: none.
+    /// System message of every conversation that has none. Rows that are not conversations are then rejected. Default: none.
     pub system_prompt: Option<String>,
-    /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template
-    /// renders. Default false: they are trained on as they are written.
+    /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template renders. Default
+    /// false: they are used as plain text.
     pub transcripts_as_messages: bool,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
+    /// Chat template that replaces the model's own: a file, or a name (`chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`, `qwen`,
+    /// `zephyr`).
     pub chat_template: Option<std::path::PathBuf>,
 }
 
@@ -249,7 +252,7 @@ impl Default for TrainConfig {
     }
 }
 
-/// What moves weights against their gradients.
+/// Optimizers of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerName {
@@ -260,22 +263,22 @@ pub enum OptimizerName {
 }
 
 impl TrainConfig {
-    /// How large a forward pass may be.
+    /// Limits on the size of a forward pass.
     pub fn passes(&self) -> MicroBatch {
         MicroBatch::new(self.micro_batch_tokens, self.micro_batch_size)
     }
 
-    /// `column` as (name in the file, name here).
+    /// Parses `column` into (name in the file, name in gradus).
     ///
     /// # Errors
-    /// The first that has another form.
+    /// The first entry with another form.
     pub fn renames(&self) -> Result<Vec<(String, String)>, String> {
         let parse =
             |pair: &String| parse_rename(pair).map_err(|message| format!("`train.column` is `{pair}`: {message}"));
         self.column.iter().map(parse).collect()
     }
 
-    /// The optimizer with its constants.
+    /// Returns the optimizer with its constants.
     pub fn optimizer(&self) -> OptimizerConfig {
         let weight_decay = self.weight_decay;
         match self.optimizer {
@@ -294,10 +297,10 @@ impl TrainConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedule {
-    /// Falls to 0 in a straight line: update k of N has the multiplier (N − k)/N.
+    /// Falls linearly to 0: update k of N has the multiplier (N − k)/N.
     Linear,
     /// Falls to 0 along half a cosine.
     Cosine,
-    /// Stays.
+    /// Stays constant.
     Constant,
 }

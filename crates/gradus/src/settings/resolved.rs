@@ -1,4 +1,4 @@
-//! What both loops take from the configuration, resolved: every default by method has been filled in.
+//! Resolved settings of both training loops: every default of the method has been filled in.
 
 use rand::Rng;
 
@@ -10,55 +10,55 @@ use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
 use crate::run::trackers::Wanted;
 
-/// The numbers of a run that no loop changes.
+/// Constants of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Steps (online methods: iterations) of the whole run.
+    /// Total number of steps (online methods: iterations).
     pub steps: usize,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// The shape of the learning rate after warm-up.
+    /// Shape of the learning rate after warm-up.
     pub lr_schedule: LrSchedule,
-    /// Steps of warm-up.
+    /// Number of warm-up steps.
     pub warmup: usize,
-    /// The optimizer's constants.
+    /// Constants of the optimizer.
     pub optimizer: OptimizerConfig,
-    /// Gradients are scaled down to this norm; 0 turns it off.
+    /// Maximum norm of the gradients; 0 turns clipping off.
     pub max_grad_norm: f64,
-    /// How large a forward and backward pass may be.
+    /// Limits on the size of a forward and backward pass.
     pub passes: MicroBatch,
-    /// Whether the longest pass is tried before the first step.
+    /// True if the longest pass is tried before the first step.
     pub try_longest: bool,
-    /// Log every so many steps.
+    /// Number of steps between rows of `metrics.jsonl`.
     pub logging_steps: usize,
-    /// Which experiment trackers are written for.
+    /// Enabled experiment trackers.
     pub trackers: Wanted,
-    /// Whether completions that were trained on are kept.
+    /// True if completions of training are stored.
     pub save_rollouts: bool,
-    /// Evaluate every so many steps; 0 only at the end; -1 never.
+    /// Number of steps between evaluations; 0: only at the end; -1: never.
     pub eval_steps: i64,
-    /// Evaluate on so many held-out rows, drawn anew with replacement each time; all of them where absent.
+    /// Number of held-out rows per evaluation, sampled with replacement each time; `None`: all of them.
     pub eval_sample: Option<usize>,
-    /// How evaluations complete held-out prompts, and what measures them.
+    /// Sampling of held-out completions in evaluations, and their metrics.
     pub evaluation: EvaluationConfig,
-    /// Write a checkpoint every so many steps; 0 only at the end.
+    /// Number of steps between checkpoints; 0: only at the end.
     pub save_steps: usize,
-    /// Keep this many checkpoints.
+    /// Number of checkpoints to keep.
     pub keep_checkpoints: usize,
-    /// The held-out metric that decides which model is best.
+    /// Held-out metric that selects the best model.
     pub best_metric: String,
-    /// Stop when it has not improved for so many evaluations; 0 never.
+    /// Number of evaluations without improvement before the run stops; 0: never.
     pub early_stopping_patience: usize,
-    /// Whether anything is put in random order: rows, and rollouts within an update.
+    /// True if rows, and rollouts within an update, are shuffled.
     pub shuffle: bool,
-    /// How the weights that sample are held, where that is not as the policy computes.
+    /// Format of the weights for sampling, if it differs from that of the policy.
     pub sampling_weights: Option<WeightFormat>,
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: Seed,
 }
 
 impl Settings {
-    /// Resolves `config` for a run of `steps`.
+    /// Resolves `config` for a run of `steps` steps.
     pub fn new(config: &TrainConfig, steps: usize, learning_rate: f64, best_metric: &str) -> Self {
         Self {
             steps,
@@ -85,12 +85,12 @@ impl Settings {
         }
     }
 
-    /// The learning rate of `step`, counted from 0, for a peak of 1.
+    /// Learning rate of `step`, counted from 0, for a peak of 1.
     pub fn multiplier(&self, step: usize) -> f64 {
         self.multiplier_within(step, 0, 1)
     }
 
-    /// The same at the part `part`, from 0, of the `parts` of a step.
+    /// Learning rate in part `part`, from 0, of the `parts` of a step, for a peak of 1.
     pub fn multiplier_within(&self, step: usize, part: usize, parts: usize) -> f64 {
         let in_parts = |steps: usize| steps.saturating_mul(parts);
         let (at, all, warmup) = (in_parts(step).saturating_add(part), in_parts(self.steps), in_parts(self.warmup));
@@ -101,7 +101,7 @@ impl Settings {
         }
     }
 
-    /// Whether the held-out rows are evaluated after `done` steps.
+    /// Returns true if the held-out rows are evaluated after `done` steps.
     pub fn evaluates_after(&self, done: usize) -> bool {
         match self.eval_steps {
             ..0 => false,
@@ -110,19 +110,19 @@ impl Settings {
         }
     }
 
-    /// Which of `rows` held-out rows the evaluation after `done` steps takes.
+    /// Returns the indices of the `rows` held-out rows that the evaluation after `done` steps uses.
     pub fn evaluated(&self, done: usize, rows: usize) -> Vec<usize> {
         let Some(count) = self.eval_sample.filter(|_| rows > 0) else { return (0..rows).collect() };
         let mut stream = self.seed.stream(Purpose::EvaluationRows, done as u64, 0);
         (0..count).map(|_| stream.random_range(0..rows)).collect()
     }
 
-    /// Whether a checkpoint is written after `done` steps.
+    /// Returns true if a checkpoint is written after `done` steps.
     pub fn saves_after(&self, done: usize) -> bool {
         done == self.steps || (self.save_steps > 0 && done.is_multiple_of(self.save_steps))
     }
 
-    /// Whether metrics are appended after `done` steps.
+    /// Returns true if metrics are logged after `done` steps.
     pub fn logs_after(&self, done: usize) -> bool {
         done == self.steps || done.is_multiple_of(self.logging_steps) || self.evaluates_after(done)
     }
@@ -136,7 +136,7 @@ mod tests {
     fn the_learning_rate_of_fine_grained_rlhf_goes_on_within_a_step() {
         let config = TrainConfig { warmup_steps: 100.0, ..TrainConfig::default() };
         let settings = Settings::new(&config, 1250, 1e-5, "eval_reward");
-        // Its schedule counts two units an optimizer step, of which an iteration has four: 800 of warm-up, 10,000 in all.
+        // Its schedule counts two units per optimizer step, and an iteration has four of those: 800 units of warm-up, 10,000 in total.
         for (unit, expected) in [(0, 0.0), (2, 2.5e-8), (798, 9.975e-6), (800, 1e-5), (5000, 5.4348e-6), (10_000, 0.0)]
         {
             let step: usize = unit / 2;

@@ -1,4 +1,4 @@
-//! The keys under `rollouts`: a server that samples in place of this process.
+//! The keys under `rollouts`: a server that samples instead of this process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,40 +10,41 @@ use crate::error::{Error, Result};
 use crate::math::importance::Correction;
 use crate::rollout::server::{Endpoint, ServerKind, ServerOptions};
 
-/// A server that samples in place of this process (docs/servers.md).
+/// A server that samples instead of this process (docs/servers.md).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutsConfig {
-    /// The address of the server, such as `http://localhost:8000`.
+    /// Address of the server, such as `http://localhost:8000`.
     pub server: String,
-    /// The kind of server: `gradus`, `vllm` or `sglang`. Default `vllm`.
+    /// Kind of server: `gradus`, `vllm` or `sglang`. Default `vllm`.
     pub kind: ServerKind,
-    /// The name of the model on the server. Default: the first of its list.
+    /// Name of the model on the server. Default: the first of its list.
     pub model: Option<String>,
-    /// A folder that this process and the server both see: adapters and weights go through it.
+    /// Folder that this process and the server can both access. Adapters and weights are exchanged through it.
     pub shared: PathBuf,
-    /// The path of that folder at the server. Default: the same.
+    /// Path of that folder on the server. Default: the same.
     pub shared_at_server: Option<PathBuf>,
-    /// The environment variable that holds the key of the server. Default: the server wants none.
+    /// Environment variable that holds the key of the server. Default: the server needs none.
     pub key_variable: Option<String>,
-    /// Requests under way at a time, each for one prompt. Default 16.
+    /// Maximum number of concurrent requests, each for one prompt. Default 16.
     #[schemars(range(max = 1_024))]
     pub connections: usize,
-    /// Seconds that one request may take. Default 1800.
+    /// Time limit of one request, in seconds. Default 1800.
     pub timeout_s: f64,
-    /// Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default 600.
+    /// Seconds that the run waits for an unresponsive server before it writes a checkpoint and ends. Default 600.
     pub wait_s: f64,
-    /// How many iterations ahead the server samples while this process trains. The completions are then from weights that are so many
-    /// iterations old. Default 0: each waits for the other.
+    /// Number of iterations that the server samples ahead while this process trains. The weights of the completions are then up to so many
+    /// iterations old. Default 0: sampling and training alternate.
     #[schemars(range(max = 64))]
     pub max_staleness: usize,
-    /// Multiply the loss with the ratio of the probabilities that the policy and the server give a completion. Default true (TRL).
+    /// Multiply the loss by the ratio of the completion's probabilities under the policy and under the server. Default true (TRL).
     pub importance_sampling_correction: bool,
-    /// Whether each token or each sequence has a ratio, and what happens to ratios beyond the bounds: they become the bounds (`truncate`) or 0 (`mask`). Default `sequence_mask` (TRL).
+    /// Ratio per token or per sequence, and the treatment of ratios beyond the bounds: they become the bounds (`truncate`) or 0 (`mask`).
+    /// Default `sequence_mask` (TRL).
     pub importance_sampling_mode: ImportanceSamplingMode,
-    /// The upper bound of the ratio; null for none. Default 3 (TRL).
+    /// Upper bound of the ratio; null: none. Default 3 (TRL).
     pub importance_sampling_clip_max: Option<f64>,
-    /// The lower bound of the ratio. Default: none (TRL).
+    /// Lower bound of the ratio. Default: none (TRL).
     pub importance_sampling_clip_min: Option<f64>,
 }
 
@@ -68,34 +69,34 @@ impl Default for RolloutsConfig {
     }
 }
 
-/// What has a ratio of policy and sampler, and what happens beyond the bounds.
+/// Scope of the ratio of policy and sampler, and treatment of ratios beyond the bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportanceSamplingMode {
-    /// A token, cut to the bounds.
+    /// One ratio per token, cut to the bounds.
     TokenTruncate,
-    /// A token, 0 beyond the bounds.
+    /// One ratio per token, 0 beyond the bounds.
     TokenMask,
-    /// A sequence, cut to the bounds.
+    /// One ratio per sequence, cut to the bounds.
     SequenceTruncate,
-    /// A sequence, 0 beyond the bounds.
+    /// One ratio per sequence, 0 beyond the bounds.
     SequenceMask,
 }
 
 impl ImportanceSamplingMode {
-    /// Whether a sequence has one ratio.
+    /// Returns true if each sequence has one ratio.
     pub fn is_of_sequences(self) -> bool {
         matches!(self, Self::SequenceTruncate | Self::SequenceMask)
     }
 
-    /// Whether ratios beyond the bounds become 0.
+    /// Returns true if ratios beyond the bounds become 0.
     pub fn masks(self) -> bool {
         matches!(self, Self::TokenMask | Self::SequenceMask)
     }
 }
 
 impl RolloutsConfig {
-    /// How losses are corrected, where they are.
+    /// Correction of losses, if it is enabled.
     pub fn correction(&self) -> Option<Correction> {
         self.importance_sampling_correction.then_some(Correction {
             of_sequences: self.importance_sampling_mode.is_of_sequences(),
@@ -105,10 +106,10 @@ impl RolloutsConfig {
         })
     }
 
-    /// The server, with the key that the environment holds.
+    /// Returns the options of the server, with the key from the environment.
     ///
     /// # Errors
-    /// [`Error::Input`] when the variable of the key is not set.
+    /// [`Error::Input`] if the environment variable of the key is not set.
     pub fn options(&self) -> Result<ServerOptions> {
         Ok(ServerOptions {
             endpoint: Endpoint {
@@ -128,10 +129,10 @@ impl RolloutsConfig {
     }
 }
 
-/// The key of `server` in the environment variable that `KEYS.key_variable` names.
+/// Reads the key of `server` from the environment variable `variable`, the value of `KEYS.key_variable`.
 ///
 /// # Errors
-/// [`Error::Input`] when the variable is not set.
+/// [`Error::Input`] if the environment variable is not set.
 pub fn server_key(variable: Option<&str>, server: &str, keys: &str) -> Result<Option<String>> {
     let Some(variable) = variable else { return Ok(None) };
     let found = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());

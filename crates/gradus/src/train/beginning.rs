@@ -1,4 +1,4 @@
-//! When a run begins to show in its directory: at once; or, where it replaces another, once everything is checked.
+//! When a run takes over its directory: at once, or, if it replaces another run, after all checks have passed.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -20,15 +20,15 @@ pub(super) struct Beginning<'a> {
     plan: &'a Plan,
     directory: &'a RunDir,
     claim: &'a RefCell<Claim>,
-    /// Whether another run is still in its place.
+    /// True while the run to be replaced is still in place.
     waits: Cell<bool>,
 }
 
 impl<'a> Beginning<'a> {
-    /// Begins, unless there is a run to replace.
+    /// Begins the run, unless there is a run to replace.
     ///
     /// # Errors
-    /// What writing fails with.
+    /// If writing fails.
     pub fn new(plan: &'a Plan, directory: &'a RunDir, claim: &'a RefCell<Claim>) -> Result<Self> {
         let waits = plan.existing() == Existing::Overwrite && directory.holds_run();
         let beginning = Self { plan, directory, claim, waits: Cell::new(waits) };
@@ -38,15 +38,15 @@ impl<'a> Beginning<'a> {
         Ok(beginning)
     }
 
-    /// Where the log is: under a name of its own until the run begins.
+    /// Path of the log, which has a temporary name until the run begins.
     pub fn log(&self) -> PathBuf {
         if self.waits.get() { self.directory.next_log() } else { self.directory.log() }
     }
 
-    /// Begins, where it has not: everything is checked, and nothing has been written.
+    /// Begins the run, if it has not begun yet. Call this after all checks, before anything is written.
     ///
     /// # Errors
-    /// What writing fails with.
+    /// If writing fails.
     pub fn begin(&self) -> Result<()> {
         if !self.waits.get() {
             return Ok(());
@@ -58,7 +58,7 @@ impl<'a> Beginning<'a> {
         fs::rename(&from, &to).map_err(|source| Error::io(from, source))
     }
 
-    /// Whether the directory is the run's own.
+    /// Returns true if the directory belongs to this run.
     pub fn has_begun(&self) -> bool {
         !self.waits.get()
     }
@@ -68,10 +68,10 @@ impl<'a> Beginning<'a> {
         atomic::write_bytes(&self.directory.config(), self.plan.to_yaml().as_bytes())
     }
 
-    /// Refuses to replace a run that the new one reads from.
+    /// Rejects the replacement of a run that the new one reads from.
     ///
     /// # Errors
-    /// The first input that would be gone.
+    /// The first input that would be lost.
     pub fn check_inputs(&self, start: &Start, cast: &Cast<Player>) -> Result<()> {
         if !self.waits.get() {
             return Ok(());
@@ -89,13 +89,13 @@ impl<'a> Beginning<'a> {
 impl Drop for Beginning<'_> {
     fn drop(&mut self) {
         if self.waits.get() {
-            // Nothing begins: it may never have been made.
+            // The run never begins. The log may not exist.
             let _ = fs::remove_file(self.directory.next_log());
         }
     }
 }
 
-/// The files and directories that a run reads, once they are found.
+/// Paths of the existing files and directories that a run reads.
 fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
     let config = plan.config();
     let others =
@@ -132,9 +132,9 @@ fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
         RewardConfig::Command(command) => add_words(&command.program, found),
         RewardConfig::Metric(metric) => add_metric(metric, found),
         RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
-        // Judgements are written as well as read.
+        // Files of judgments are written as well as read.
         RewardConfig::Judge(_) | RewardConfig::Code(_) => {}
-        // Learned rewards are among the players.
+        // The models of learned rewards are in the cast.
         RewardConfig::Model(_)
         | RewardConfig::Classifier(_)
         | RewardConfig::FineGrained(_)
@@ -149,7 +149,7 @@ fn add_metric(metric: &MetricConfig, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What of a program's words is a file.
+/// Adds the words of a command that are existing files.
 fn add_words(program: &[String], found: &mut Vec<PathBuf>) {
     found.extend(program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
 }

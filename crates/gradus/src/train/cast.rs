@@ -1,4 +1,4 @@
-//! The models of a run by their files: opened once, for those who load them, forecast their size and check them.
+//! Opens the models of a run once, for loading, for memory forecasts and for checks.
 
 use super::fit;
 use super::player::Player;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::method::{Cast, Head, Role, Source, Trainer};
 use crate::model::{ModelDir, ModelShape, open_model};
 
-/// A model that judges texts may be of either kind, an encoder or a decoder: its files say which.
+/// Selects the head of a model that scores texts: its files determine whether it is an encoder or a decoder.
 fn judging(role: &Role, dir: &ModelDir) -> Role {
     let is_judge = match role.trainer {
         Trainer::Nobody => role.head != Head::Language,
@@ -18,10 +18,10 @@ fn judging(role: &Role, dir: &ModelDir) -> Role {
     Role { head: if is_judge { head } else { role.head }, ..role.clone() }
 }
 
-/// Opens the models of `plan`; no weights are read.
+/// Opens the models of `plan` without reading weights.
 ///
 /// # Errors
-/// When a model is missing, its configuration is broken, or it does not fit the policy.
+/// If a model is missing, has an invalid configuration, or does not fit the policy.
 pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
     let config = plan.config();
     let cast: Cast<Player> = config.method.method().cast(&config.shared()).try_map(|role| {
@@ -41,7 +41,7 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
         }
         let mut shape = ModelShape::of(&dir)?;
         match role.layers {
-            // The decoder is not read.
+            // The decoder is not used.
             Some(layers) if shape.has_encoder() => {
                 (shape.layers, shape.encoder_layers) = (0, layers.clamp(1, shape.encoder_layers));
             }

@@ -1,5 +1,4 @@
-//! `state.json` learns how many steps a run has, as soon as the trainer says so; and a run that is replaced goes once the
-//! new one has a step to show.
+//! Updates `state.json` with the number of steps as soon as it is known, and removes a replaced run after the first step of the new one.
 
 use std::cell::RefCell;
 
@@ -8,17 +7,17 @@ use crate::observer::{Event, Observer};
 use crate::reward::Interrupt;
 use crate::run::Claim;
 
-/// Passes everything on.
+/// Observer that updates the claim and forwards all events.
 pub struct Claimed<'a> {
-    /// The run directory.
+    /// Claim of the run directory.
     pub claim: &'a RefCell<Claim>,
-    /// Who watches.
+    /// The next observer.
     pub inner: &'a mut dyn Observer,
 }
 
 impl Claimed<'_> {
-    /// A list that does not show the total is no reason to stop, and neither is an old run that cannot be removed; the next
-    /// write will find a full disk.
+    /// Applies a change and only warns if it fails. A missing total or an old run that cannot be removed is no reason to stop, and the next
+    /// write will report a full disk.
     fn change(&mut self, change: impl FnOnce(&mut Claim) -> Result<()>) {
         if let Err(error) = change(&mut self.claim.borrow_mut()) {
             tracing::warn!("{error}");
@@ -33,7 +32,7 @@ impl Observer for Claimed<'_> {
                 self.change(|claim| claim.set_steps(*steps));
             }
             Event::Step { .. } | Event::Checkpoint { .. } => self.change(Claim::has_begun),
-            // The first step is done, whether or not it is logged.
+            // The first step is done, even if it is not logged.
             Event::Within { step, .. } if *step > 1 => self.change(Claim::has_begun),
             _ => {}
         }

@@ -1,18 +1,18 @@
-//! What a run should tell its user: that it diverges, or that nothing was better than its start.
+//! Diagnosis of runs that diverge or never improve on their start.
 
 use crate::run::MetricsRow;
 use crate::run::metrics::{is_better, smaller_is_better};
 use crate::settings::Settings;
 
-/// Rows of the log that are compared with the first ones.
+/// Number of first and last rows of the log that are compared.
 const WINDOW: usize = 3;
 
-/// A loss this far above its start no longer fluctuates: twice the start and 1 more.
+/// Returns true if a loss is too far above its start for a fluctuation: above twice the start plus 1.
 fn is_far_above(start: f64, now: f64) -> bool {
     !now.is_finite() || now > start + start.abs() + 1.0
 }
 
-/// A learning rate as people write it: `0.5`, `1e-6`.
+/// Formats a learning rate as people write it: `0.5`, `1e-6`.
 fn rate(value: f64) -> String {
     if (1e-3..1e4).contains(&value) { value.to_string() } else { format!("{value:e}") }
 }
@@ -21,14 +21,13 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The warning that the held-out loss called `name`, `value` after `step` steps, is far above `start`; none while it is not, and none
-/// for other metrics.
+/// Returns a warning if the held-out loss `name` is far above `start`: it is `value` after `step` steps. `None` for other metrics.
 pub(super) fn of_evaluation(step: usize, settings: &Settings, name: &str, start: f64, value: f64) -> Option<String> {
     let diverges = name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
     diverges.then(|| warning(step, settings, &format!("`{name}`"), start, value))
 }
 
-/// The warning that the training loss has left its start: all of its last rows are far above the least of its first ones.
+/// Returns a warning if the training loss has left its start: all of its last rows are far above the smallest of its first ones.
 pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Option<String> {
     if losses.len() < 2 * WINDOW {
         return None;
@@ -38,18 +37,18 @@ pub(super) fn of_losses(step: usize, settings: &Settings, losses: &[f64]) -> Opt
     is_far_above(first, least(last)).then(|| warning(step, settings, "the training loss", first, last[WINDOW - 1]))
 }
 
-/// Online losses lie around 0, or are those of a critic, whose scale is that of the rewards: only a size that is far from any at the
-/// start means that one explodes.
+/// Factor of growth that means an exploding loss. Online losses are around 0, or on the scale of the rewards for a critic, so that smaller
+/// factors mean little.
 const EXPLODED: f64 = 100.0;
 
-/// What is logged of the losses of online methods.
+/// Names of the losses of online methods.
 const ONLINE_LOSSES: [&str; 3] = ["loss", "loss/policy_avg", "loss/value_avg"];
 
-/// The warning that an online run diverges. `logged` gives the values of a key in all rows of steps so far.
+/// Returns a warning if an online run diverges. `logged` returns the values of a key in all rows so far.
 ///
-/// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times the least of its first rows plus 1.
-/// - The policy is lost: the KL of its last rows is above [`FAR_KL`], and their reward is below that of the first row, which the start
-///   sampled. A large KL alone is no sign: it is the price of a large reward.
+/// - A loss explodes: the absolute values of its last rows are all above [`EXPLODED`] times (the smallest of its first rows plus 1).
+/// - The policy collapses: the KL of its last rows is above [`FAR_KL`], and their reward is below that of the first row, which the start
+///   sampled. A large KL alone is no sign, because a large reward costs KL.
 pub(super) fn of_online(step: usize, settings: &Settings, logged: &dyn Fn(&str) -> Vec<f64>) -> Option<String> {
     let ends = |key: &str| {
         let values = logged(key);
@@ -84,9 +83,9 @@ fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -
     )
 }
 
-/// Says that no evaluation beat the start, and the likely cause; `None` when one did, or nothing was compared.
+/// Explains that no evaluation was better than the start, with the likely cause. `None` if one was better or nothing was compared.
 ///
-/// `best` is the best value of `settings.best_metric` and its step, `rows` the whole log.
+/// `best` is the best value of `settings.best_metric` and its step. `rows` is the whole log.
 pub(super) fn no_improvement(
     best: Option<(usize, f64)>,
     rows: &[MetricsRow],
@@ -106,13 +105,13 @@ pub(super) fn no_improvement(
     ))
 }
 
-/// The share of groups with the same reward throughout beyond which a run had no signal.
+/// Share of groups with equal rewards above which a run had no signal.
 const MOSTLY_FLAT: f64 = 0.95;
 
-/// The KL of a completion to the start, in nats, beyond which a policy has lost what it could do.
+/// KL to the start in nats per completion above which a policy has lost its abilities.
 const FAR_KL: f64 = 100.0;
 
-/// The likely cause, from how the training loss (or the reward of sampled completions) moved.
+/// Likely cause, derived from the training loss or from the reward of sampled completions.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
     let learning_rate = rate(settings.learning_rate);
     if settings.best_metric.contains("loss") && is_far_above(start, last) {
@@ -145,7 +144,7 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
             "The policy is far from its start (KL {kl:.0} nats a completion): the learning rate ({learning_rate}) is too large."
         );
     }
-    // A metric may stay the same while everything else moves, such as the reward of texts that are all wrong.
+    // A metric may stay constant while everything else changes, such as the reward of texts that are all wrong.
     let moved = window_of("loss").is_some_and(|(before, now)| (now - before).abs() > 1e-3 * before.abs());
     if (last - start).abs() <= 1e-4 * start.abs() && !moved {
         return format!(
@@ -225,7 +224,7 @@ mod tests {
     fn losses_diverge_when_all_of_the_last_are_far_above_the_least_of_the_first() {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_loss");
         let said = |losses: &[f64]| of_losses(6, &settings, losses);
-        // A jump at the second step is no part of the start.
+        // A jump at the second step does not belong to the start.
         let text = said(&[10.73, 900.0, 1200.0, 1000.0, 990.0, 980.0]).expect("it diverges");
         assert!(text.contains("the training loss is 980.0000 and was 10.7300 at the start"), "{text}");
         assert_eq!(said(&[3.0, 3.0, 3.0, 90.0, 3.0, 90.0]), None, "one that comes back");
@@ -244,7 +243,7 @@ mod tests {
             "step 6: the run diverges: `loss/value_avg` is 40000.0000 and was 0.2500 at the start; stop it and lower the learning \
              rate (5)"
         );
-        // Policy losses have either sign.
+        // Policy losses can be negative.
         assert!(said("loss", &[-0.5, 0.0, 0.25, 101.0, -300.0, 151.0]).is_some());
         assert_eq!(said("loss", &[-0.5, 0.0, 0.25, 99.0, -300.0, 151.0]), None, "one that comes back");
         assert_eq!(said("loss", &[1e9, -1e9, 1e9, 1e9, 1e9, 1e9]), None, "it began so");

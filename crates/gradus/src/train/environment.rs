@@ -1,4 +1,4 @@
-//! The environment of a run, from its configuration.
+//! Creates the environment of a run from its configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,10 @@ use crate::rollout::Dialogue;
 use crate::rollout::episodes::{Episodes, Limits};
 use crate::settings::{EpisodeConfig, ToolConfig};
 
-/// What answers the policy of `plan`; none where nothing does. Episodes that were `recorded` are answered from the record where
-/// the environment is not deterministic.
+/// Returns the environment of `plan`, or `None` without one. `recorded` episodes are replayed if the environment is not deterministic.
 ///
 /// # Errors
-/// [`Error::Config`] when the environment cannot be used; [`Error::Input`] when the model cannot call its tools.
+/// [`Error::Config`] if the environment cannot be used; [`Error::Input`] if the model cannot call its tools.
 pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> Result<Option<Episodes>> {
     let config = plan.config();
     let of_tools = |error| refused("tools", error);
@@ -36,7 +35,7 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
         }
     };
     let EpisodeConfig { max_turns, timeout_s, max_time_s, at_once, tool_calls, .. } = config.episode;
-    // A record has no prompts.
+    // Records do not contain prompts.
     let is_played = environment.is_deterministic() || recorded.is_empty() || environment.writes_prompts();
     let environment = match is_played {
         true => environment,
@@ -59,7 +58,7 @@ pub fn open(plan: &Plan, start: &Start, recorded: HashMap<String, Recorded>) -> 
     Ok(Some(Episodes { environment, dialogue, limits }))
 }
 
-/// An environment that cannot be used, as an error of the configuration.
+/// Converts the error of an unusable environment into a configuration error.
 fn refused(key: &str, error: env::Error) -> Error {
     match error {
         env::Error::Interrupted => Error::Interrupted,

@@ -1,4 +1,4 @@
-//! From the rows of a plan to the examples of its method: those that are trained on, and those held out.
+//! Converts the rows of a plan to examples of its method, for training and for evaluation.
 
 use serde_json::{Value, json};
 
@@ -17,31 +17,31 @@ use crate::observer::{Event, Observer};
 use crate::rollout::Prompt;
 use crate::run::RunDir;
 
-/// What rows became, in parts.
+/// Examples by the use of their rows.
 pub struct Parts<E> {
-    /// Examples to train on.
+    /// Training examples.
     pub train: Vec<E>,
-    /// Examples held out.
+    /// Held-out examples.
     pub held_out: Vec<E>,
-    /// Examples of the test rows.
+    /// Test examples.
     pub test: Vec<E>,
-    /// Which rows they are not.
+    /// Rows without training examples.
     pub not_trained: NotTrained,
 }
 
-/// The rows that are not trained on.
+/// Rows that are not trained on.
 pub struct NotTrained {
-    /// Those held out: the number in its data, and the place.
+    /// Held-out rows: index in the data, and place.
     pub held_out: Vec<(usize, Place)>,
-    /// Those that are bad and left out.
+    /// Bad rows that are skipped.
     pub skipped: Vec<SkippedRow>,
 }
 
 impl NotTrained {
-    /// Writes `held_out_rows.jsonl` and `skipped_rows.jsonl`; what is empty is not there.
+    /// Writes `held_out_rows.jsonl` and `skipped_rows.jsonl`. Empty lists have no file.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, run: &RunDir) -> Result<()> {
         let of_row = |(index, place): &(usize, Place)| {
             let mut row = json!({ "row": index + 1, "file": place.file.display().to_string(), "line": place.line });
@@ -61,20 +61,20 @@ impl NotTrained {
     }
 }
 
-/// What an offline method learns from and is looked at with.
+/// Data of an offline method, for training and evaluation.
 pub struct Fixed<E> {
     /// The examples.
     pub parts: Parts<E>,
-    /// Prompts of the rows held out with their answers as references, where metrics of completions are asked for.
+    /// Prompts of held-out rows with their answers as references, if completions are measured by metrics.
     pub prompts: Vec<Prompt>,
-    /// The same of the test rows.
+    /// The same for test rows.
     pub test_prompts: Vec<Prompt>,
 }
 
-/// What an offline method learns from.
+/// Reads the data of an offline method.
 ///
 /// # Errors
-/// When the rows cannot be read, none is left to train on, or one is too long for a model.
+/// If the rows cannot be read, no training row is left, or a row is too long for a model.
 pub fn fixed<M: OfflineMethod>(
     method: &M,
     plan: &Plan,
@@ -84,7 +84,7 @@ pub fn fixed<M: OfflineMethod>(
 ) -> Result<Fixed<M::Example>> {
     let split = start.rows(plan, method.need(), &|_| true, &observer.interrupt())?;
     if let Some(labels) = method.labels(&split.train, &start.model)? {
-        // Rows are read once a run; a second reading gives the same.
+        // Rows are read once per run; a second reading would give the same.
         let _ = start.model.labels.set(labels);
     }
     let options = tokenize_options(plan, &start.model, Some(plan.train().max_length))?;
@@ -102,7 +102,7 @@ pub fn fixed<M: OfflineMethod>(
     Ok(Fixed { parts, prompts, test_prompts })
 }
 
-/// Prompts of rows with answers, which become the references of metrics. Rows that share a prompt and everything beside it are one.
+/// Prompts of rows with answers, which become the references of metrics. Neighboring rows with the same prompt and columns are merged.
 fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn Observer) -> Result<Vec<Prompt>> {
     let mut prompts: Vec<Row> = Vec::new();
     for row in rows {
@@ -116,7 +116,7 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
             RowData::PromptCompletion { prompt, completion }
             | RowData::Unpaired { prompt, completion, is_desirable: true } => (prompt.clone(), completion),
             RowData::Preference { prompt: Some(prompt), chosen, .. } => (prompt.clone(), chosen),
-            // What its prompt is, its reader says; its references are columns, or there are none.
+            // Each kind defines its own prompt. References are columns, or there are none.
             _ => {
                 prompts.push(row.clone());
                 continue;
@@ -142,12 +142,12 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
     Ok(examples)
 }
 
-/// The longest completion of evaluations where training samples none: as `gradus generate` has it.
+/// Longest completion in evaluations of methods that do not sample in training. The default is that of `gradus generate`.
 pub fn max_new_tokens(plan: &Plan) -> usize {
     plan.train().evaluation.max_new_tokens.unwrap_or(SamplingParams::default().max_new_tokens)
 }
 
-/// Tokens that are left for a prompt before a completion of `max_new_tokens`.
+/// Number of tokens for a prompt that leaves space for a completion of `max_new_tokens`.
 fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
     let shape = ModelShape::of(&start.model.dir)?;
     let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
@@ -164,10 +164,10 @@ fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
     Ok(room)
 }
 
-/// Prompts for online methods, with room for `max_new_tokens`; the chat template shows the `tools`.
+/// Reads the prompts of online methods, with space for `max_new_tokens`. The chat template shows the `tools`.
 ///
 /// # Errors
-/// As [`fixed`]; or when there is no room for any prompt.
+/// As [`fixed`], or if there is no space for any prompt.
 pub fn prompts(
     plan: &Plan,
     start: &Start,
@@ -175,7 +175,7 @@ pub fn prompts(
     (max_new_tokens, tools): (usize, &[Value]),
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
-    // What leaves no room for a whole completion is left out, in training or in evaluations.
+    // Prompts that leave no space for a whole completion, in training or in evaluations, are left out.
     let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
     let room = room(plan, start, max_new_tokens)?;
     let options = TokenizeOptions { tools: tools.to_vec(), ..tokenize_options(plan, &start.model, Some(room))? };
@@ -189,7 +189,7 @@ pub fn prompts(
     Ok(parts)
 }
 
-/// Examples of all parts of the rows. Held-out rows of which nothing is left turn evaluation off.
+/// Converts all splits of the rows. If no held-out row is usable, evaluation is turned off.
 fn parts<E>(
     split: &Split,
     make: impl Fn(&[Row]) -> Result<Examples<E>>,

@@ -1,5 +1,5 @@
-//! What tells one data set from another (how many rows, and a hash of what they hold), and one model from another that
-//! took its place. A run goes on only with what it was trained on.
+//! Fingerprints of data sets (number of rows and a hash of their content) and of models. A run is only resumed with the data and models
+//! that it was trained with.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use crate::method::{Cast, Trainer};
 use crate::model::Rows;
 use crate::run::{DataPrint, RowsPrint};
 
-/// The print of all parts of the rows.
+/// Fingerprint of all splits of the rows.
 pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataPrint {
     let test = (!test.is_empty()).then(|| rows(test));
     DataPrint { train: rows(train), held_out: rows(held_out), test }
 }
 
-/// Refuses rows that are not those of the run so far.
+/// Checks that the rows are those of the run so far.
 ///
 /// # Errors
-/// [`Error::Input`] that says which part differs, and how.
+/// [`Error::Input`] that names the split that differs, and how.
 pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
     let none = rows(&[]);
     let test = [expected, found].map(|print| print.test.as_ref().unwrap_or(&none));
@@ -43,11 +43,11 @@ pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
         .with_hint("bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`"))
 }
 
-/// The prints of the models whose files a run that goes on reads again, by what the user calls them: those that nobody
-/// trains, and the base of every one that `adapts`. All other weights are in the checkpoint.
+/// Fingerprints of the models whose files a resumed run reads again, by their configured names. These are the models that are not trained,
+/// and if `adapts`, the base of every model. All other weights are in the checkpoint.
 ///
 /// # Errors
-/// [`Error::Io`] when files cannot be read.
+/// [`Error::Io`] if files cannot be read.
 pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<String, String>> {
     let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
     let read_again = |player: &&Player| adapts || player.role.trainer == Trainer::Nobody;
@@ -60,11 +60,11 @@ pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<St
     Ok(prints)
 }
 
-/// Refuses models whose files are not those of the run so far. A model that the run did not have before is another matter:
-/// the configuration says so.
+/// Checks that the files of models are those of the run so far. Models that the run did not have before are not checked, because the
+/// configuration shows them.
 ///
 /// # Errors
-/// [`Error::Model`] that names the first that differs.
+/// [`Error::Model`] that names the first model that differs.
 pub(crate) fn check_models(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Result<()> {
     let changed = |(name, print): &(&String, &String)| found.get(*name).is_some_and(|found| found != *print);
     let Some((name, _)) = expected.iter().find(changed) else { return Ok(()) };
@@ -73,8 +73,7 @@ pub(crate) fn check_models(expected: &BTreeMap<String, String>, found: &BTreeMap
     ))
 }
 
-/// The print of what a reference is asked about: the ids of all examples, the models, and the settings that its answers follow
-/// from.
+/// Fingerprint of the inputs of a reference: the ids of all examples, the models, and the settings that determine its log-probabilities.
 pub(crate) fn of_question<'a>(
     examples: impl Iterator<Item = Rows<'a>>,
     models: &BTreeMap<String, String>,
@@ -90,19 +89,19 @@ pub(crate) fn of_question<'a>(
     format!("{:016x}", hash.0)
 }
 
-/// A print of numbers, by their bits.
+/// Fingerprint of numbers, by their bits.
 pub(crate) fn of_numbers(numbers: &[f32]) -> String {
     let mut hash = Fnv::default();
     numbers.iter().for_each(|number| hash.bytes(&number.to_bits().to_le_bytes()));
     format!("{:016x}", hash.0)
 }
 
-/// How many stretches of a file of weights are looked at, evenly spread, and how long each is.
+/// Number of evenly spread samples of a file of weights, and their length.
 const STRETCHES: u64 = 64;
 const STRETCH_BYTES: u64 = 4096;
 
-/// A hash of the lengths of a model's files and of what stands in stretches of them: a model that was trained on differs
-/// everywhere, and reading all of it would cost as much as loading it.
+/// Hash of the lengths of a model's files and of samples of their content. Training changes weights everywhere, and reading the whole files
+/// would cost as much as loading the model.
 fn model(directory: &Path) -> Result<String> {
     let io = |source| Error::io(directory, source);
     let is_part = |path: &PathBuf| {
@@ -146,7 +145,7 @@ fn rows(rows: &[Row]) -> RowsPrint {
     RowsPrint { rows: rows.len(), fnv1a: format!("{:016x}", hash.0) }
 }
 
-/// FNV-1a, 64 bits. Every text goes in behind its length, so that no two sequences of texts read alike.
+/// FNV-1a with 64 bits. The length of each text precedes it, so that different sequences of texts have different input.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -202,7 +201,7 @@ impl Fnv {
         self.number(margin.map_or(u64::MAX, |margin| u64::from(margin.to_bits())));
     }
 
-    /// A number for the kind of the row, then what it holds.
+    /// Hashes a number for the kind of the row, then its content.
     fn data(&mut self, data: &RowData) {
         match data {
             RowData::Text(text) => {
@@ -249,7 +248,7 @@ impl Fnv {
                 let mask: Vec<u8> = loss_mask.iter().flatten().map(|&counts| u8::from(counts)).collect();
                 self.number(mask.len() as u64);
                 self.bytes(&mask);
-                // What says which ids carry loss is in the mask.
+                // The mask already covers the choice of ids that carry loss.
                 for labels in labels.iter().filter(|labels| labels.misfit.is_some()) {
                     self.ids(&labels.target);
                 }
@@ -260,7 +259,7 @@ impl Fnv {
                 words.words.iter().for_each(|word| self.text(word));
                 words.labels.iter().for_each(|label| self.text(&label.to_string()));
             }
-            // Nothing learns from it as it is.
+            // These rows are not trained on directly.
             RowData::Feedback(feedback) => {
                 self.number(10);
                 self.text(&feedback.question);
@@ -306,7 +305,7 @@ mod tests {
         let write = |name: &str, bytes: &[u8]| fs::write(directory.path().join(name), bytes).expect("written");
         let print = || model(directory.path()).expect("a print");
         write("config.json", b"{}");
-        // Longer than all stretches together, so that not every byte is looked at; the first and the last are.
+        // Longer than all samples together, so that not every byte is read; the first and the last are.
         let mut weights: Vec<u8> = (0..1_000_003u32).map(|i| (i % 251) as u8).collect();
         write("model.safetensors", &weights);
         let first = print();

@@ -1,5 +1,5 @@
-//! Whether the models of a run fit together, before anything of them is loaded: ids of the policy's tokenizer reach the
-//! reference and the critic too. Reward models read text, with a tokenizer of their own.
+//! Checks that the models of a run fit together, before they are loaded. The reference and the critic read the ids of the policy's
+//! tokenizer. Reward models read text, with their own tokenizer.
 
 use super::player::Player;
 use super::prepare::Start;
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::method::Cast;
 use crate::pretrained::Reader;
 
-/// What reads the policy's ids: each part with its name.
+/// Models that read the policy's ids, with their names in messages.
 fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)> {
     let reference = cast.reference.as_ref().map(|player| (player.role.called, player));
     [("the policy", &cast.policy)]
@@ -16,10 +16,10 @@ fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)>
         .chain(cast.critic.as_ref().map(|critic| ("the critic", critic)))
 }
 
-/// Checks that all of them mean the same by an id, and know every id that the policy may say.
+/// Checks that all these models use the same ids and have every id that the policy may sample.
 ///
 /// # Errors
-/// The first that does not, with what it takes to go on.
+/// The first model that does not fit, with a hint.
 pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result<()> {
     for (part, player) in readers(cast).filter(|(_, player)| player.is_named()) {
         let checked = reader(part, player).check(&start.model, &cast.policy.name, samples);
@@ -28,10 +28,10 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
     Ok(())
 }
 
-/// Checks that every model has the `needed` positions of the longest sequence, of which `taken` are no id's of a row.
+/// Checks that every model has the `needed` positions of the longest sequence. `taken` of them hold no ids of a row.
 ///
 /// # Errors
-/// The first that has not.
+/// The first model that has fewer.
 pub(super) fn check_positions(cast: &Cast<Player>, (needed, taken): (usize, usize)) -> Result<()> {
     for (part, player) in readers(cast) {
         let most = player.shape.made_for.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a plan's run will hold in memory, and whether this machine has it.
+//! Forecast of a run's memory, and a check against the memory of this machine.
 
 use super::cast;
 use super::examples;
@@ -23,11 +23,10 @@ use crate::ranks::{Lanes, Ranks};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
-/// What the run of `plan` will hold. Its rows are read and tokenized; no weights are.
+/// Estimates the memory of the run of `plan` on `ranks` ranks. Reads and tokenizes its rows, but reads no weights.
 ///
 /// # Errors
-/// What is wrong with the models' configurations or the rows.
-/// [`with_rows`] of a plan that is to run on so many ranks.
+/// Errors of the models' configurations or of the rows.
 pub fn workload(plan: &Plan, ranks: usize, observer: &mut dyn Observer) -> Result<Workload> {
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
@@ -36,7 +35,7 @@ pub fn workload(plan: &Plan, ranks: usize, observer: &mut dyn Observer) -> Resul
     with_rows(plan, &start, &cast, ranks, rows, &held_out)
 }
 
-/// Reads the rows of a plan, and says what each costs.
+/// Reads the rows of a plan and computes their sizes.
 struct Sizes<'a> {
     plan: &'a Plan,
     start: &'a Start,
@@ -45,7 +44,7 @@ struct Sizes<'a> {
 }
 
 impl<'m> Visitor<'m> for Sizes<'_> {
-    /// Of the training rows, and of held-out prompts.
+    /// Sizes of the training rows and of the held-out prompts.
     type Output = Result<(Vec<Row>, Vec<Row>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
@@ -61,7 +60,7 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     }
 }
 
-/// Prompts with a completion that goes to the end.
+/// Sizes of prompts with completions of maximum length.
 pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
     let one = |prompt: &Prompt| {
         let tokens = prompt.ids.len() + new_tokens;
@@ -71,13 +70,13 @@ pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
     prompts.iter().map(one).collect()
 }
 
-/// An example as it is handed over to the model.
+/// Size of an example, as the model receives it.
 pub(crate) fn of_example(rows: &Rows<'_>) -> Row {
     let computed = rows.computed();
     Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed, sources: rows.sources() }
 }
 
-/// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
+/// Memory of a run on `rows`: one per prompt for online methods, one per row or pair for others. `held_out` are prompts.
 pub(crate) fn with_rows(
     plan: &Plan,
     start: &Start,
@@ -148,7 +147,7 @@ pub(crate) fn with_rows(
     })
 }
 
-/// The frozen reference: a model of its own, or the policy as it was at the start.
+/// Adds the frozen reference: a model of its own, or the policy as it was at the start.
 fn with_reference(cast: &Cast<Player>, workload: Workload) -> Workload {
     let Some(player) = &cast.reference else { return workload };
     let own = player.is_named().then(|| bare(player));
@@ -163,12 +162,12 @@ fn with_reference(cast: &Cast<Player>, workload: Workload) -> Workload {
     Workload { reference: Reference::Beside(own.unwrap_or(policy)), shared_at_first, ..workload }
 }
 
-/// A model whose adapter stands on the base that the policy holds already.
+/// A model whose adapter shares the base that the policy already holds.
 fn on_shared_base(model: Model) -> Model {
     Model { adapter: model.adapter.map(|adapter| Adapter { shares_base: true, ..adapter }), ..model }
 }
 
-/// A model by its sizes, without an adapter.
+/// Sizes of a model without an adapter.
 fn bare(player: &Player) -> Model {
     match player.role.head {
         Head::Language => Model::language(player.shape, player.role.weights),
@@ -177,7 +176,7 @@ fn bare(player: &Player) -> Model {
     }
 }
 
-/// A model that is trained: with the adapter that the plan puts on it, or goes on with.
+/// Sizes of a trained model, with the adapter that the plan adds or continues.
 fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
     let config = match (&plan.config().lora, &player.dir.adapter, &start.model.dir.adapter) {
         (Some(lora), _, _) => lora.peft_config(&player.dir, task(player), String::new())?,
@@ -196,11 +195,11 @@ fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
     Ok(Model { adapter: Some(adapter), ..bare(player) })
 }
 
-/// Bytes that a token takes as text and as ids, and that a row takes beside them.
+/// Memory per token as text and as ids, and additional memory per row.
 const BYTES_A_TOKEN: usize = 12;
 const BYTES_A_ROW: usize = 600;
 
-/// A tokenizer takes several times the size of its file: tables in both directions, merges by pair.
+/// A tokenizer needs several times the size of its file, for tables in both directions and merges by pair.
 const TOKENIZER_FACTOR: u64 = 20;
 
 fn tokenizer_bytes(start: &Start) -> u64 {
@@ -208,7 +207,7 @@ fn tokenizer_bytes(start: &Start) -> u64 {
     TOKENIZER_FACTOR * file.map_or(0, |file| file.len())
 }
 
-/// A critic with a trunk of its own; it starts as a model that is named, as the reward model, or as the policy.
+/// Adds a critic with its own trunk. It starts as a configured model, as the reward model, or as the policy.
 fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Workload) -> Result<Workload> {
     let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trainer, Trainer::Own(..))) else {
         return Ok(workload);
@@ -223,7 +222,7 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
     Ok(Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + shared, ..workload })
 }
 
-/// What online methods sample, in iterations and in evaluations, and how they go over it.
+/// Adds the sampling of online methods in iterations and evaluations, and their updates.
 fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iteration<'_>) -> Workload {
     let &Iteration { group_size, mini_batches, update_epochs, regroups, max_new_tokens: new_tokens, .. } = iteration;
     let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
@@ -234,7 +233,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
     let count = train.max_steps.unwrap_or(by_epochs);
-    // A search has as many rows of a prompt as beams, whatever it gives.
+    // A search has as many rows per prompt as beams, whatever number it returns.
     let rows_each = train.evaluation.beams.map_or(train.evaluation.samples(), |beams| beams.num_beams);
     let processed = iteration.among_supports;
     let language = |model: Model| Model { whole_logits: processed, ..model };
@@ -259,7 +258,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     }
 }
 
-/// What an offline method samples beside: a completion of each row of a step, which is then learned from.
+/// Adds the sampling of an offline method: one completion of each row of a step, which is then trained on.
 fn beside(mut workload: Workload, new_tokens: usize) -> Workload {
     let prompt_tokens = workload.rows.iter().map(|row| row.tokens - row.targets).max().unwrap_or(0);
     for row in &mut workload.rows {
@@ -274,20 +273,20 @@ fn beside(mut workload: Workload, new_tokens: usize) -> Workload {
     Workload { sampling, ..workload }
 }
 
-/// What is kept at most of what one token could have been: a list of ids, or a bit for each; see [`Support`].
+/// Maximum size of the support of one token: a list of ids, or one bit per id; see [`Support`].
 fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
     let bits = vocabulary.div_ceil(64) * 8;
-    // A mask of the method's own may leave more than the sampling does.
+    // A mask of the method itself may leave more tokens than the sampling does.
     let is_sampled = iteration.sampling.trained_logprobs == TrainedLogprobs::Processed;
     let list = iteration.sampling.top_k.filter(|_| is_sampled).map(|k| 4 * k);
     size_of::<Support>() + list.map_or(bits, |list| bits.min(list))
 }
 
-/// Refuses what `machine` has no memory for, with the numbers and a way out: the memory of the machine, and of the GPU that computes,
-/// where its driver says how much that is.
+/// Rejects a run that needs more memory than `machine` has, with the numbers and a suggestion. Checks the memory of the machine, and of the
+/// GPU if its driver reports the size.
 ///
 /// # Errors
-/// [`Error::Input`] when the peak is above all the memory that this process may use.
+/// [`Error::Input`] if the peak is above the total memory that this process may use.
 pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     let forecast = workload.forecast();
     let hint = |way_out: String| {
@@ -320,7 +319,7 @@ pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
     Err(Error::input(message).with_hint(hint(workload.suggestion(memory))))
 }
 
-/// What to say where a GPU computes whose driver does not say how much memory it has.
+/// Message for a GPU whose driver does not report its memory.
 pub fn unknown_memory(forecast: &Forecast, machine: &Machine) -> Option<String> {
     let gpu = forecast.gpu.as_ref().filter(|gpu| machine.device_memory(gpu).is_none())?;
     let peak = gigabytes(forecast.peak_bytes);
@@ -385,7 +384,7 @@ mod tests {
         };
         let on_gpu = |tokens| workload(100, tokens).on_gpu("gpu:1".into());
         let wide = on_gpu(6400);
-        // The driver's share counts, and the machine's own memory is another.
+        // The driver's own share counts. The machine's memory is separate.
         let peak = wide.forecast().peak_bytes;
         assert!(peak > 512 << 20, "{peak}");
         assert!(check(&wide, &machine(Some(peak / 1_000_000 + 1), 100)).is_ok());
@@ -397,12 +396,12 @@ mod tests {
         assert!(check(&on_gpu(tokens), &machine(Some(600), 64_000)).is_ok(), "the advice holds: {hint}");
         let error = check(&wide, &machine(Some(80_000), 10)).expect_err("the program does not fit");
         assert!(error.to_string().contains("of the machine's own memory beside the GPU's"), "{error}");
-        // A driver that does not say refuses nothing, and the user hears of it.
+        // If the driver does not report its memory, nothing is rejected, and the user is informed.
         let forecast = check(&wide, &machine(None, 100)).expect("nothing is known");
         let said = unknown_memory(&forecast, &machine(None, 100)).expect("it is told");
         assert!(said.contains("`gpu:1`, whose driver does not say"), "{said}");
         assert_eq!(unknown_memory(&forecast, &machine(Some(1), 100)), None);
-        // Blocks are not computed again there, so that is no way out.
+        // Blocks are never recomputed there, so recomputation is no remedy.
         let advice = (540..=1200).rev().step_by(5).filter_map(|megabytes| {
             let error = check(&workload(5000, 5000).on_gpu("gpu:1".into()), &machine(Some(megabytes), 64_000)).err()?;
             Some(error.hint()?.split([':', ' ']).next()?.to_owned())
@@ -423,7 +422,7 @@ mod tests {
         let tokens: usize = hint.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("a number");
         assert!(hint.starts_with(&format!("`micro_batch_tokens: {tokens}` would fit;")), "{hint}");
         assert!(check(&workload(100, tokens), &machine(100)).is_ok(), "the advice holds: {hint}");
-        // One row is too long already: with less and less memory its blocks are computed again, then it is cut short.
+        // A single row is already too long. With less and less memory, first its blocks are recomputed, then it is cut.
         let advice = (10..=500).rev().filter_map(|megabytes| {
             let error = check(&workload(5000, 5000), &machine(megabytes)).err()?;
             Some(error.hint()?.split([':', ' ']).next()?.to_owned())

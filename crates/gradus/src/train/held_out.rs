@@ -1,4 +1,4 @@
-//! `evaluation/`: what a finished reward model makes of every held-out pair.
+//! `evaluation/`: scores of a finished reward model on all held-out pairs.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::run::RunDir;
 use crate::run::metrics::number;
 use crate::run::plots::{Chart, LineChart};
 
-/// Writes `pairs.jsonl`, `rewards.png` and `calibration.png`; nothing where no pair was scored.
+/// Writes `pairs.jsonl`, `rewards.png` and `calibration.png`, or nothing without scores.
 ///
 /// # Errors
-/// When the files cannot be written.
+/// If the files cannot be written.
 pub fn write(run: &RunDir, scores: &[PairScore]) -> Result<()> {
     if scores.is_empty() {
         return Ok(());
@@ -27,10 +27,10 @@ pub fn write(run: &RunDir, scores: &[PairScore]) -> Result<()> {
     })
 }
 
-/// Writes `report.json`; nothing where there is none.
+/// Writes `report.json`, if there is a report.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn report(run: &RunDir, report: Option<Value>) -> Result<()> {
     let Some(report) = report else { return Ok(()) };
     let text = serde_json::to_string_pretty(&report).expect("JSON values serialize") + "\n";

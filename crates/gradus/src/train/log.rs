@@ -1,4 +1,4 @@
-//! `log.txt`: what a run told its observer, for those who come later.
+//! `log.txt`: the events of a run, for later readers.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
 use crate::reward::Interrupt;
 
-/// Passes everything on and keeps a line of what is worth reading again.
+/// Observer that logs important events and forwards all of them.
 pub struct Logged<'a> {
     inner: &'a mut dyn Observer,
     file: File,
@@ -17,7 +17,7 @@ pub struct Logged<'a> {
 }
 
 impl<'a> Logged<'a> {
-    /// Appends to the file at `path`.
+    /// Opens the file at `path` for appending.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -26,7 +26,7 @@ impl<'a> Logged<'a> {
         Ok(Self { inner, file, started: Instant::now() })
     }
 
-    /// Steps and progress are in `metrics.jsonl` and on the terminal.
+    /// Log line of an event. Steps and progress are left out: they are in `metrics.jsonl` and on the terminal.
     fn text(event: &Event<'_>) -> Option<String> {
         Some(match event {
             Event::Phase { name, total: Some(total), .. } => format!("{name}: {total} to do"),
@@ -47,7 +47,7 @@ impl Observer for Logged<'_> {
     fn event(&mut self, event: &Event<'_>) {
         if let Some(text) = Self::text(event) {
             let line = format!("{:>9.1}s  {text}\n", self.started.elapsed().as_secs_f64());
-            // A log that cannot grow is no reason to stop; the next metrics line will find a full disk.
+            // A log that cannot grow is no reason to stop; the next write of metrics will report a full disk.
             if let Err(error) = self.file.write_all(line.as_bytes()) {
                 tracing::warn!("log.txt: {error}");
             }

@@ -1,7 +1,7 @@
-//! The longest pass, tried before the first step: where memory runs out, it runs out at once and not in hour three.
+//! Tries the longest pass before the first step, so that a lack of memory shows at once and not after hours.
 //!
-//! One forward and one backward pass, whose gradients are dropped. No weight moves, no random stream is drawn from and
-//! nothing is recorded, so a run gives the same bits with and without it.
+//! It runs one forward and one backward pass and discards the gradients. It changes no weights, uses no random stream and records nothing,
+//! so a run gives the same bits with and without it.
 
 use super::recorder::Recorder;
 use crate::algorithm::actor::batch;
@@ -16,7 +16,7 @@ use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::stats::Stats;
 
-/// Tries the longest pass over `examples` that a step of `batch_size` of them can hold.
+/// Tries the longest pass over `examples` that a step of `batch_size` examples can contain.
 pub(super) fn offline<O: Objective>(
     objective: &O,
     examples: &[O::Example],
@@ -28,7 +28,7 @@ pub(super) fn offline<O: Objective>(
     tell(recorder);
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
-    // What is dropped changes nothing that is kept.
+    // The results are discarded, so this dropout seed affects nothing.
     let pass = Pass { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
     let share = objective.loss(learner.module(), &batch, pass, &mut Stats::default());
     if let Some(share) = share {
@@ -36,7 +36,7 @@ pub(super) fn offline<O: Objective>(
     }
 }
 
-/// Tries the longest pass over rollouts of `prompts`, every completion as long as it may become.
+/// Tries the longest pass over rollouts of `prompts` with completions of maximum length.
 pub(super) fn online(
     prompts: &[Prompt],
     (batch_size, passes): (usize, MicroBatch),
@@ -47,7 +47,7 @@ pub(super) fn online(
 ) {
     tell(recorder);
     let (group, new) = (iteration.group_size, iteration.max_new_tokens);
-    // Prompts that cannot be sampled from are refused by the sampler, with its own words.
+    // The sampler rejects prompts without space for a completion, with its own message.
     let room = actor.module().policy.position_budget();
     let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && room.holds(prompt.ids.len(), new);
     let candidates: Vec<&Prompt> = prompts.iter().filter(fits).flat_map(|prompt| vec![prompt; group]).collect();
@@ -64,8 +64,8 @@ pub(super) fn online(
         batch = batch.with_supports(vec![Support::All; targets]);
     }
     let forward = actor.module().forward(&batch, iteration.trained_temperature());
-    // As in an update: a critic on the policy's trunk goes back together with it; another has its pass afterwards, beside the
-    // policy's gradients.
+    // As in an update: the backward pass includes a critic on the policy's trunk. Any other critic has its pass afterwards, while the
+    // policy's gradients are still in memory.
     let loss =
         forward.values_m.into_iter().fold(forward.logprobs.logprobs_m.sum(), |loss, values_m| loss + values_m.sum());
     let gradients = loss.backward();
@@ -75,8 +75,8 @@ pub(super) fn online(
     drop(gradients);
 }
 
-/// Completions of `new` ids to the `chosen` candidates, of which each prompt has `group`. Those of one prompt share it and
-/// nothing else, as those that are sampled.
+/// Made-up completions of `new` ids for the `chosen` candidates; each prompt has `group` of them. The completions of a prompt have only the
+/// prompt in common, as sampled ones do.
 fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize), vocabulary: usize) -> Rollouts {
     let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group, tokenizer: None };
     for neighbors in chosen.chunk_by(|a, b| a / group == b / group) {

@@ -1,4 +1,4 @@
-//! Training: the loop (`steps`), its two kinds of step ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
+//! Training: the loop (`steps`), its two kinds of steps ([`offline`] and [`online`]) and their surroundings. [`run`] is the entry point.
 
 mod beginning;
 pub(crate) mod cast;
@@ -33,17 +33,17 @@ use crate::run::database::Table;
 use crate::run::metrics::TEST_PREFIX;
 pub use run::{Outcome, run, run_on};
 
-/// Rows that are measured and not trained on.
+/// Rows for evaluation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvalSplit {
-    /// Those held out: they are measured throughout, and decide which model is best.
+    /// Held-out rows: evaluated throughout the run, and used to select the best model.
     HeldOut,
-    /// Test rows: they are measured before the first step and after the last, and decide nothing.
+    /// Test rows: evaluated before the first step and after the last one. They select nothing.
     Test,
 }
 
 impl EvalSplit {
-    /// What the names of its metrics begin with.
+    /// Prefix of its metrics.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::HeldOut => "eval_",
@@ -51,7 +51,7 @@ impl EvalSplit {
         }
     }
 
-    /// Where its completions are recorded.
+    /// Table for its completions.
     fn table(self) -> Table {
         match self {
             Self::HeldOut => Table::Eval,
@@ -60,17 +60,17 @@ impl EvalSplit {
     }
 }
 
-/// What a model is saved for.
+/// Purpose of a saved model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveFor {
-    /// To go on with training: exactly.
+    /// Resuming the training: exact weights.
     Resume,
-    /// To be used: with weights as `train.saved_weights` says.
+    /// Use of the model: weights in the format of `train.saved_weights`.
     Use,
 }
 
 impl SaveFor {
-    /// Which of the two a model is written from.
+    /// Selects the source of the weights.
     fn choose<T>(self, exact: T, rounded: T) -> T {
         match self {
             Self::Resume => exact,

@@ -1,7 +1,7 @@
-//! The models of a run: from where they are loaded, what of them is trained, how the rest is held.
+//! Loads the models of a run, prepares the trained parts, and freezes the rest.
 //!
-//! With an adapter (`lora`, or `adapter` to go on with one) the policy is frozen weights with a trained low-rank part; a
-//! reference without a model of its own is the same weights with that part off, or as it was at the start.
+//! With an adapter (`lora`, or `adapter` to continue one), the policy consists of frozen weights and a trained low-rank part. A reference
+//! without a model of its own uses the same weights without that part, or with the part as it was at the start.
 
 use std::path::Path;
 
@@ -39,21 +39,21 @@ pub(super) struct Models<'a> {
     pub plan: &'a Plan,
     pub start: &'a Start,
     pub cast: &'a Cast<Player>,
-    /// Where a resumed run goes on.
+    /// Checkpoint of a resumed run.
     pub checkpoint: Option<&'a Checkpoint>,
     /// With autodiff.
     pub device: &'a Device,
-    /// Who shares the moments.
+    /// Ranks that share the moments.
     pub ranks: Ranks,
 }
 
-/// Which stream of [`Purpose::Init`] draws what.
+/// Indices of the streams of [`Purpose::Init`].
 const HEAD: u64 = 0;
 const POLICY_ADAPTER: u64 = 1;
 const CRITIC_ADAPTER: u64 = 2;
 
 impl Models<'_> {
-    /// What is trained, set up for it.
+    /// Loads the policy and prepares it for training.
     pub fn policy<M: Trainable>(&self) -> Result<M> {
         let player = &self.cast.policy;
         let model: M = self.open(player, &self.source()?)?;
@@ -61,7 +61,7 @@ impl Models<'_> {
         self.trained(model, player, fresh, POLICY_ADAPTER)
     }
 
-    /// The model that this run has saved in `path`, without autodiff.
+    /// Loads the model that this run has saved in `path`, without autodiff.
     pub fn saved<M: Trainable>(&self, path: &Path) -> Result<M> {
         let player = &self.cast.policy;
         let dir = match self.adapts() {
@@ -74,14 +74,14 @@ impl Models<'_> {
         Ok(model.computing(self.plan.train().compute))
     }
 
-    /// The reference, without autodiff: the same weights as the policy's where both start from one model.
+    /// Loads the reference, without autodiff. It shares the policy's weights if both start from the same model.
     pub fn reference(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
         let Some(player) = &self.cast.reference else { return Ok(None) };
         let (start, weights) = (&self.start.model.dir, player.role.weights);
         let plain = self.device.clone().inner();
         let reference = match self.checkpoint {
             _ if player.is_named() => CausalLm::load_packed(&player.dir, weights, &plain)?,
-            // A new adapter is nothing at first.
+            // A new adapter has no effect at first.
             _ if policy.adapter().is_some() && start.adapter.is_none() => policy.without_adapter(),
             Some(_) if policy.adapter().is_some() => policy.without_adapter().with_saved_adapter(start)?,
             Some(_) => CausalLm::load_packed(start, weights, &plain)?,
@@ -90,7 +90,7 @@ impl Models<'_> {
         Ok(Some(reference.into_frozen(weights)))
     }
 
-    /// The policy as it was some iterations ago, without autodiff: at first its own weights.
+    /// Loads the lagged policy of some iterations ago, without autodiff. At first it has the policy's own weights.
     pub fn lagged(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
         if self.cast.lagged.is_none() {
             return Ok(None);
@@ -109,7 +109,7 @@ impl Models<'_> {
         Ok(Some(lagged.valid()))
     }
 
-    /// The critic, and the value head where it shares the policy's trunk.
+    /// Loads the critic, and the value head if the critic shares the policy's trunk.
     pub fn critic(&self, policy: &CausalLm, settings: &Settings) -> Result<(Option<Critic>, Option<ValueHead>)> {
         let Some(player) = &self.cast.critic else { return Ok((None, None)) };
         let kept = self.checkpoint.map(|checkpoint| checkpoint.path.join("critic"));
@@ -147,13 +147,13 @@ impl Models<'_> {
         Ok((Some(Critic::Separate(Box::new(critic))), None))
     }
 
-    /// The value head on the policy's trunk: as the checkpoint left it, or nothing yet.
+    /// Value head on the policy's trunk: from the checkpoint, or initialized with zeros.
     fn value_head(&self, kept: Option<&Path>, policy: &CausalLm) -> Result<ValueHead> {
         let Some(path) = kept else { return Ok(ValueHead::zeros(policy.trunk.dims().1, self.device)) };
         read_value_head(&path.join(VALUE_HEAD_FILE), policy.trunk.dims().1, self.device)
     }
 
-    /// What completions are worth; an `interrupt` ends the wait for an answer.
+    /// Loads the reward. An `interrupt` ends the wait for a score.
     pub fn reward(&self, passes: MicroBatch, interrupt: &Interrupt) -> Result<Box<dyn Reward>> {
         let run = self.plan.config();
         if run.environment.is_some() && run.reward.is_none() {
@@ -177,7 +177,7 @@ impl Models<'_> {
         }
     }
 
-    /// A fresh optimizer of `module`, or as the checkpoint left the one of this prefix.
+    /// Creates an optimizer for `module`, or restores the one that the checkpoint has under `prefix`.
     pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
         let home = self.plan.train().offload_moments.then(|| DeviceChoice::cpu().device());
         let optimizer = match self.checkpoint {
@@ -191,7 +191,7 @@ impl Models<'_> {
         Ok(optimizer.sharded(ranks, module))
     }
 
-    /// Where the policy's weights come from: the checkpoint, or the start model.
+    /// Source of the policy's weights: the checkpoint or the start model.
     fn source(&self) -> Result<ModelDir> {
         match self.checkpoint {
             Some(checkpoint) if self.adapts() => self.start.model.dir.without_adapter().with_adapter(&checkpoint.path),
@@ -203,12 +203,12 @@ impl Models<'_> {
         }
     }
 
-    /// Whether an adapter is trained, and not the model itself.
+    /// Returns true if an adapter is trained instead of the model itself.
     fn adapts(&self) -> bool {
         self.start.adapts(self.plan)
     }
 
-    /// The adapter that a model without one gets: what `lora` says, or for a critic what the policy's is.
+    /// Configuration of a new adapter for a model without one: that of `lora`, or for a critic that of the policy's adapter.
     fn fresh_adapter(&self, present: Option<&PeftConfig>, player: &Player) -> Result<Option<PeftConfig>> {
         if present.is_some() {
             return Ok(None);
@@ -227,7 +227,7 @@ impl Models<'_> {
         M::open(dir, packed, &mut head, self.device)
     }
 
-    /// `model`, which plays `player`, set up for training: with a `fresh` adapter drawn from this stream, or as it is.
+    /// Prepares `model` of `player` for training, with a `fresh` adapter initialized from this stream, or as it is.
     fn trained<M: Trainable>(
         &self,
         mut model: M,
@@ -248,7 +248,7 @@ impl Models<'_> {
         };
         let config = self.plan.config();
         let method = self.plan.method();
-        // What an adapter brings along is of how it was trained so far: a policy that samples drops where it is asked to.
+        // The dropout in an adapter's file describes its earlier training. A policy that samples uses it only with `dropout`.
         let own = if method.iteration().is_some() && !config.train.dropout { 0.0 } else { adapter.dropout };
         let dropout =
             if method.method().drops_out() { config.lora.as_ref().map_or(own, |lora| lora.dropout) } else { 0.0 };
@@ -257,7 +257,7 @@ impl Models<'_> {
     }
 }
 
-/// The value head in `path`, for a trunk of this width.
+/// Reads the value head in `path` for a trunk of this width.
 fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHead> {
     let tensors = read_tensors(path)?;
     match tensors.as_slice() {
@@ -275,7 +275,7 @@ fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHe
     }
 }
 
-/// What an adapter on a model is for.
+/// Task type of an adapter on a model.
 pub(super) fn task(player: &Player) -> TaskType {
     match player.role.head {
         Head::Scalar(_) | Head::Labels => TaskType::SequenceClassification,
@@ -284,7 +284,7 @@ pub(super) fn task(player: &Player) -> TaskType {
     }
 }
 
-/// A directory by its whole path, so that the adapter finds it from anywhere; a hub name as it is.
+/// Returns the absolute path of a directory, so that the adapter finds it from anywhere. Names on the hub are unchanged.
 fn full_name(name: &str) -> String {
     Path::new(name).canonicalize().map_or_else(|_| name.to_owned(), |path| path.display().to_string())
 }

@@ -1,4 +1,4 @@
-//! Training on fixed examples: supervised fine-tuning, reward models and DPO differ in their [`Objective`] alone.
+//! Training on fixed examples. Supervised fine-tuning, reward models and DPO differ only in their [`Objective`].
 
 use std::path::Path;
 
@@ -22,29 +22,29 @@ use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
-/// What the loop trains on, and how.
+/// Data and settings of the loop.
 pub struct Offline<'a, O: Objective> {
-    /// The method.
+    /// Objective of the method.
     pub objective: &'a O,
     /// Training examples.
     pub examples: &'a [O::Example],
     /// Held-out examples; empty turns evaluation off.
     pub held_out: &'a [O::Example],
-    /// Test examples, measured before the first step and after the last.
+    /// Test examples, evaluated before the first step and after the last one.
     pub test: &'a [O::Example],
-    /// Whether there is a test: there may be prompts without examples, where test rows are published without their answers.
+    /// True if there is a test split. It may have prompts without examples, if test rows are published without their answers.
     pub has_test: bool,
-    /// Which examples a step takes.
+    /// Order of the examples.
     pub order: Order,
-    /// Everything else.
+    /// Settings of the run.
     pub settings: &'a Settings,
-    /// Writes the model (without gradient) into a directory.
+    /// Writes the model (without gradients) into a directory.
     pub save: Save<'a, O::Model>,
-    /// What completions of held-out prompts are worth after so many steps, where that is asked for.
+    /// Samples and scores completions of held-out prompts, if enabled.
     pub complete: Option<Complete<'a, O::Model>>,
 }
 
-/// Writes a model (without gradient) into a directory.
+/// Writes a model (without gradients) into a directory.
 pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
 
 /// Completes the prompts of a split after so many steps and epochs, records the completions and measures them.
@@ -53,7 +53,7 @@ pub type Complete<'a, M> = &'a dyn Fn(&M, EvalSplit, (usize, usize), &dyn Progre
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
 /// # Errors
-/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], or what writing fails with.
+/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], or an error of writing.
 pub fn train<O: Objective>(
     task: &Offline<'_, O>,
     learner: &mut Learner<O::Model>,
@@ -62,7 +62,7 @@ pub fn train<O: Objective>(
     steps::train(&mut OfflineTraining { task, learner }, recorder)
 }
 
-/// Training on fixed examples: a step is one optimizer step over a batch.
+/// Training on fixed examples. Each step is one optimizer step over a batch.
 struct OfflineTraining<'t, 'a, O: Objective> {
     task: &'t Offline<'a, O>,
     learner: &'t mut Learner<O::Model>,
@@ -147,18 +147,18 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
     }
 }
 
-/// What ends a step before its optimizer step.
+/// Reason for ending a step before its optimizer step.
 #[derive(Debug)]
 pub enum Halt {
-    /// The progress asked for an end.
+    /// The progress requested an end.
     Interrupted,
-    /// A loss or a gradient that is not finite.
+    /// A loss or a gradient is not finite.
     Diverged(String),
-    /// A server that the objective asks.
+    /// A server that the objective uses has failed.
     Failed(Error),
 }
 
-/// What ends the passes of a lane, as ranks tell it each other.
+/// Reason for ending the passes of a lane, in the form that ranks exchange.
 #[derive(Debug, Serialize, Deserialize)]
 enum LaneHalt {
     Interrupted,
@@ -189,11 +189,11 @@ impl From<Error> for Halt {
     }
 }
 
-/// One optimizer step over `batch`. Its result does not depend on how the passes split it. `progress` receives how many
-/// examples are `accumulated`.
+/// Takes one optimizer step over `batch`. The result does not depend on the split into passes. `progress` receives the number of examples
+/// that are `accumulated`.
 ///
 /// # Errors
-/// What was not finite, what a server failed with, or that `progress` ended the step; the weights stay as they were.
+/// A value that is not finite, an error of a server, or an end requested by `progress`. The weights are unchanged.
 pub fn optimize<O: Objective>(
     objective: &O,
     learner: &mut Learner<O::Model>,

@@ -1,4 +1,4 @@
-//! Training on samples of the policy: PPO, NLPO, A2C, TRPO, GRPO and RLOO differ in their [`Algorithm`] alone.
+//! Training on samples of the policy. PPO, NLPO, A2C, TRPO, GRPO and RLOO differ only in their [`Algorithm`].
 
 use std::path::Path;
 use std::time::Instant;
@@ -32,14 +32,14 @@ use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
 
-/// Before the names of the actor's parameters in a checkpoint.
+/// Prefix of the actor's parameters in a checkpoint.
 pub const ACTOR_PREFIX: &str = "actor.";
 
 /// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
 ///
 /// # Errors
-/// [`Error::Diverged`](crate::Error::Diverged) with the path of the offending batch, [`Error::Interrupted`](crate::Error::Interrupted), a reward that failed, or what
-/// writing fails with.
+/// [`Error::Diverged`](crate::Error::Diverged) with the path of the offending batch, [`Error::Interrupted`](crate::Error::Interrupted), an
+/// error of the reward, or an error of writing.
 pub fn train(
     task: &Online<'_>,
     algorithm: &mut dyn Algorithm,
@@ -56,7 +56,7 @@ pub fn train(
     training.log.finish()
 }
 
-/// Training on samples of the policy: a step is one iteration of sampling, scoring and updates.
+/// Training on samples of the policy. Each step is one iteration of sampling, scoring and updates.
 struct OnlineTraining<'t, 'a> {
     task: &'t Online<'a>,
     source: Box<dyn RolloutSource + 't>,
@@ -64,7 +64,7 @@ struct OnlineTraining<'t, 'a> {
     reward: &'t mut dyn Reward,
     actor: &'t mut Learner<Actor>,
     log: RolloutLog,
-    /// Whether the user was told that a server seems to sample with other weights.
+    /// True after the warning that a server seems to sample with other weights.
     told_far: bool,
 }
 
@@ -91,7 +91,7 @@ impl OnlineTraining<'_, '_> {
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
         }
-        // What teaches nothing may give way to other prompts.
+        // Groups without a training signal may be replaced by other prompts.
         let rounds = algorithm.resample_rounds();
         if rounds > 0 {
             round.replace(rounds, rows, actor, *reward, (&mut rollouts, &mut scores), &mut measured.stats)?;
@@ -102,7 +102,7 @@ impl OnlineTraining<'_, '_> {
         Ok((rollouts, scores))
     }
 
-    /// The rollouts with their rewards and the log-probabilities of the reference.
+    /// Combines the rollouts with their rewards and the log-probabilities of the reference.
     fn experience(&self, rollouts: Rollouts, scores: &[Score], progress: &dyn Progress) -> Result<Experience> {
         let (task, algorithm) = (self.task, &*self.algorithm);
         let reference = match (algorithm.needs_reference(), task.reference) {
@@ -121,14 +121,14 @@ impl OnlineTraining<'_, '_> {
     }
 }
 
-/// What an iteration measures, and how long its phases take.
+/// Metrics of an iteration, and the durations of its phases.
 struct Measured {
     stats: Stats,
     since: Instant,
 }
 
 impl Measured {
-    /// Ends a phase. Timings are metrics only: nothing that is computed depends on them.
+    /// Ends a phase. Timings are metrics only: no computation depends on them.
     fn lap(&mut self, phase: &str) {
         self.stats.mean(&format!("time/{phase}_s"), self.since.elapsed().as_secs_f64(), 1.0);
         self.since = Instant::now();
@@ -140,7 +140,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         self.task.settings
     }
 
-    /// That of all learners together: each only grows, so an equal sum means that none has changed.
+    /// Sum of the versions of all learners. Each version only grows, so an equal sum means that no learner has changed.
     fn version(&self) -> u64 {
         self.actor.version() + self.algorithm.learners().iter().map(|(_, trained)| trained.version).sum::<u64>()
     }
@@ -175,7 +175,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let mut told = self.source.notices();
         told.extend(failures(&rollouts));
 
-        // 2. Compare with the reference; advantages, on the host.
+        // 2. Compare with the reference and compute advantages, on the host.
         let experience = self.experience(rollouts, &scores, &within)?;
         observe_logprobs(&experience.rollouts, experience.reference.as_deref(), &mut measured.stats);
         let kls = experience.kls(self.algorithm.has_raw_kl());
@@ -183,7 +183,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let mut advantages = self.algorithm.advantages(&self.actor.frozen(), &experience, settings);
         let is_far = source::observe(task, &experience.rollouts, iteration, &mut advantages, &mut measured.stats);
         told.extend(is_far.filter(|_| !std::mem::replace(&mut self.told_far, true)));
-        // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
+        // The KL of every method under one name, in one unit. If it is part of the reward, it uses that estimator.
         let kl = advantages.kl.or_else(|| kls.as_deref().map(Mean::of));
         if let Some(Mean { sum, count }) = kl {
             advantages.stats.mean("objective/kl", sum, count as f64);
@@ -197,7 +197,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let updated = updated.map_err(|what| recorder.diverged(done, what, describe(&experience)))?;
         measured.lap("update");
 
-        // 4. Record what was trained on, and look at it.
+        // 4. Record the rollouts and check them for warnings.
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         let logged = self.log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref());
         recorder.unless_gone(logged)?;
@@ -219,7 +219,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         Ok(StepReport { tokens: updated.tokens, kl, metrics })
     }
 
-    /// Samples a completion of every prompt of the split, always from the same streams, and measures it.
+    /// Samples completions of every prompt of the split, always from the same streams, and measures them.
     fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics> {
         let (task, settings) = (self.task, self.task.settings);
         let when = format!("{} at step {done}", split.prefix().trim_end_matches('_'));
@@ -260,7 +260,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     }
 
     fn prepare_checkpoint(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
-        // A checkpoint stands on everything that was recorded before it; of a directory that was deleted nothing is left.
+        // A checkpoint requires that all earlier records are on disk. After a rescue, nothing is left of the deleted directory.
         if !recorder.is_rescued() {
             self.log.flush()?;
         }
@@ -283,10 +283,10 @@ impl TrainingStep for OnlineTraining<'_, '_> {
     }
 }
 
-/// The most failures of episodes that a step tells of one by one.
+/// Maximum number of failed episodes that a step reports one by one.
 const FAILURES_TOLD: usize = 3;
 
-/// Refuses rollouts whose episodes have all failed: nothing can be learned from them.
+/// Rejects rollouts whose episodes have all failed, because nothing can be trained on.
 ///
 /// # Errors
 /// [`Error::Input`] with the first failure.
@@ -301,7 +301,7 @@ fn refuse_if_all_failed(rollouts: &Rollouts) -> Result<()> {
     }
 }
 
-/// What to tell of the episodes that failed.
+/// Warnings about failed episodes.
 fn failures(rollouts: &Rollouts) -> Vec<String> {
     let failed: Vec<&str> = rollouts.rollouts.iter().filter_map(rollout::Rollout::failure).collect();
     let (count, all) = (failed.len(), rollouts.len());
@@ -313,7 +313,7 @@ fn failures(rollouts: &Rollouts) -> Vec<String> {
     told
 }
 
-/// The completions as observers see them.
+/// Completions in the form for observers.
 fn learned<'a>(rollouts: &'a Rollouts, scores: &'a [Score], advantages: &Advantages) -> Vec<LearnedCompletion<'a>> {
     let of = |(i, (rollout, score)): (usize, (&'a rollout::Rollout, &'a Score))| {
         let (prompt, advantages_t) = (rollouts.prompt(i), &advantages.advantages[i]);
@@ -330,19 +330,19 @@ fn learned<'a>(rollouts: &'a Rollouts, scores: &'a [Score], advantages: &Advanta
     rollouts.rollouts.iter().zip(scores).enumerate().map(of).collect()
 }
 
-/// The rounds of sampling of one iteration.
+/// Sampling rounds of one iteration.
 struct Round<'a, 's> {
     task: &'a Online<'a>,
     source: &'a mut dyn RolloutSource,
     sampler: &'a Sampler<'s>,
     iteration: usize,
-    /// Completions of a whole round: each round has random streams of its own.
+    /// Number of completions per full round; each round has its own random streams.
     size: usize,
 }
 
 impl Round<'_, '_> {
-    /// Completions of the prompts in `rows`. Where the source's log-probabilities are not those of the policy, they are computed
-    /// again: training starts from them.
+    /// Samples completions of the prompts in `rows`. If the source's log-probabilities are not exactly those of the policy, they are
+    /// computed again, because training uses them.
     fn sample(
         &mut self,
         round: usize,
@@ -372,7 +372,7 @@ impl Round<'_, '_> {
                 .zip(&own_t)
                 .map(|(found, own)| (found - own).abs())
                 .collect::<Vec<_>>();
-            // A server may not know all of them.
+            // A server may not report all log-probabilities.
             let errors_t: Vec<f32> = errors.into_iter().filter(|error| !error.is_nan()).collect();
             measured.mean_of("sampling/logprob_error", &errors_t);
             rollout.replace_logprobs(&own_t);
@@ -380,8 +380,8 @@ impl Round<'_, '_> {
         Ok(rollouts)
     }
 
-    /// Puts groups of prompts that the iteration has not had (`rows` are those it has) in the place of groups whose rewards
-    /// are all alike, in so many rounds. Which prompts they are follows from the seed and the iteration.
+    /// Replaces groups with equal rewards by groups of new prompts, in up to `rounds` rounds. `rows` are the prompts of the iteration so
+    /// far. The choice of prompts depends only on the seed and the iteration.
     fn replace(
         &mut self,
         rounds: usize,
@@ -422,12 +422,12 @@ impl Round<'_, '_> {
     }
 }
 
-/// The weights to sample from.
+/// Weights to sample from.
 fn policy(actor: &Learner<Actor>) -> Policy {
     Policy { model: actor.frozen().policy, version: actor.version() }
 }
 
-/// The rollouts of a step that diverged.
+/// Description of the rollouts of a step that diverged.
 fn describe(experience: &Experience) -> Value {
     let Rollouts { rollouts, .. } = &experience.rollouts;
     let one = |(i, rollout): (usize, &rollout::Rollout)| {

@@ -1,4 +1,4 @@
-//! What a run of an online method is given, beside the algorithm and the reward.
+//! Inputs of an online training run, except for the algorithm and the reward.
 
 use std::path::Path;
 
@@ -15,42 +15,42 @@ use crate::rollout::{Episodes, Prompt, Sampler, Scene};
 use crate::settings::{RolloutsConfig, Settings};
 use crate::text::Tokenizer;
 
-/// What the loop trains on, and how.
+/// Data, models and settings of the loop.
 pub struct Online<'a> {
     /// Prompts to train on.
     pub prompts: &'a [Prompt],
     /// Held-out prompts; empty turns evaluation off.
     pub held_out: &'a [Prompt],
-    /// Test prompts, completed before the first iteration and after the last.
+    /// Test prompts, completed before the first iteration and after the last one.
     pub test: &'a [Prompt],
-    /// Which prompts an iteration takes.
+    /// Order of the prompts.
     pub order: Order,
-    /// Which it takes where they are drawn with replacement.
+    /// Weighted choice of prompts, if they are sampled with replacement.
     pub weighted: Option<Weighted>,
-    /// How an iteration samples.
+    /// Settings of an iteration.
     pub iteration: Iteration<'a>,
-    /// Turns ids into text.
+    /// Tokenizer for decoding.
     pub tokenizer: &'a Tokenizer,
     /// Ids that end a completion.
     pub stop_ids: &'a [u32],
-    /// The first and the last id of every completion, where the model's generation configuration forces them.
+    /// First and last id of every completion, if the model's generation configuration forces them.
     pub forced_ids: [Option<u32>; 2],
-    /// The frozen reference: for the algorithm, and for the KL of evaluations.
+    /// Frozen reference, for the algorithm and for the KL of evaluations.
     pub reference: Option<&'a CausalLm>,
-    /// The environment that answers the policy, where there is one.
+    /// Environment that replies to the policy, if there is one.
     pub episodes: Option<&'a Episodes>,
-    /// The server that samples, where one does.
+    /// Server that samples, if there is one.
     pub rollouts: Option<&'a RolloutsConfig>,
-    /// Everything else.
+    /// Settings of the run.
     pub settings: &'a Settings,
-    /// What completions of held-out prompts are measured with beside the reward.
+    /// Metrics of held-out completions, in addition to the reward.
     pub measuring: &'a Measuring,
-    /// Writes the policy (without gradient) into a directory.
+    /// Writes the policy (without gradients) into a directory.
     pub save: &'a dyn Fn(&CausalLm, &Path, SaveFor) -> Result<()>,
 }
 
 impl<'a> Online<'a> {
-    /// The rows whose prompts an iteration takes.
+    /// Returns the rows of an iteration's prompts.
     pub(super) fn rows(&self, iteration: usize) -> Vec<usize> {
         match &self.weighted {
             Some(weighted) => weighted.batch(iteration),
@@ -58,7 +58,7 @@ impl<'a> Online<'a> {
         }
     }
 
-    /// The sampler of iterations, with the mask that `algorithm` asks for. `when` begins the names of episodes.
+    /// Returns the sampler of iterations or evaluations, with the mask of `algorithm`. Names of episodes begin with `when`.
     pub(super) fn sampler<'s>(
         &'s self,
         algorithm: &'s dyn Algorithm,

@@ -1,23 +1,23 @@
-//! A model of a run: its part in the cast, its directory and sizes.
+//! A model of a run: its role, directory and sizes.
 
 use crate::method::{Role, Source};
 use crate::model::{ModelDir, ModelShape};
 
-/// One part of a run, and the model that plays it.
+/// A role in a run, and the model that fills it.
 #[derive(Debug, Clone)]
 pub struct Player {
-    /// The part.
+    /// Role of the model.
     pub role: Role,
-    /// What the user calls the model.
+    /// Configured name of the model.
     pub name: String,
-    /// Its files. What starts as the policy has the policy's.
+    /// Model directory. A model that starts as the policy has the policy's.
     pub dir: ModelDir,
-    /// Its sizes.
+    /// Sizes of the model.
     pub shape: ModelShape,
 }
 
 impl Player {
-    /// Whether its weights come from files of its own.
+    /// Returns true if its weights come from its own files.
     pub fn is_named(&self) -> bool {
         matches!(self.role.source, Source::Named(_))
     }

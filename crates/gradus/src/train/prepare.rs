@@ -1,4 +1,4 @@
-//! What every run needs before its loop: the start model's directory, its tokenizer, and the rows.
+//! Preparation of every run: the start model's directory, its tokenizer, and the rows.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -21,22 +21,22 @@ use crate::run::{DataPrint, Existing};
 use crate::task::{self, DataConfig};
 use crate::text::Tokenizer;
 
-/// The start model's directory with what turns text into ids.
+/// The start model's directory and its tokenizer.
 #[derive(Debug)]
 pub struct Start {
     /// The directory, its tokenizer and its chat template.
     pub model: Pretrained,
-    /// What the rows must be: those of the run so far.
+    /// Fingerprint that the rows must have, for a resumed run.
     pub expected_data: Option<DataPrint>,
-    /// What the rows are, once they were read.
+    /// Fingerprint of the rows, once they have been read.
     pub data: OnceCell<DataPrint>,
 }
 
 impl Start {
-    /// Opens the model that `plan` starts from, and checks that its tokenizer fits.
+    /// Opens the start model of `plan` and checks its tokenizer.
     ///
     /// # Errors
-    /// When a file is missing or corrupt, or the vocabularies disagree.
+    /// If a file is missing or corrupt, or the vocabularies disagree.
     pub fn open(plan: &Plan) -> Result<Self> {
         let mut dir = open_model(&plan.config().model)?;
         if let Some(adapter) = &plan.config().adapter {
@@ -55,15 +55,15 @@ impl Start {
         Ok(Self { model, expected_data: None, data: OnceCell::new() })
     }
 
-    /// Whether an adapter is trained, and not the model itself.
+    /// Returns true if an adapter is trained instead of the model itself.
     pub fn adapts(&self, plan: &Plan) -> bool {
         plan.config().lora.is_some() || self.model.dir.adapter.is_some()
     }
 
-    /// [`rows`], which must be those of the run so far.
+    /// Reads [`rows`] and checks that they are those of the run so far.
     ///
     /// # Errors
-    /// When they cannot be read, or are others.
+    /// If they cannot be read, or differ.
     pub fn rows(
         &self,
         plan: &Plan,
@@ -76,16 +76,16 @@ impl Start {
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
         }
-        // Rows are read once a run; a second reading gives the same.
+        // Rows are read once per run; a second reading would give the same.
         let _ = self.data.set(found);
         Ok(split)
     }
 }
 
-/// Downloads the models that `plan` names on the hub, so that the observer sees it happen.
+/// Downloads the models of `plan` from the hub, with progress for the observer.
 ///
 /// # Errors
-/// When the hub cannot be reached, or has no such model.
+/// If the hub cannot be reached, or has no such model.
 pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     let config = plan.config();
     let mut names = vec![config.model.as_str()];
@@ -107,18 +107,18 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     Ok(())
 }
 
-/// Refuses files of rows without the columns that the method or the reward reads, by their first rows. What a task or the hub gives is
-/// read later.
+/// Rejects data files without the columns that the method or the reward reads, according to their first rows. Data from tasks or from the
+/// hub are checked when they are read.
 ///
 /// # Errors
 /// The first file without such a column.
 pub fn check_columns(plan: &Plan) -> Result<()> {
-    // A run that is replaced stays until the new one begins, so nothing is left behind.
+    // An early check only avoids leaving a new run directory behind. A run that is replaced stays until the new one begins anyway.
     if plan.existing() == Existing::Overwrite && plan.output_dir().is_dir() {
         return Ok(());
     }
     let (config, options) = (plan.config(), load_options(plan, plan.method().method().need())?);
-    // Rows that are left out, and those that an environment changes, need no column of the reward.
+    // Rows that are filtered out or changed by an environment need no column of the reward.
     let is_scored = plan.method().is_online() && config.environment.is_none() && !plan.train().filter.is_on();
     let of_reward = config.reward.as_ref().filter(|_| is_scored).map_or_else(Vec::new, RewardConfig::columns);
     let held_out = config.held_out().filter(|_| plan.train().eval_steps >= 0);
@@ -150,29 +150,28 @@ fn load_options(plan: &Plan, need: Need) -> Result<LoadOptions> {
     })
 }
 
-/// Training rows and held-out rows.
+/// Training rows and rows for evaluation.
 #[derive(Debug)]
 pub struct Split {
-    /// Rows to train on, in the order of the file.
+    /// Training rows, in the order of the file.
     pub train: Vec<Row>,
-    /// Held-out rows; never trained on.
+    /// Held-out rows, which are never trained on.
     pub held_out: Vec<Row>,
-    /// Test rows; never trained on.
+    /// Test rows, which are never trained on.
     pub test: Vec<Row>,
-    /// Bad rows that were left out.
+    /// Bad rows that were skipped.
     pub skipped: Vec<SkippedRow>,
-    /// How many rows `train.filter` left out, one sentence for each source of rows.
+    /// Number of rows that `train.filter` left out, one sentence per source of rows.
     pub filtered: Vec<String>,
-    /// What is surprising about how the rows were read, one sentence each.
+    /// Surprises when reading the rows, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Reads the rows, leaves out what `train.filter` says (`tokenizer` counts its tokens), and holds some out, unless `eval_data` or
-/// a task names others. Held-out rows are those that `is_usable`: others leave their places to those that follow. An `interrupt`
-/// ends the wait for a program.
+/// Reads the rows, applies `train.filter` (with `tokenizer` to count tokens), and holds some rows out, unless `eval_data` or a task
+/// provides others. Only `is_usable` rows are held out; the next ones replace the others. An `interrupt` ends the wait for a program.
 ///
 /// # Errors
-/// When they cannot be read, or the filter leaves none.
+/// If the rows cannot be read, or the filter leaves none.
 pub fn rows(
     plan: &Plan,
     tokenizer: &Tokenizer,
@@ -200,9 +199,9 @@ pub fn rows(
         skipped.extend(bad);
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
     }
-    // Rows of several sources are counted through.
+    // Rows of several sources are numbered consecutively.
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
-    // After the rows have their numbers, so that records name rows by their place in the data.
+    // Filtered after the rows have their numbers, so that records refer to positions in the data.
     let mut filtered = Vec::new();
     let mut filter = |rows: Vec<Row>, what: &str| {
         let (rows, dropped) = train.filter.apply(rows, ImplicitPrompt::default(), Some(tokenizer))?;
@@ -211,7 +210,7 @@ pub fn rows(
     };
     rows = filter(rows, "`data`")?;
     let most = most_held_out(plan, need);
-    // Rows of another source, no more than are measured.
+    // Rows of another source, limited to the number that is evaluated.
     let mut apart = |data: &DataConfig, key: &str| {
         let first = (!train.filter.is_on()).then_some(most);
         let (mut found, mut bad) = load(data, &LoadOptions { max_rows: first, ..options.clone() })?;
@@ -243,7 +242,7 @@ fn bad_rows(plan: &Plan) -> BadRows {
     if plan.train().skip_bad_rows { BadRows::Skip } else { BadRows::FailOrSkip }
 }
 
-/// As many of `rows` as `source` asks for, in the order of the file.
+/// Samples the number of `rows` that `source` requests, in the order of the file.
 fn drawn(rows: Vec<Row>, source: &MixedData, stream: Stream) -> Result<Vec<Row>> {
     let count = source.rows.unwrap_or(rows.len());
     if count > rows.len() {
@@ -253,7 +252,7 @@ fn drawn(rows: Vec<Row>, source: &MixedData, stream: Stream) -> Result<Vec<Row>>
     Ok(draw(rows, count, stream))
 }
 
-/// At most `count` of `rows`, drawn at random, in the order of the file.
+/// Samples at most `count` of `rows` at random, in the order of the file.
 fn draw(mut rows: Vec<Row>, count: usize, mut stream: Stream) -> Vec<Row> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.shuffle(&mut stream);
@@ -267,7 +266,7 @@ fn draw(mut rows: Vec<Row>, count: usize, mut stream: Stream) -> Vec<Row> {
     rows
 }
 
-/// Held-out prompts of online methods, unless asked for otherwise: each costs a completion per evaluation.
+/// Default number of held-out prompts of online methods, because each costs a completion per evaluation.
 pub(super) const MAX_EVAL_PROMPTS: usize = 100;
 
 fn most_held_out(plan: &Plan, need: Need) -> usize {
@@ -275,10 +274,10 @@ fn most_held_out(plan: &Plan, need: Need) -> usize {
     if need == Need::Prompt && !plan.is_set("train.max_eval_rows") { most.min(MAX_EVAL_PROMPTS) } else { most }
 }
 
-/// Fewer held-out rows than this say little; a small data set gives up to a fifth of its rows for them.
+/// Minimum for meaningful evaluations. A small data set gives up to a fifth of its rows for them.
 const FEWEST_HELD_OUT: usize = 16;
 
-/// How many of `rows` are held out. With `--no-shuffle` the file is taken as it is, unless a share is asked for.
+/// Number of `rows` to hold out. With `--no-shuffle` it is 0, unless a share is set.
 fn held_out_rows(plan: &Plan, rows: usize) -> usize {
     let share = (rows as f64 * plan.train().eval_fraction) as usize;
     match (plan.is_set("train.eval_fraction"), plan.train().shuffle) {
@@ -288,8 +287,8 @@ fn held_out_rows(plan: &Plan, rows: usize) -> usize {
     }
 }
 
-/// Takes `count` rows out: at random, or without shuffling the last ones. Both parts keep the file's order. Where some are not
-/// usable others take their places, as long as no more than a quarter of all was looked at.
+/// Removes `count` rows: at random, or the last ones without shuffling. Both parts keep the file's order. Unusable rows are replaced by
+/// other rows, but at most a quarter of all rows is considered.
 fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&Row) -> bool) -> Vec<Row> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     if plan.train().shuffle {
@@ -306,10 +305,10 @@ fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&
     taken.collect()
 }
 
-/// How rows become ids for `model`, as `plan` says; `max_length` in tokens.
+/// Returns the options for tokenizing rows for `model`, as `plan` sets them; `max_length` is in tokens.
 ///
 /// # Errors
-/// When the model's family is unknown.
+/// If the model's family is unknown.
 pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usize>) -> Result<TokenizeOptions> {
     Ok(TokenizeOptions {
         max_length,
@@ -326,7 +325,7 @@ pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
     })
 }
 
-/// Says what became of the rows.
+/// Reports how many rows were used.
 pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
     let blocks = match counts.blocks {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! What a run leaves behind while it goes on: metrics, the best model, checkpoints, bad batches.
+//! Records a run while it trains: metrics, the best model, checkpoints, bad batches.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,31 +24,31 @@ use crate::run::{Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, 
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
 
-/// Whether training goes on after an evaluation.
+/// Decision on the training after an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// Continue.
     GoOn,
-    /// The best metric has not improved for as many evaluations as the configuration allows.
+    /// The best metric has not improved for the configured number of evaluations.
     Stop,
 }
 
-/// What evaluations of a step found.
+/// Metrics of the evaluations of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
-    /// Of the held-out rows, where they were measured.
+    /// Metrics of the held-out rows, if they were evaluated.
     pub held_out: Option<Metrics>,
-    /// Of the test rows, where they were measured.
+    /// Metrics of the test rows, if they were evaluated.
     pub test: Option<Metrics>,
 }
 
 impl Measured {
-    /// Whether nothing was measured.
+    /// Returns true if there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.held_out.is_none() && self.test.is_none()
     }
 
-    /// All numbers.
+    /// All metrics.
     fn together(&self) -> Metrics {
         let mut all = Metrics::new();
         self.held_out.iter().chain(&self.test).for_each(|metrics| all.extend("", metrics));
@@ -56,57 +56,57 @@ impl Measured {
     }
 }
 
-/// What training has seen of the data.
+/// Amount of data that training has used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
-    /// Passes over the data, with a fraction.
+    /// Passes over the data, as a fraction.
     pub epoch: f64,
-    /// Rows, pairs or prompts; each counts as often as it was seen.
+    /// Rows, pairs or prompts; repeated ones count each time.
     pub examples: usize,
 }
 
-/// Appends to the run directory and tells the observer. The state in it is what a checkpoint restores.
+/// Appends to the run directory and notifies the observer. A checkpoint restores its state.
 pub struct Recorder<'a> {
     run: RunDir,
     log: MetricsLog,
     observer: &'a mut dyn Observer,
-    /// Cursors and controllers; the loops read `step` and set what is theirs.
+    /// Cursors and controllers; the loops read `step` and set their own fields.
     pub state: RunState,
     history: TrainerState,
     pending: Stats,
-    /// Tokens that went through the model in the same time.
+    /// Tokens that the model has processed since the last logged row.
     pending_tokens: u64,
-    /// Timings are metrics only: nothing that is computed depends on them.
+    /// Timings are metrics only: no computation depends on them.
     since_begin: Instant,
     busy_s: f64,
     started: Instant,
     elapsed_before: f64,
     saved: Option<usize>,
-    /// The learners' version when the last step was complete, in the weights and in every file; `None` within a step.
+    /// Version of the learners at the last complete step, when weights and files were consistent; `None` within a step.
     settled: Option<u64>,
     /// Opened with the first row of this process.
     trackers: Option<Trackers>,
-    /// `config.yml`.
+    /// Text of `config.yml`.
     description: String,
-    /// Where the run goes on being recorded whose directory was deleted.
+    /// Claim of the new directory, if the run directory was deleted.
     rescue: Option<Claim>,
     ranks: Ranks,
 }
 
 impl<'a> Recorder<'a> {
-    /// Records a run from its start.
+    /// Starts the records of a new run.
     ///
     /// # Errors
-    /// When `metrics.jsonl` cannot be written.
+    /// If `metrics.jsonl` cannot be written.
     pub fn start(run: RunDir, observer: &'a mut dyn Observer) -> Result<Self> {
         let log = MetricsLog::open(&run.metrics())?;
         Ok(Self::new(run, log, observer, RunState::default(), TrainerState::default()))
     }
 
-    /// Goes on from a checkpoint; rows of later steps are removed from `metrics.jsonl`.
+    /// Continues from a checkpoint. Rows of later steps are removed from `metrics.jsonl`.
     ///
     /// # Errors
-    /// When `metrics.jsonl` cannot be read or written.
+    /// If `metrics.jsonl` cannot be read or written.
     pub fn resume(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = checkpoint.resume_metrics(&run)?;
         let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
@@ -117,7 +117,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Says what the rows and the models are, for those who resume the run with others.
+    /// Sets the fingerprints of rows and models, which a resumption compares.
     #[must_use]
     pub fn reading(mut self, data: Option<DataPrint>, models: BTreeMap<String, String>) -> Self {
         self.state.data = data;
@@ -125,16 +125,16 @@ impl<'a> Recorder<'a> {
         self
     }
 
-    /// Says what `config.yml` holds.
+    /// Sets the text of `config.yml`.
     #[must_use]
     pub fn described_by(self, description: String) -> Self {
         Self { description, ..self }
     }
 
-    /// Goes on from a checkpoint that is the first rank's: this one writes nothing that anybody reads.
+    /// Continues from the first rank's checkpoint on another rank, whose records are never read.
     ///
     /// # Errors
-    /// When `metrics.jsonl` cannot be written.
+    /// If `metrics.jsonl` cannot be written.
     pub fn beside(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = MetricsLog::open(&run.metrics())?;
         let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
@@ -144,7 +144,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Says which ranks train together: the first one records, and all stop together.
+    /// Sets the ranks of the run: the first one records, and all stop together.
     #[must_use]
     pub fn on(self, ranks: Ranks) -> Self {
         Self { ranks, ..self }
@@ -197,45 +197,45 @@ impl<'a> Recorder<'a> {
         &self.run
     }
 
-    /// Seconds of training so far, over all resumptions.
+    /// Seconds of training so far, including before resumptions.
     pub fn elapsed_s(&self) -> f64 {
         self.elapsed_before + self.started.elapsed().as_secs_f64()
     }
 
-    /// Tells the observer, once a run, that the run diverges.
+    /// Sends the observer the warning that the run diverges, once per run.
     pub(super) fn warn_of_divergence(&mut self, message: Option<String>) {
         let Some(message) = message.filter(|_| self.state.divergence.is_none()) else { return };
         self.tell(&Event::Warning(&message));
         self.state.divergence = Some(message);
     }
 
-    /// Tells the observer.
+    /// Sends the observer an event.
     pub fn tell(&mut self, event: &Event<'_>) {
         self.observer.event(event);
     }
 
-    /// Whether the observer wants the run to stop, or that of another rank. All ranks get the same answer.
+    /// Returns true if the observer of this or another rank requests a stop. All ranks get the same answer.
     pub fn should_stop(&mut self) -> bool {
         self.ranks.stops(self.observer.should_stop())
     }
 
-    /// Tells the observer of progress within step `step` (counted from 1), and ends the work when the observer wants to stop.
+    /// Returns a progress for step `step` (counted from 1). It notifies the observer and ends the work when the observer requests a stop.
     pub fn within(&mut self, step: usize) -> Within<'_, 'a> {
         Within { recorder: RefCell::new(self), step }
     }
 
-    /// Every logged value of `key` after the first step, over all resumptions.
+    /// Returns every logged value of `key` after step 0, including before resumptions.
     pub fn logged(&self, key: &str) -> impl Iterator<Item = f64> {
         let rows = self.history.log_history.iter();
         rows.filter(|row| row.get("step").and_then(Value::as_u64) > Some(0))
             .filter_map(move |row| row.get(key)?.as_f64())
     }
 
-    /// Records what was measured before the first step: for `results.json`, as the row of step 0, and the held-out rows as the
-    /// value that later evaluations must beat. Nothing where nothing was measured.
+    /// Records the evaluation before the first step: for `results.json`, as the row of step 0, and as the value that later evaluations must
+    /// beat. Does nothing without metrics.
     ///
     /// # Errors
-    /// A best metric that this run does not measure, or when `metrics.jsonl` cannot be written.
+    /// If the run does not measure the best metric, or `metrics.jsonl` cannot be written.
     pub fn baseline(&mut self, measured: &Measured, settings: &Settings) -> Result<()> {
         if measured.is_empty() {
             return Ok(());
@@ -250,13 +250,13 @@ impl<'a> Recorder<'a> {
         self.append(0, settings, metrics)
     }
 
-    /// Whether the run ends with this step: it is the last one, or the evaluation stops it early.
+    /// Returns true if the run ends with this step, because it is the last one or the evaluation stops the run early.
     ///
     /// # Errors
-    /// A best metric that this run does not measure.
+    /// If the run does not measure the best metric.
     pub fn ends(&self, done: usize, settings: &Settings, held_out: Option<&Metrics>) -> Result<bool> {
         let patience = settings.early_stopping_patience;
-        // A directory that was deleted has no evaluation: the step ends with an error.
+        // With a deleted directory, the evaluation is not used: the step will end with an error.
         let Some(held_out) = held_out.filter(|_| patience > 0 && !self.is_gone()) else {
             return Ok(done == settings.steps);
         };
@@ -264,12 +264,12 @@ impl<'a> Recorder<'a> {
         Ok(done == settings.steps || (!is_better && self.state.evaluations_since_best + 1 >= patience))
     }
 
-    /// The deciding value of an evaluation, and whether it beats the best so far.
+    /// Value of the deciding metric in an evaluation, and whether it is better than the best so far.
     fn improvement(&self, settings: &Settings, held_out: &Metrics) -> Result<(f64, bool)> {
         let name = &settings.best_metric;
         let value = deciding(held_out, name)?;
         let better = match self.state.best {
-            // No JSON holds it.
+            // JSON has no such numbers.
             _ if !value.is_finite() => false,
             Some((_, best)) => is_better(name, value, best),
             None => true,
@@ -277,56 +277,55 @@ impl<'a> Recorder<'a> {
         Ok((value, better))
     }
 
-    /// A step begins: its time counts for the throughput, that of evaluations and checkpoints does not.
+    /// Begins a step. Its time counts for the throughput; evaluations and checkpoints do not.
     pub fn begin(&mut self) {
         self.since_begin = Instant::now();
     }
 
-    /// Finishes what a kill may have left undone behind the checkpoint that this run goes on from.
+    /// Completes the removal of old checkpoints, which a kill may have interrupted after the checkpoint of this resumption.
     ///
     /// # Errors
-    /// When an old checkpoint cannot be removed.
+    /// If an old checkpoint cannot be removed.
     pub fn tidy(&self, settings: &Settings) -> Result<()> {
         self.saved
             .filter(|_| self.ranks.is_first())
             .map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
     }
 
-    /// Everything up to here is complete: the weights, the state and every file. `version` is that of all learners
-    /// together.
+    /// Marks the weights, the state and all files as complete and consistent. `version` is that of all learners together.
     ///
     /// # Errors
-    /// [`Error::Input`] when the run directory has been deleted: nothing more is to be done there.
+    /// [`Error::Input`] if the run directory has been deleted.
     pub fn settle(&mut self, version: u64) -> Result<()> {
         self.settled = Some(version);
         if self.is_gone() { Err(self.deleted()) } else { Ok(()) }
     }
 
-    /// The weights are those after `self.state.step` steps, and the held-out rows are yet to be evaluated: a checkpoint
-    /// that is written now says so.
+    /// Marks the weights as those after `self.state.step` steps, with the evaluation of the held-out rows still due. Checkpoints written in
+    /// this state record that.
     pub fn await_evaluation(&mut self, version: u64) {
         (self.settled, self.state.evaluation_due) = (Some(version), true);
     }
 
-    /// The evaluation is over; what is recorded from here on belongs together.
+    /// Marks the evaluation as done. The records are inconsistent until the next [`settle`](Self::settle).
     pub fn evaluated(&mut self) {
         (self.settled, self.state.evaluation_due) = (None, false);
     }
 
-    /// Whether the run directory has been deleted, or another stands in its place.
+    /// Returns true if the run directory has been deleted or replaced.
     pub fn is_gone(&self) -> bool {
         self.rescue.is_none() && !self.log.is_there()
     }
 
-    /// Whether the run is recorded beside a directory that was deleted.
+    /// Returns true if the run is recorded next to a deleted directory.
     pub fn is_rescued(&self) -> bool {
         self.rescue.is_some()
     }
 
-    /// What writing into the run directory gave; where that is gone, [`settle`](Self::settle) will say so.
+    /// Passes on the result of writing, but ignores errors if the run directory is gone: [`settle`](Self::settle) will report that.
     ///
     /// # Errors
-    /// Those of `result` that have another reason.
+    /// The error in `result`, if the directory still exists.
     pub fn unless_gone<T: Default>(&self, result: Result<T>) -> Result<T> {
         match result {
             Err(_) if self.is_gone() => Ok(T::default()),
@@ -338,22 +337,22 @@ impl<'a> Recorder<'a> {
         Error::input(format!("the run directory `{}` was deleted while the run was at work", self.run.path().display()))
     }
 
-    /// Goes on beside a directory that was deleted: the configuration and all rows of `metrics.jsonl` are there at once.
+    /// Continues next to a deleted directory. The configuration and all rows of `metrics.jsonl` are written there first.
     ///
     /// # Errors
-    /// When nothing can be written there either.
+    /// If nothing can be written there either.
     pub fn rescue(&mut self) -> Result<()> {
         let (run, mut claim) = self.run.rescued()?;
         claim.begin()?;
         atomic::write_bytes(&run.config(), self.description.as_bytes())?;
         self.log.move_to(&run.metrics())?;
-        // What was saved before, and the best model, are gone.
+        // Earlier checkpoints and the best model are lost.
         (self.saved, self.state.best, self.trackers) = (None, None, None);
         (self.run, self.rescue) = (run, Some(claim));
         Ok(())
     }
 
-    /// Closes what was rescued; the error that says where it is. `checkpoint` is what has been saved there.
+    /// Closes the rescued run and returns an error with its location. `checkpoint` is the step of the checkpoint that was saved there.
     pub fn rescued(&mut self, gone: &RunDir, checkpoint: Option<usize>) -> Error {
         let (gone, kept) = (gone.path().display(), self.run.path().display());
         let with = checkpoint.map_or(String::new(), |step| format!(" with a checkpoint of step {step}"));
@@ -372,22 +371,22 @@ impl<'a> Recorder<'a> {
         error
     }
 
-    /// Whether weights of `version` are those of the last complete step, so that a checkpoint can be written.
+    /// Returns true if weights of `version` are those of the last complete step, so that a checkpoint can be written.
     pub fn is_settled(&self, version: u64) -> bool {
         self.settled == Some(version)
     }
 
-    /// Whether there is a checkpoint of the last complete step.
+    /// Returns true if there is a checkpoint of the last complete step.
     pub fn is_saved(&self) -> bool {
         self.saved == Some(self.state.step)
     }
 
-    /// Whether an evaluation before a resumption has ended the run already.
+    /// Returns true if an evaluation before a resumption has already ended the run.
     pub fn has_stopped(&self, settings: &Settings) -> bool {
         settings.early_stopping_patience > 0 && self.state.evaluations_since_best >= settings.early_stopping_patience
     }
 
-    /// Takes in what a step measured, at its end.
+    /// Collects the metrics of a step at its end.
     pub fn gather(&mut self, report: &StepReport) {
         self.settled = None;
         self.busy_s += self.since_begin.elapsed().as_secs_f64();
@@ -396,10 +395,10 @@ impl<'a> Recorder<'a> {
         self.pending.merge(&report.metrics);
     }
 
-    /// Appends what was gathered since the last row, and what evaluations `measured` beside it.
+    /// Logs a row with the metrics collected since the last row, and those that evaluations `measured`.
     ///
     /// # Errors
-    /// When `metrics.jsonl` cannot be written.
+    /// If `metrics.jsonl` cannot be written.
     pub fn log(&mut self, done: usize, settings: &Settings, seen: Seen, measured: &Measured) -> Result<()> {
         let Seen { epoch, examples } = seen;
         let mut metrics = Metrics::new();
@@ -420,7 +419,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Appends a row to `metrics.jsonl`, to what experiment trackers read and to the history of checkpoints.
+    /// Appends a row to `metrics.jsonl`, to the experiment trackers and to the history of checkpoints.
     fn append(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
         self.log.append(step, metrics)?;
         if !self.is_gone() {
@@ -430,7 +429,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Hands the row that was appended last to experiment trackers.
+    /// Passes the last row to the experiment trackers.
     fn track(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
         if let Some(trackers) = &mut self.trackers {
             return trackers.append(&MetricsRow { step, values: metrics.clone() });
@@ -439,20 +438,20 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Ends what experiment trackers read of a run that has finished.
+    /// Completes the tracker files of a finished run.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If they cannot be written.
     pub fn finish_tracking(&mut self, settings: &Settings) -> Result<()> {
         let trackers = self.trackers.take().map_or_else(|| Trackers::open(&self.run, settings.trackers), Ok)?;
         trackers.finish()
     }
 
-    /// Compares an evaluation with the best so far, the start included; a better model is written to `best/` by `save`. Test rows
-    /// decide nothing.
+    /// Compares an evaluation with the best so far, including the start. If it is better, `save` writes the model to `best/`. Test rows do
+    /// not count.
     ///
     /// # Errors
-    /// A best metric that this run does not measure, or what `save` returns.
+    /// If the run does not measure the best metric, or an error of `save`.
     pub fn judge(
         &mut self,
         done: usize,
@@ -461,7 +460,7 @@ impl<'a> Recorder<'a> {
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Verdict> {
         if self.is_gone() {
-            // Where it was is no place to write to; the step ends with an error.
+            // The deleted directory must not be written to; the step will end with an error.
             return Ok(Verdict::GoOn);
         }
         let Some(held_out) = &measured.held_out else {
@@ -475,7 +474,7 @@ impl<'a> Recorder<'a> {
         self.observer.event(&Event::Evaluated { step: done, metrics: &measured.together(), best: better });
         let before = self.state.method.get("before");
         let start = |name: &str| before.and_then(|before| before.get(name)).and_then(Value::as_f64);
-        // The loss diverges while an accuracy may still rise.
+        // The loss can diverge while an accuracy still rises.
         let named = [(name.as_str(), Some(value)), ("eval_loss", held_out.get("eval_loss"))];
         let warning = named
             .into_iter()
@@ -499,11 +498,10 @@ impl<'a> Recorder<'a> {
         Ok(Verdict::GoOn)
     }
 
-    /// Writes a checkpoint after `self.state.step` steps, unless it is there already. `planned` says whether an
-    /// undisturbed run writes one here too.
+    /// Writes a checkpoint after `self.state.step` steps, unless it exists. `planned` is true if an undisturbed run writes it too.
     ///
     /// # Errors
-    /// When it cannot be written; earlier checkpoints stay.
+    /// If it cannot be written; earlier checkpoints stay.
     pub fn checkpoint(
         &mut self,
         settings: &Settings,
@@ -525,7 +523,7 @@ impl<'a> Recorder<'a> {
         self.history.num_input_tokens_seen = self.state.tokens;
         self.history.best_global_step = self.state.best.map(|(step, _)| step);
         self.history.best_metric = self.state.best.map(|(_, value)| value);
-        // Step 0 is the start, of which there is no copy.
+        // Step 0 is the start, of which no copy exists.
         let written = self.state.best.filter(|(step, _)| *step > 0);
         self.history.best_model_checkpoint = written.map(|_| self.run.best().display().to_string());
         self.state.unplanned = !planned;
@@ -537,7 +535,7 @@ impl<'a> Recorder<'a> {
                 ("stats".to_owned(), Value::Object(self.pending.to_json())),
             ]),
         };
-        // Where moments are sharded, all ranks bring theirs.
+        // If moments are sharded, all ranks contribute theirs.
         let moments = optimizer_state::moments_on_host(optimizers);
         if !self.ranks.is_first() {
             self.saved = Some(step);
@@ -556,7 +554,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Writes the batch of a step that diverged and gives the error to stop with. `step` counts from 1.
+    /// Writes the batch of a step that diverged and returns the error for it. `step` counts from 1.
     pub fn diverged(&self, step: usize, what: String, batch: Value) -> Error {
         let path = self.run.bad_batch(step);
         let content = json!({ "step": step, "what": what, "batch": batch });
@@ -565,10 +563,10 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The value of the metric that decides which model is the best.
+/// Value of the metric that selects the best model.
 ///
 /// # Errors
-/// [`Error::Input`] when `evaluation` does not have it.
+/// [`Error::Input`] if `evaluation` does not contain it.
 fn deciding(evaluation: &Metrics, name: &str) -> Result<f64> {
     evaluation.get(name).ok_or_else(|| {
         let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
@@ -591,10 +589,10 @@ impl Progress for Within<'_, '_> {
     }
 }
 
-/// An optimizer as `checkpoint` left the one with this prefix, for parameters on `device`.
+/// Restores the optimizer with this prefix from `checkpoint`, for parameters on `device`.
 ///
 /// # Errors
-/// When the optimizer's file cannot be read, or is that of another model than `module`.
+/// If the optimizer's file cannot be read, or belongs to another model than `module`.
 pub fn restore_optimizer<M: Module>(
     checkpoint: &Checkpoint,
     prefix: &str,
@@ -611,7 +609,7 @@ pub fn restore_optimizer<M: Module>(
     optimizer.misfit(module).map_or(Ok(optimizer), |misfit| Err(refuse(misfit)))
 }
 
-/// Writes a JSON value, whole or not at all.
+/// Writes a JSON value atomically.
 ///
 /// # Errors
 /// [`Error::Io`].

@@ -1,4 +1,4 @@
-//! Log-probabilities of the reference, computed before the first step and kept beside the run: a resumed run reads them again.
+//! Log-probabilities of the reference. They are computed before the first step and stored in the run directory for resumptions.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,22 +14,22 @@ use crate::objective::{OfflineMethod, TrainingExample};
 use crate::observer::{Event, Observer};
 use crate::run::RunDir;
 
-/// The key of the file's metadata: hashes of the question and of the numbers.
+/// Metadata key of the hashes of the inputs and of the numbers.
 const PRINTS: &str = "prints";
 
-/// The numbers of all examples, [`OfflineMethod::reference_width`] of each, one example after the other.
+/// Numbers of all examples end to end, [`OfflineMethod::reference_width`] for each.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReferenceLogprobs {
-    /// Of the examples to train on.
+    /// For training examples.
     pub train: Vec<f32>,
-    /// Of those held out.
+    /// For held-out examples.
     pub held_out: Vec<f32>,
-    /// Of test examples.
+    /// For test examples.
     pub test: Vec<f32>,
 }
 
 impl ReferenceLogprobs {
-    /// Has `reference` score the examples to train on, those held out and those of the test; the observer is told how many are done.
+    /// Scores the training, held-out and test examples with `reference`. Reports progress to the observer.
     pub fn compute<M: OfflineMethod>(
         method: &M,
         reference: &CausalLm,
@@ -56,8 +56,8 @@ impl ReferenceLogprobs {
         Self { train, held_out, test }
     }
 
-    /// What the run in `directory` has kept for the same examples, reference and method, whose hash is `question`. `None` for a file that is
-    /// broken or about something else.
+    /// Reads the stored numbers of the run in `directory`. `question` is the hash of examples, reference and method. `None` if the file is
+    /// corrupt or its hash differs.
     pub fn read(directory: &RunDir, question: &str) -> Option<Self> {
         let bytes = fs::read(directory.reference()).ok()?;
         let (_, header) = SafeTensors::read_metadata(&bytes).ok()?;
@@ -72,12 +72,12 @@ impl ReferenceLogprobs {
         (header.metadata().as_ref()?.get(PRINTS)? == &kept.prints(question)).then_some(kept)
     }
 
-    /// Keeps the numbers in `directory`.
+    /// Stores the numbers in `directory`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, directory: &RunDir, question: &str) -> Result<()> {
-        // One key: several would stand in another order each time.
+        // A single key, because the order of several keys would vary.
         let metadata = HashMap::from([(PRINTS.into(), self.prints(question))]);
         let tensors = [("train", &self.train), ("held_out", &self.held_out), ("test", &self.test)]
             .into_iter()
@@ -94,7 +94,7 @@ impl ReferenceLogprobs {
     }
 }
 
-/// Examples with the numbers of the reference.
+/// Attaches the reference's numbers to the examples.
 pub(super) fn attach<M: OfflineMethod>(
     method: &M,
     examples: Vec<M::Example>,

@@ -1,5 +1,5 @@
-//! When a run fails between two steps, what it has is kept: a checkpoint of the last complete step. Where the run directory
-//! was deleted, it is kept beside it.
+//! Saves a checkpoint of the last complete step when a run fails between two steps. If the run directory was deleted, the checkpoint is
+//! saved next to it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,8 +7,8 @@ use super::recorder::Recorder;
 use crate::error::{Error, Result};
 use crate::observer::Event;
 
-/// Runs `steps` on what is being trained. On an error or a panic, `save` writes a checkpoint if the weights are those of
-/// the last complete step, and says whether they were; then the error or the panic goes on.
+/// Runs `steps`. After an error or a panic, `save` writes a checkpoint if the weights are those of the last complete step, and returns
+/// whether they are. The error or panic is then passed on.
 pub(super) fn checkpoint_on_failure<'o, S>(
     trained: &mut S,
     recorder: &mut Recorder<'o>,
@@ -27,7 +27,7 @@ pub(super) fn checkpoint_on_failure<'o, S>(
         recorder.tell(&Event::Warning(&format!("nothing could be kept beside the deleted run directory: {error}")));
         return ended.unwrap_or_else(|panic| resume_unwind(panic));
     }
-    // A panic within a panic must not hide the first.
+    // A panic within a panic must not hide the first one.
     let saved = catch_unwind(AssertUnwindSafe(|| match recorder.state.step {
         0 => Ok(false),
         _ => save(trained, recorder),
@@ -38,7 +38,7 @@ pub(super) fn checkpoint_on_failure<'o, S>(
     }
     let way_on = match (&saved, kept) {
         (_, None) => None,
-        // As it is asked for: the state is kept, and nothing is wrong.
+        // As requested: the state is saved, and there is no error.
         (Ok(Ok(true)), Some(_)) if is_interrupted => None,
         (Ok(Ok(true)), Some(step)) => {
             Some(format!("the state after step {step} is kept in a checkpoint: go on with `--resume`"))

@@ -1,5 +1,4 @@
-//! What online training writes into `rollouts.sqlite`: every completion trained on, those of evaluations, and what they
-//! show that someone should look at.
+//! Records in `rollouts.sqlite`: the completions of online training and of evaluations, and warnings about them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,40 +16,40 @@ use crate::rollout::{Episode, Exchange, Rollout, Rollouts, Turn};
 use crate::run::database::{EpisodeRecord, Query, Record, RolloutDb, Segment, Table, TurnRecord, WarningRecord};
 use crate::run::{Checkpoint, RolloutWriter, RunDir, RunState};
 
-/// What [`RunState::method`] holds a [`Watch`] under.
+/// Key of the [`Watch`] in [`RunState::method`].
 const WATCH: &str = "warnings";
 
-/// Appends the completions of a run, and watches them.
+/// Records the completions of a run and watches them for problems.
 #[derive(Debug)]
 pub struct RolloutLog {
     writer: RolloutWriter,
     watch: Watch,
-    /// Whether completions that were trained on are kept.
+    /// True if completions of training are stored.
     keeps_rollouts: bool,
 }
 
 impl RolloutLog {
-    /// Goes on from `state`; what stands there of later steps is removed. `keeps_rollouts` is `train.save_rollouts`.
+    /// Continues from `state` and removes the records of later steps. `keeps_rollouts` is `train.save_rollouts`.
     ///
     /// # Errors
-    /// When the database cannot be written.
+    /// If the database cannot be written.
     pub fn open(run: &RunDir, state: &RunState, keeps_rollouts: bool) -> Result<Self> {
-        // Checkpoints of before there were warnings have none: the watch begins anew.
+        // Checkpoints of versions without warnings have no watch; a new one is started.
         let watch = state.method.get(WATCH).and_then(|watch| serde_json::from_value(watch.clone()).ok());
         let writer = RolloutWriter::open(&run.rollouts(), state.step)?;
         Ok(Self { writer, watch: watch.unwrap_or_default(), keeps_rollouts })
     }
 
-    /// What a checkpoint keeps of it.
+    /// State for checkpoints.
     pub fn state(&self) -> Map<String, Value> {
         let watch = serde_json::to_value(&self.watch).expect("plain data with string keys");
         Map::from_iter([(WATCH.to_owned(), watch)])
     }
 
-    /// Takes in what a step showed; gives what is to be said, and records it.
+    /// Observes a step. Returns and records new warnings.
     ///
     /// # Errors
-    /// What writing an earlier step failed with.
+    /// The error of an earlier write.
     pub fn watch(&mut self, step: usize, shown: Shown) -> Result<Vec<Warning>> {
         let warnings = self.watch.observe(shown);
         let record = |Warning { kind, message }: &Warning| {
@@ -61,10 +60,10 @@ impl RolloutLog {
         Ok(warnings)
     }
 
-    /// Appends what a step trained on; `kls` as [`Experience::kls`] gives them.
+    /// Appends the rollouts of a training step; `kls` are those of [`Experience::kls`].
     ///
     /// # Errors
-    /// What writing an earlier step failed with.
+    /// The error of an earlier write.
     pub fn rollouts(
         &mut self,
         (step, epoch): (usize, usize),
@@ -80,7 +79,7 @@ impl RolloutLog {
         let record = |i: usize| {
             let advantages_t = &advantages.advantages[i];
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
-            // What could not be scored teaches nothing, whatever its tokens have.
+            // Rollouts without a score are not trained on, whatever advantages their tokens have.
             let taught_t = if experience.rewards[i].is_some() { &advantages_t[..] } else { &[] };
             let known = record(rollouts, i, &scores[i], taught_t)?;
             let weight_version = rollouts.rollouts[i].sampled_with.as_ref().map(|with| with.version.clone());
@@ -90,10 +89,10 @@ impl RolloutLog {
         self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
     }
 
-    /// Records the completions of an evaluation, in place of those that are there of this step.
+    /// Records the completions of an evaluation and replaces existing ones of this step.
     ///
     /// # Errors
-    /// What writing earlier rows failed with.
+    /// The error of an earlier write.
     pub fn evaluation(&mut self, split: EvalSplit, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
         let rows = found.measures.iter().filter_map(|(key, measure)| Some((key, measure.row_values()?)));
         let rows: Vec<(&String, Vec<f64>)> = rows.collect();
@@ -107,32 +106,32 @@ impl RolloutLog {
         };
         let records = found.scores.iter().enumerate().map(record).collect::<Result<_>>()?;
         self.writer.evaluation(split.table(), step, records)?;
-        // The metrics of this evaluation are logged next, and trackers read its completions then.
+        // The metrics of this evaluation are logged next. Trackers then read its completions.
         self.flush()
     }
 
-    /// Waits until everything is on disk: a checkpoint may be written that stands on it.
+    /// Waits until everything is on disk, so that a checkpoint may refer to it.
     ///
     /// # Errors
-    /// What writing failed with.
+    /// The error of a write.
     pub fn flush(&mut self) -> Result<()> {
         self.writer.flush()
     }
 
-    /// Leaves one file that changes no more.
+    /// Completes the database: a single file that no longer changes.
     ///
     /// # Errors
-    /// What writing failed with.
+    /// The error of a write.
     pub fn finish(self) -> Result<()> {
         self.writer.finish()
     }
 }
 
-/// What evaluations and training have in common. `advantages_t` are those of the tokens that count, where there are any.
+/// Builds the fields that evaluations and training share. `advantages_t` are those of the counted tokens, if there are any.
 fn record(rollouts: &Rollouts, i: usize, score: &Score, advantages_t: &[f32]) -> Result<Record> {
     let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
     let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
-    // The mean says all of advantages that are alike.
+    // If all advantages are equal, their mean is enough.
     let differ = advantages_t.iter().any(|advantage| *advantage != advantages_t[0]);
     let places_t = if spread.is_empty() && !differ { Vec::new() } else { places(rollouts, i)? };
     let segment = |(&value, characters): (&f32, &Range<usize>)| Segment {
@@ -166,10 +165,10 @@ fn record(rollouts: &Rollouts, i: usize, score: &Score, advantages_t: &[f32]) ->
     })
 }
 
-/// The episodes that a run recorded after `checkpoint`, by name: a run that goes on from it comes to them again.
+/// Returns the episodes that a run recorded after `checkpoint`, by name. A run that resumes from it will repeat them.
 ///
 /// # Errors
-/// When the database cannot be read.
+/// If the database cannot be read.
 pub fn recorded(run: &RunDir, checkpoint: Option<&Checkpoint>) -> Result<HashMap<String, Recorded>> {
     let Some(checkpoint) = checkpoint.filter(|_| run.rollouts().is_file()) else { return Ok(HashMap::new()) };
     let database = RolloutDb::open(run)?;
@@ -200,13 +199,13 @@ fn of_episode(rollout: &Rollout, episode: &Episode) -> EpisodeRecord {
     }
 }
 
-/// Whether a part stands elsewhere than on the last token.
+/// Returns true if a component has rewards on other tokens than the last one.
 fn is_spread(part: &&Part) -> bool {
     let before_last = part.rewards_t.split_last().map_or(&[][..], |(_, before)| before);
     before_last.iter().any(|&reward| reward != 0.0)
 }
 
-/// The characters of the completion behind each of its tokens.
+/// Character range of each token in the completion.
 fn places(rollouts: &Rollouts, i: usize) -> Result<Vec<Range<usize>>> {
     let (text, mut characters, mut counted) = (&rollouts.rollouts[i].completion, 0, 0);
     let mut place = |at: usize| {

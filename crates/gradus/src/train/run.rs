@@ -1,4 +1,4 @@
-//! From a checked plan to a finished run directory: the entry to training.
+//! Entry point of training: from a checked plan to a finished run directory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -61,24 +61,24 @@ pub struct Outcome {
     pub directory: PathBuf,
     /// The trained model, a Hugging Face directory.
     pub model: PathBuf,
-    /// What `results.json` holds.
+    /// Content of `results.json`.
     pub results: Value,
 }
 
-/// Trains what `plan` says, and leaves `config.yml`, `metrics.jsonl`, checkpoints, `best/`, `model/` and
-/// `results.json` in its run directory.
+/// Trains as `plan` specifies. Writes `config.yml`, `metrics.jsonl`, checkpoints, `best/`, `model/` and `results.json` into the run
+/// directory.
 ///
 /// # Errors
-/// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
+/// Any error in the input; [`Error::Diverged`]; [`Error::Interrupted`] if the observer requests a stop.
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
     run_on(plan, Ranks::ALONE, observer)
 }
 
-/// [`run`] on several ranks, each of which calls this with the same plan. The first one has the run directory; the outcome of the others
-/// is empty. All must see the same files: the model, the rows and, when a run is resumed, its directory.
+/// [`run`] on several ranks, each of which calls this with the same plan. The first rank owns the run directory; the outcome of the others
+/// is empty. All must have access to the same files: the model, the rows and, for a resumed run, its directory.
 ///
 /// # Errors
-/// As [`run`], on any rank; and a rank that cannot be reached.
+/// As [`run`], on any rank; or if a rank cannot be reached.
 pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<Outcome> {
     ranks::catching(|| {
         let lanes = lanes(plan, ranks)?;
@@ -87,7 +87,7 @@ pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<
     })
 }
 
-/// How gradients are summed.
+/// Lanes that sum the gradients.
 fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
     let count = plan.train().lanes.unwrap_or(1);
     if ranks.size() > count {
@@ -100,16 +100,16 @@ fn lanes(plan: &Plan, ranks: Ranks) -> Result<Lanes> {
 
 /// The run directory of this rank, and the one that all ranks read.
 struct Place {
-    /// The first rank's is that of the plan. The others write their few small files where nobody looks.
+    /// For the first rank, the directory of the plan. The others write their few small files to a temporary directory.
     directory: RunDir,
-    /// Where a resumed run finds what it wrote before.
+    /// Directory with the earlier files of a resumed run.
     shared: RunDir,
-    /// Goes with all that is in it.
+    /// The temporary directory, which is removed on drop.
     _scratch: Option<TempDir>,
 }
 
 impl Place {
-    /// Makes the directory, which the first rank claims before the others look.
+    /// Creates the directory. The first rank claims its own before the others look at it.
     fn claim(plan: &Plan, ranks: Ranks) -> Result<(Self, Claim)> {
         let claimed = match ranks.is_first() {
             true => RunDir::claim(plan.output_dir(), plan.existing()).map(Some),
@@ -130,7 +130,7 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
         Origin::Own(_) => None,
     };
     let ranks = lanes.ranks();
-    // A name that is wrong leaves no run behind.
+    // Checked first, so that a wrong column name leaves no run directory behind.
     ranks.agree("the columns of the rows", prepare::check_columns(plan))?;
     let (place, claim) = Place::claim(plan, ranks)?;
     let Place { directory, shared, .. } = &place;
@@ -148,7 +148,7 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
     let outcome = run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer);
     let mut claim = claim.into_inner();
     if matches!(outcome, Err(Error::Diverged { .. })) {
-        // The batch that it names lies in the directory.
+        // The error refers to a batch in this directory.
         claim.has_begun()?;
     }
     let ended = claim.end(outcome.as_ref().err());
@@ -159,7 +159,7 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
     ended.map(|()| outcome)
 }
 
-/// [`run`] in a directory that is ours.
+/// [`run`] in a claimed directory.
 fn run_in(
     plan: &Plan,
     (directory, shared): (&RunDir, &RunDir),
@@ -192,14 +192,14 @@ fn run_in(
     plan.method().visit(Training { job, observer })
 }
 
-/// Says how many ranks there are, and where they differ.
+/// Reports the number of ranks, and differences between their processors.
 fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
     let ranks = lanes.ranks();
     if ranks.is_alone() {
         return;
     }
     let machine = Machine::detect();
-    // Equal instructions give equal bits.
+    // Equal instruction sets give equal bits.
     let instructions = format!("{:?}", machine.processor_features);
     let own = (machine.processor.unwrap_or_default(), instructions, rayon::current_num_threads());
     let all = ranks.all("processors", &own);
@@ -217,7 +217,7 @@ fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
     }
 }
 
-/// Says where a run goes on, and with what that it did not have before.
+/// Reports the step that a run continues from, and changes of its configuration.
 fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoint>, observer: &mut dyn Observer) {
     match checkpoint {
         Some(checkpoint) => {
@@ -227,7 +227,7 @@ fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoi
             };
             let step = checkpoint.run_state.step;
             observer.event(&Event::Message(&format!("going on from step {step}{of}")));
-            // A checkpoint of another run comes without the completions of that run.
+            // A checkpoint of another run has no completions.
             let is_own = matches!(plan.origin(), Origin::Own(_));
             let rollouts = directory.rollouts();
             if is_own && step > 0 && plan.method().is_online() && !rollouts.exists() {
@@ -248,15 +248,15 @@ fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoi
     }
 }
 
-/// A run on its way: what all methods share.
+/// State of a run that all methods share.
 struct Job<'a> {
     plan: &'a Plan,
     start: &'a Start,
     cast: &'a Cast<Player>,
-    /// The print of each model whose files a resumed run reads again.
+    /// Fingerprint of each model whose files a resumed run reads again.
     models: BTreeMap<String, String>,
     directory: &'a RunDir,
-    /// What all ranks read of a run that goes on.
+    /// Directory that all ranks of a resumed run read.
     shared: &'a RunDir,
     lanes: Lanes,
     checkpoint: Option<Checkpoint>,
@@ -265,7 +265,7 @@ struct Job<'a> {
     beginning: &'a Beginning<'a>,
 }
 
-/// A run, and who watches it.
+/// A run and its observer.
 struct Training<'a> {
     job: Job<'a>,
     observer: &'a mut dyn Observer,
@@ -284,7 +284,7 @@ impl<'m> Visitor<'m> for Training<'_> {
 }
 
 impl Job<'_> {
-    /// Refuses what does not fit into memory, before any weights are loaded.
+    /// Rejects a run that does not fit into memory, before any weights are loaded.
     fn check_memory(&self, rows: Vec<Row>, held_out: &[Row], observer: &mut dyn Observer) -> Result<()> {
         if !self.plan.train().memory_check {
             return Ok(());
@@ -309,7 +309,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Offline methods: examples and models, the loop, then what it leaves behind.
+    /// Trains an offline method: loads examples and models, runs the loop and writes the results.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let Fixed { parts, prompts, test_prompts } =
             examples::fixed(method, self.plan, self.start, self.cast, observer)?;
@@ -319,7 +319,7 @@ impl Job<'_> {
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
         let about = self.reference_question(method, [&train, &held_out, &test]);
-        // A run that is to be replaced takes its answers with it.
+        // A run that is to be replaced loses its stored numbers, so they are not read.
         let goes_on = self.checkpoint.is_some();
         let kept = about.as_ref().filter(|_| goes_on).and_then(|about| ReferenceLogprobs::read(self.shared, about));
         let reference = match (model.language(), &kept) {
@@ -359,7 +359,7 @@ impl Job<'_> {
             sentences: known.sentences.clone(),
             ..objective.trained(model, examples, settings.passes.alone())
         };
-        // Every model that is saved says how it is read; what has to be measured is said of those that stay.
+        // Every saved model states how its outputs are read. Measured values are added only to the models that are kept.
         let for_use = self.start.model.saving(self.plan.train().saved_weights);
         let save = |model: &<M::Objective as Objective>::Model, path: &Path, purpose: SaveFor| {
             model.save(purpose.choose(&self.start.model, &for_use), path)?;
@@ -368,7 +368,7 @@ impl Job<'_> {
         let mut recorder = self.recorder(observer)?;
         not_trained.write(self.directory)?;
         about.filter(|_| is_new).map_or(Ok(()), |about| logprobs.write(self.directory, &about))?;
-        // Evaluations that complete prompts keep what they sampled, as those of online methods do.
+        // Evaluations that complete prompts store the completions, as in online methods.
         let log = match prompts.is_empty() && test_prompts.is_empty() {
             true => None,
             false => Some(RefCell::new(RolloutLog::open(recorder.run(), &recorder.state, false)?)),
@@ -410,7 +410,7 @@ impl Job<'_> {
             save(&model, path, SaveFor::Use)?;
             measured.write(path)
         })?;
-        // The best model's scores are others than the last one's.
+        // The scores of the best model differ from those of the last one.
         let written = recorder.state.best.filter(|(step, _)| *step > 0);
         if let Some((step, _)) = written.filter(|_| measured.score_mean.is_some()) {
             let best = self.directory.best();
@@ -425,7 +425,7 @@ impl Job<'_> {
         self.finish(&mut recorder, &settings)
     }
 
-    /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
+    /// Trains an online method: loads prompts, models and reward, runs the loop and writes the results.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
         let recorded = rollout_log::recorded(self.shared, self.checkpoint.as_ref())?;
@@ -491,7 +491,7 @@ impl Job<'_> {
         self.finish(&mut recorder, &settings)
     }
 
-    /// A hash of everything that the log-probabilities of the reference follow from; `None` where none are computed before training.
+    /// Hash of all inputs of the reference's log-probabilities; `None` if they are not computed before training.
     fn reference_question<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 3]) -> Option<String> {
         if method.reference_width() == 0 {
             return None;
@@ -503,7 +503,7 @@ impl Job<'_> {
         Some(fingerprint::of_question(rows, &self.models, &settings))
     }
 
-    /// What evaluations measure completions with.
+    /// Metrics of completions in evaluations.
     fn measuring(&self, observer: &mut dyn Observer) -> Result<Measuring> {
         let evaluation = &self.plan.train().evaluation;
         let models = MetricModels::new(self.device.clone().inner(), self.passes());
@@ -513,7 +513,7 @@ impl Job<'_> {
         Ok(measuring)
     }
 
-    /// Completions of held-out prompts by a policy that does not sample in training, always from the same streams.
+    /// Samples completions of held-out prompts with a policy that does not sample in training, always from the same streams.
     fn completed(
         &self,
         policy: &CausalLm,
@@ -538,7 +538,7 @@ impl Job<'_> {
         evaluation.run(&mut LocalEngine::default(), &Policy { model: policy, version: 0 }, None)
     }
 
-    /// The most tokens that an encoder is trained to read: those who use it cut there too.
+    /// Longest input in tokens that an encoder is trained on; users of the model cut there too.
     fn limit(&self) -> Result<Option<usize>> {
         let dir = &self.start.model.dir;
         let positions = ModelShape::of(dir)?.max_positions.unwrap_or(usize::MAX);
@@ -570,10 +570,10 @@ impl Job<'_> {
         Settings { passes: MicroBatch { lanes: self.lanes, ..settings.passes }, ..settings }
     }
 
-    /// Everything is checked and loaded: the run begins.
+    /// Begins the run, after everything is checked and loaded.
     fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
         let ranks = self.lanes.ranks();
-        // The first rank removes what is behind the checkpoint: the others have read it.
+        // The first rank removes records after the checkpoint, so all others must have read it.
         ranks.barrier("the beginning");
         self.beginning.begin()?;
         let directory = self.directory.clone();
@@ -587,7 +587,7 @@ impl Job<'_> {
         Ok(recorder.described_by(self.plan.to_yaml()))
     }
 
-    /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.
+    /// Writes `results.json` (held-out metrics before and after, the last logged ones, the best, the effort), charts and report.
     fn finish(&self, recorder: &mut Recorder<'_>, settings: &Settings) -> Result<Outcome> {
         recorder.finish_tracking(settings)?;
         let logged = read_metrics(&self.directory.metrics())?;
@@ -641,7 +641,7 @@ impl Job<'_> {
     }
 }
 
-/// Progress before the run begins, and the phase that the observer knows.
+/// Progress before the run begins, with the phase that the observer was last sent.
 struct Told<'a>(RefCell<(&'a mut dyn Observer, &'static str)>);
 
 impl Progress for Told<'_> {
@@ -657,7 +657,7 @@ impl Progress for Told<'_> {
     }
 }
 
-/// Prompts drawn by their column `weight` to the power of `scale`.
+/// Prompts sampled in proportion to their column `weight` to the power of `scale`.
 fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Option<Weighted>> {
     let Some(scale) = scale else { return Ok(None) };
     let weight = |prompt: &Prompt| match prompt.columns.get("weight") {
@@ -672,7 +672,7 @@ fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Opti
     Weighted::new(order, &weights, scale).ok_or_else(none).map(Some)
 }
 
-/// The warning about a KL below 0, for methods that sample and have a reference.
+/// Warning about a negative KL, for methods that sample and have a reference.
 fn negative_kl(last: &Map<String, Value>) -> Option<String> {
     let kl = last.get("objective/kl").and_then(Value::as_f64).filter(|kl| *kl < -0.1)?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! Who samples the completions of a run: this process, or a server that may be ahead of the training.
+//! Source of a run's completions: this process, or a server that may sample ahead of the training.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::rng::Purpose;
 use crate::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler, ServerSource};
 use crate::stats::Stats;
 
-/// The source that the run asks for. `save` writes the policy for a server.
+/// Opens the configured source. `save` writes the policy for a server.
 ///
 /// # Errors
-/// When there is a server and it does not answer in time, or the shared folder cannot be written.
+/// If the server does not answer in time, or the shared folder cannot be written.
 pub(super) fn open<'a>(
     task: &Online<'_>,
     save: &'a dyn Fn(&CausalLm, &Path) -> Result<()>,
@@ -26,10 +26,10 @@ pub(super) fn open<'a>(
     })
 }
 
-/// Has the source begin to sample for as many iterations after `iteration` as it is ahead, with the weights of now.
+/// Starts sampling with the current weights, for as many iterations after `iteration` as the source is ahead.
 ///
 /// # Errors
-/// When the weights cannot be written.
+/// If the weights cannot be written.
 pub(super) fn begin_next(
     task: &Online<'_>,
     source: &mut dyn RolloutSource,
@@ -48,12 +48,12 @@ pub(super) fn begin_next(
     Ok(())
 }
 
-/// How many nats a token server and trainer may be apart, as a mean, before the user is told; the same weights in other formats are
-/// closer than a tenth of that.
+/// Mean difference of log-probabilities between server and trainer, in nats per token, above which the user is warned. The same weights in
+/// other formats differ by less than a tenth of it.
 const FAR: f64 = 0.5;
 
-/// Notes what a server thought of the rollouts of `iteration`, and how old the weights are that it sampled with. Says where it seems to
-/// have sampled with other weights than those that it was given.
+/// Records the server's log-probabilities of the rollouts of `iteration` and the age of its weights. Returns a warning if the server seems
+/// to have sampled with other weights.
 pub(super) fn observe(
     task: &Online<'_>,
     rollouts: &Rollouts,

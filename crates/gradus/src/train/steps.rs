@@ -1,4 +1,4 @@
-//! The loop of training. Every method is this loop with another [`TrainingStep`].
+//! The training loop. Methods differ only in their [`TrainingStep`].
 
 use std::path::Path;
 
@@ -13,72 +13,72 @@ use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::StepReport;
 
-/// One way of training: what a step does, what is measured, and what is saved. The loop decides when.
+/// One kind of training: what a step does, and what is evaluated and saved. The loop decides when.
 pub(super) trait TrainingStep {
-    /// What the run does not change.
+    /// Constants of the run.
     fn settings(&self) -> &Settings;
 
-    /// Grows with every change of a trained parameter: equal versions mean equal weights.
+    /// Number that grows with every change of a trained parameter: equal versions mean equal weights.
     fn version(&self) -> u64;
 
-    /// How much of the data the first `done` steps have used.
+    /// Amount of data that the first `done` steps have used.
     fn seen(&self, done: usize) -> Seen;
 
-    /// Whether there are rows of this split to evaluate.
+    /// Returns true if there are rows of this split to evaluate.
     fn has(&self, split: EvalSplit) -> bool;
 
-    /// Runs the longest pass that a step can need, and drops its gradients.
+    /// Runs the longest pass that a step can need and discards its gradients.
     fn try_longest(&mut self, recorder: &mut Recorder<'_>);
 
-    /// The step with this number, counted from 0.
+    /// Runs the step with this number, counted from 0.
     ///
     /// # Errors
-    /// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], or what sampling, scoring or writing
-    /// fails with. The weights are then those of the last optimizer step.
+    /// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], or an error of sampling, scoring or writing. The
+    /// weights are then those of the last optimizer step.
     fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport>;
 
-    /// Everything measured on the rows of a split after `done` steps, under [`EvalSplit::prefix`].
+    /// Evaluates the rows of a split after `done` steps. Returns all metrics, prefixed with [`EvalSplit::prefix`].
     ///
     /// # Errors
-    /// What measuring fails with, and [`Error::Interrupted`] when `progress` ends it.
+    /// An error of measuring, or [`Error::Interrupted`] from `progress`.
     fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Metrics>;
 
-    /// Looks at what was logged after `done` steps.
+    /// Checks the logged metrics after `done` steps.
     fn watch(&self, _done: usize, _recorder: &mut Recorder<'_>) {}
 
-    /// Why the run ends before its last step, where the method asks for that.
+    /// Reason for ending the run before its last step, if the method requests that.
     fn end(&self, _recorder: &Recorder<'_>) -> Option<String> {
         None
     }
 
-    /// Writes the model (without gradient) into a directory, for use.
+    /// Writes the model (without gradients) into a directory, for use.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     fn save(&self, directory: &Path) -> Result<()>;
 
     /// Completes the files and the recorder's state that a checkpoint refers to.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     fn prepare_checkpoint(&mut self, _recorder: &mut Recorder<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// The optimizers, each with the prefix of its parameters in a checkpoint.
+    /// Optimizers, each with the prefix of its parameters in a checkpoint.
     fn optimizers(&self) -> Vec<(&str, &Optimizer)>;
 
     /// Writes every model that a resumed run needs into a checkpoint's directory.
     ///
     /// # Errors
-    /// When one cannot be written.
+    /// If one cannot be written.
     fn save_checkpoint(&self, directory: &Path) -> Result<()>;
 }
 
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
 /// # Errors
-/// Those of [`TrainingStep`], or what writing fails with. A run that fails between two steps leaves a checkpoint.
+/// Errors of [`TrainingStep`] or of writing. A run that fails between two steps leaves a checkpoint.
 pub(super) fn train<T: TrainingStep>(training: &mut T, recorder: &mut Recorder<'_>) -> Result<()> {
     let steps = |training: &mut T, recorder: &mut Recorder<'_>| steps(training, recorder);
     rescue::checkpoint_on_failure(training, recorder, steps, |training, recorder| {
@@ -127,9 +127,9 @@ fn steps(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result
     Ok(())
 }
 
-/// The end of a step, once the weights are updated: evaluate, log, compare with the best, write a checkpoint.
+/// Ends a step after the weights were updated: evaluates, logs, compares with the best and writes a checkpoint.
 ///
-/// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
+/// An interruption during the evaluation leaves a checkpoint; a resumed run then begins with this evaluation.
 fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> Result<Verdict> {
     let (done, version) = (recorder.state.step, training.version());
     let mut measured = Measured::default();
@@ -162,7 +162,7 @@ fn finish_step(training: &mut dyn TrainingStep, recorder: &mut Recorder<'_>) -> 
     if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
 }
 
-/// Evaluates after the newest step. Until that is recorded, a checkpoint says that it is due.
+/// Evaluates after the newest step. Until the result is recorded, checkpoints mark the evaluation as due.
 fn evaluate(training: &mut dyn TrainingStep, split: EvalSplit, recorder: &mut Recorder<'_>) -> Result<Metrics> {
     let done = recorder.state.step;
     recorder.await_evaluation(training.version());

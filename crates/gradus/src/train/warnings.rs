@@ -1,8 +1,8 @@
-//! What the completions of a run show of common ways for training to go wrong, while it goes on.
+//! Warnings about common training failures, derived from the completions of a run while it trains.
 //!
-//! Every check is a pure function from what the first and the last steps showed to a [`Reading`]; [`Watch`] keeps both
-//! and says each kind once until it has recovered. Thresholds are constants beside their check. Where no source is named
-//! they are ours: far enough from what healthy runs show that a person should look, and nothing else depends on them.
+//! Every check is a pure function from statistics of the first and the last steps to a [`Reading`]. [`Watch`] stores both and reports each
+//! kind once until it has recovered. Thresholds are constants next to their check. Those without a source are ours: far enough from healthy
+//! runs to deserve a look. Nothing else depends on them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,62 +16,62 @@ use crate::rollout::StopReason;
 #[cfg(test)]
 mod tests;
 
-/// Steps at the beginning that later ones are compared with.
+/// Number of first steps, with which later ones are compared.
 const FIRST: usize = 10;
-/// Steps that are looked at together: one batch says little.
+/// Number of last steps that are averaged, because a single batch is too noisy.
 const LAST: usize = 10;
-/// Steps it takes before anything is said that is not a comparison with the beginning.
+/// Minimum number of steps for checks that do not compare with the beginning.
 const FEW: usize = 5;
 
-/// What the completions of one step showed.
+/// Statistics of the completions of one step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Shown {
-    /// Tokens a completion, on average.
+    /// Mean tokens per completion.
     pub length: f64,
-    /// Nats a token: the mean of `−logprob` over sampled tokens, an unbiased estimate.
+    /// Nats per token: the mean of `−logprob` over sampled tokens, an unbiased estimate.
     pub entropy: f64,
-    /// The share of groups whose rewards are all the same; none where groups have one completion.
+    /// Share of groups with equal rewards; `None` for groups of one completion.
     pub flat_groups: Option<f64>,
-    /// [`repeated`], on average over completions.
+    /// Mean of [`repeated`] over completions.
     pub repetition: f64,
-    /// The share of completions that reached `max_new_tokens`; older runs did not keep it.
+    /// Share of completions that reached `max_new_tokens`; absent in older runs.
     #[serde(default)]
     pub cut_off: f64,
-    /// Nats a completion; none without a reference.
+    /// Nats per completion; `None` without a reference.
     pub kl: Option<f64>,
-    /// The parts of the reward, as far as they were given.
+    /// Components of the reward that have values.
     pub parts: Vec<Part>,
-    /// Parts whose models read up to a limit; older runs did not keep them.
+    /// Components whose models have an input limit; absent in older runs.
     #[serde(default)]
     pub unread: Vec<Unread>,
 }
 
-/// What of a part's segments, or of the texts that it reads, did not fit into its model in one step.
+/// Inputs of a reward component that did not fit into its model in one step: segments or texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unread {
-    /// The part's name.
+    /// Name of the component.
     pub name: String,
-    /// How many did not fit.
+    /// Number of inputs that did not fit.
     pub lost: f64,
-    /// Of how many.
+    /// Number of all inputs.
     pub of: f64,
 }
 
-/// One part of the reward in one step.
+/// One component of the reward in one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Its name.
     pub name: String,
-    /// 1 where more of it is better, −1 where it has a negative weight.
+    /// 1 if a larger value is better, −1 for a negative weight.
     pub sign: f64,
-    /// Its mean over completions.
+    /// Mean over completions.
     pub mean: f64,
-    /// Its standard deviation over completions.
+    /// Standard deviation over completions.
     pub std: f64,
 }
 
 impl Shown {
-    /// What a scored batch of rollouts shows.
+    /// Computes the statistics of a scored batch of rollouts.
     pub fn of(experience: &Experience, scores: &[Score], kls: Option<&[f64]>) -> Self {
         let rollouts = &experience.rollouts;
         let each = || rollouts.rollouts.iter();
@@ -116,10 +116,10 @@ impl Shown {
     }
 }
 
-/// Tokens of the n-grams that [`repeated`] counts.
+/// Length in tokens of the n-grams that [`repeated`] counts.
 const N_GRAM: usize = 4;
 
-/// The share of 4-grams of tokens that stand earlier in the same completion: `1 − distinct / all`, 0 without any.
+/// Share of 4-grams of tokens that repeat an earlier one in the same completion: `1 − distinct / all`, 0 without any.
 ///
 /// `seq-rep-4` of Welleck et al. 2020, <https://arxiv.org/abs/1908.04319>.
 pub fn repeated(completion_ids: &[u32]) -> f64 {
@@ -128,23 +128,23 @@ pub fn repeated(completion_ids: &[u32]) -> f64 {
     if all.is_empty() { 0.0 } else { 1.0 - distinct.len() as f64 / all.len() as f64 }
 }
 
-/// What a check found: a number that is said when it reaches `fires`, and again only after it fell below `calm`.
+/// Result of a check: a number that is reported when it reaches `fires`, and again only after it fell below `calm`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
-    /// How far it has come.
+    /// Measured value.
     pub value: f64,
-    /// Where it is said.
+    /// Threshold for a warning.
     pub fires: f64,
-    /// Below this it has recovered.
+    /// Threshold for recovery.
     pub calm: f64,
-    /// What is said.
+    /// Text of the warning.
     pub message: String,
 }
 
-/// From what the first steps showed (none while there are too few) and the last ones to what there is to say of it.
+/// Computes a reading from the first steps (empty while there are too few) and the last ones.
 type Check = fn(&[Shown], &[Shown]) -> Option<Reading>;
 
-/// The kinds of warnings, and their checks.
+/// Kinds of warnings and their checks.
 const CHECKS: [(&str, Check); 8] = [
     ("length_drift", length_drift),
     ("entropy_collapse", entropy_collapse),
@@ -160,7 +160,7 @@ fn mean(steps: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
     steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
 }
 
-/// Completions became half again as long, or as short; calm within a quarter.
+/// Completions became longer or shorter by a factor of 1.5; calm within 1.25.
 pub fn length_drift(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     let (before, now) = (mean(first, |shown| shown.length), mean(last, |shown| shown.length));
     let compared = first.len() == FIRST && before > 0.0 && now > 0.0;
@@ -175,10 +175,10 @@ pub fn length_drift(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// Less than 30 % of the entropy is left; calm above half.
+/// Less than 30 % of the entropy is left; calm above 50 %.
 pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     let (before, now) = (mean(first, |shown| shown.entropy), mean(last, |shown| shown.entropy));
-    // Below a thousandth there was nothing to lose: greedy sampling, or a policy that knows one answer.
+    // Entropies below 0.001 cannot collapse: sampling is greedy, or the policy has only one answer.
     (first.len() == FIRST && before > 1e-3).then(|| Reading {
         value: 1.0 - now / before,
         fires: 0.7,
@@ -190,7 +190,7 @@ pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// Half of all groups have one reward; calm below 35 %.
+/// Half of all groups have equal rewards; calm below 35 %.
 pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     let shares: Vec<f64> = last.iter().filter_map(|shown| shown.flat_groups).collect();
     let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
@@ -206,8 +206,8 @@ pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// 30 % of 4-grams are repetitions; calm below 20 %. Text by people has less than 1 %, greedy text of a likelihood-trained
-/// model 44 % (Welleck et al. 2020, table 2).
+/// 30 % of 4-grams are repetitions; calm below 20 %. Human text has less than 1 %, greedy text of a likelihood-trained model 44 % (Welleck
+/// et al. 2020, table 2).
 pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     let share = mean(last, |shown| shown.repetition);
     (last.len() >= FEW).then(|| Reading {
@@ -239,12 +239,12 @@ pub fn cut_off(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// Nats a token that the policy may be away from its reference.
+/// Maximum KL of the policy to its reference, in nats per token.
 const KL_A_TOKEN: f64 = 0.5;
-/// Nats a completion that an estimate may be below 0, where TRL's first PPO trainer warned, too (`mean_kl < -1`).
+/// Maximum size of a negative KL estimate, in nats per completion; TRL's first PPO trainer warned there too (`mean_kl < -1`).
 const KL_BELOW: f64 = 1.0;
 
-/// More than half a nat a token, or less than −1 a completion; calm at three quarters of either.
+/// The KL is above 0.5 nats per token or below −1 nat per completion; calm at three quarters of either.
 pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     let known: Vec<(f64, f64)> = last.iter().filter_map(|shown| Some((shown.kl?, shown.length))).collect();
     let (sum, tokens) = known.iter().fold((0.0, 0.0), |(sum, tokens), (kl, length)| (sum + kl, tokens + length));
@@ -268,7 +268,7 @@ pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// One part of the reward rose by half its spread between completions, another fell by as much; calm at a quarter.
+/// One component of the reward rose by half its standard deviation over completions, and another fell by as much; calm at a quarter.
 pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     if first.len() < FIRST {
         return None;
@@ -301,7 +301,7 @@ pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// One in a hundred of what a part of the reward should judge does not fit into its model; calm below one in two hundred.
+/// 1 % of the inputs of a reward component do not fit into its model; calm below 0.5 %.
 pub fn unread(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     let share = |name: &str| {
         let found = last.iter().flat_map(|shown| &shown.unread).filter(|unread| unread.name == name);
@@ -324,30 +324,30 @@ pub fn unread(_: &[Shown], last: &[Shown]) -> Option<Reading> {
     })
 }
 
-/// Something to say.
+/// A warning of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The name of its check.
+    /// Name of the check.
     pub kind: &'static str,
-    /// What to say.
+    /// Text of the warning.
     pub message: String,
 }
 
-/// What the checks have seen so far. It is all a resumed run needs to say the same as one that never stopped.
+/// State of the checks. With it, a resumed run reports the same warnings as an undisturbed one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watch {
     steps: usize,
     first: Vec<Shown>,
     last: VecDeque<Shown>,
-    /// Kinds that were said and have not recovered.
+    /// Kinds that were reported and have not recovered.
     said: BTreeSet<String>,
 }
 
 impl Watch {
-    /// Takes in a step; gives what is to be said now.
+    /// Observes a step and returns new warnings.
     ///
-    /// A step belongs to the beginning or to what is compared with it, never to both.
+    /// A step belongs either to the beginning or to the steps compared with it, never to both.
     pub fn observe(&mut self, shown: Shown) -> Vec<Warning> {
         self.steps += 1;
         if self.steps <= FIRST {

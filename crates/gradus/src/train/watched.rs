@@ -1,4 +1,4 @@
-//! Observers that a configuration names, beside the one that the run was started with.
+//! Observers from the configuration, in addition to the caller's observer.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::observer::{Event, Observer};
 use crate::process::Interrupt;
 use crate::ranks::Ranks;
 
-/// Passes everything on, to the observers of the plan from when the run directory is the run's own.
+/// Observer that forwards all events. Configured observers receive them once the run owns its directory.
 pub struct Watched<'a> {
     inner: &'a mut dyn Observer,
     others: Vec<Box<dyn Observer>>,
@@ -17,10 +17,10 @@ pub struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// Makes the observers of `plan`, whose run is in `directory`.
+    /// Creates the observers of `plan` for the run in `directory`.
     ///
     /// # Errors
-    /// What one of them cannot be made for.
+    /// If an observer cannot be created.
     pub fn new(
         plan: &Plan,
         directory: &Path,
@@ -28,7 +28,7 @@ impl<'a> Watched<'a> {
         ranks: Ranks,
         inner: &'a mut dyn Observer,
     ) -> Result<Self> {
-        // A run is observed once, whatever the number of ranks.
+        // A run has one set of observers, whatever the number of ranks.
         let observers = plan.config().observers.iter().filter(|_| ranks.is_first());
         let others = observers.map(|plugin| plugin.make()?(directory));
         Ok(Self { inner, others: others.collect::<Result<_>>()?, beginning })
@@ -44,7 +44,7 @@ impl Observer for Watched<'_> {
     }
 
     fn should_stop(&mut self) -> bool {
-        // Every one is asked: some count on it.
+        // All observers are called, because some rely on the call.
         let others = self.others.iter_mut().map(|other| other.should_stop()).collect::<Vec<_>>();
         self.inner.should_stop() || others.contains(&true)
     }

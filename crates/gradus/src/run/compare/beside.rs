@@ -1,4 +1,4 @@
-//! Policies against each other: who wins on the same prompts, and which give the most reward for their KL.
+//! Pairwise win rates of policies on the same prompts, and the Pareto front of reward and KL.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,22 @@ use super::{Comparison, Entry};
 use crate::run::plots::{Curve, CurveKind, LineChart, Range, Values, histogram};
 use crate::run::samples::Sample;
 
-/// How often each policy beats each other one.
+/// Pairwise win rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WinRates {
-    /// The policies: rows and columns.
+    /// Names of the policies, for rows and columns.
     pub names: Vec<String>,
-    /// Of each policy (row) against each other one (column) the share of prompts on which its reward is better; ties count
-    /// half. None on the diagonal, and where two share no prompt with rewards of one kind.
+    /// Share of prompts on which the policy of the row has a better reward than that of the column; ties count half. `None` on the diagonal
+    /// and for pairs without common prompts or with different rewards.
     pub shares: Vec<Vec<Option<f64>>>,
-    /// How many prompts each share is of.
+    /// Number of prompts behind each share.
     pub prompts: Vec<Vec<usize>>,
 }
 
-/// A prompt: its row and its text, since a row of other data is another prompt.
+/// Identity of a prompt: its row and its text. The same row of other data is another prompt.
 type Key<'s> = (usize, &'s str);
 
-/// The mean reward of each prompt: a prompt may have several samples.
+/// Mean reward of each prompt, which may have several samples.
 fn rewards(samples: &[Sample]) -> HashMap<Key<'_>, f64> {
     let mut sums: HashMap<Key<'_>, (f64, f64)> = HashMap::new();
     for sample in samples {
@@ -36,7 +36,7 @@ fn rewards(samples: &[Sample]) -> HashMap<Key<'_>, f64> {
     sums.into_iter().map(|(key, (sum, count))| (key, sum / count)).collect()
 }
 
-/// The share of common prompts on which `mine` is better, ties counting half, and how many prompts those are.
+/// Share of common prompts on which `mine` is better, with ties as half, and the number of those prompts.
 fn share(mine: &HashMap<Key<'_>, f64>, theirs: &HashMap<Key<'_>, f64>) -> (Option<f64>, usize) {
     let (mut wins, mut count) = (0.0, 0);
     for (key, mine) in mine {
@@ -49,7 +49,7 @@ fn share(mine: &HashMap<Key<'_>, f64>, theirs: &HashMap<Key<'_>, f64>) -> (Optio
 }
 
 impl Comparison {
-    /// Every policy against every other one; `None` where no two can be compared.
+    /// Compares all policies pairwise; `None` if no two can be compared.
     pub fn win_rates(&self) -> Option<WinRates> {
         let rewards: Vec<HashMap<Key<'_>, f64>> = self.entries.iter().map(|entry| rewards(&entry.samples)).collect();
         let count = self.entries.len();
@@ -68,14 +68,14 @@ impl Comparison {
         found.shares.iter().flatten().any(Option::is_some).then_some(found)
     }
 
-    /// Whether all policies have rewards of one kind and one start, from which their KL is measured.
+    /// Returns true if all policies have the same reward and one start, from which their KL is measured.
     fn is_uniform(&self) -> bool {
         let starts = self.entries.iter().filter(|entry| entry.run.is_none()).count();
         let all = || self.entries.iter();
         starts <= 1 && all().all(|entry| all().all(|other| entry.has_reward_of(other)))
     }
 
-    /// KL to the start and reward of each policy that has both, with its place among the entries.
+    /// Index, KL to the start and reward of each entry that has both.
     fn points(&self) -> Vec<(usize, f64, f64)> {
         let of = |(index, entry): (usize, &Entry)| {
             Some((index, entry.value("kl", self.start())?, entry.value("reward", self.start())?))
@@ -83,8 +83,8 @@ impl Comparison {
         if self.is_uniform() { self.entries.iter().enumerate().filter_map(of).collect() } else { Vec::new() }
     }
 
-    /// The policies on the Pareto front of reward and KL, by their places among the entries, from the least KL on: no other policy
-    /// has at least their reward with less KL, or more reward with the same KL.
+    /// Returns the indices of the entries on the Pareto front of reward and KL, in order of KL. No other policy has at least their reward
+    /// with less KL, or more reward with the same KL.
     pub fn front(&self) -> Vec<usize> {
         let mut points = self.points();
         points.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| b.2.total_cmp(&a.2)));
@@ -97,7 +97,7 @@ impl Comparison {
         points.into_iter().map(|(index, _, _)| index).collect()
     }
 
-    /// Reward against KL, with the front as a line; `None` with fewer than two points.
+    /// Chart of reward against KL, with the front as a line; `None` with fewer than two points.
     pub(super) fn pareto(&self) -> Option<LineChart> {
         let points = self.points();
         if points.len() < 2 {
@@ -106,7 +106,7 @@ impl Comparison {
         let front = self.front();
         let at = |index: usize| points.iter().find(|point| point.0 == index).map(|&(_, kl, reward)| (kl, reward));
         let corners: Vec<(f64, f64)> = front.iter().filter_map(|&index| at(index)).collect();
-        // What a policy reaches, no larger KL falls below: the front is a stair.
+        // The front is a staircase: a policy's reward counts for all larger KLs too.
         let mut stair = Vec::new();
         for (i, &(kl, reward)) in corners.iter().enumerate() {
             stair.push((kl, reward));
@@ -127,7 +127,7 @@ impl Comparison {
         })
     }
 
-    /// How the rewards of each policy are distributed; `None` where there are none, or of several kinds.
+    /// Histogram of the rewards of each policy; `None` without rewards or with different rewards.
     pub(super) fn reward_histogram(&self) -> Option<LineChart> {
         let colors = self.colors();
         let kind = |(index, entry): (usize, &Entry)| {
@@ -141,7 +141,7 @@ impl Comparison {
 }
 
 impl Entry {
-    /// Whether the rewards of both can be compared, as far as is known.
+    /// Returns true if the rewards of both entries are comparable, as far as known.
     fn has_reward_of(&self, other: &Self) -> bool {
         match (&self.reward, &other.reward) {
             (Some(own), Some(others)) => own == others,

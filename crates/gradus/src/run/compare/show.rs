@@ -1,4 +1,4 @@
-//! A comparison as text: the table, Markdown, JSON lines and a page.
+//! A comparison as text: table, Markdown, JSON lines and HTML page.
 
 use serde_json::{Map, Value, json};
 
@@ -9,32 +9,32 @@ use crate::run::plots::{BarChart, short};
 use crate::run::report::{duration, is_detail};
 use crate::run::samples::Sample;
 
-/// How many prompts `samples.md` and the page show; `samples.jsonl` has all.
+/// Maximum number of prompts in `samples.md` and on the page; `samples.jsonl` has all.
 const SHOWN_SAMPLES: usize = 12;
 
-/// Characters of the widest table with a row a policy.
+/// Maximum width in characters of a table with one row per policy.
 const WIDEST: usize = 140;
 
 impl Comparison {
-    /// The columns that have a value anywhere: what is said of every policy, and whatever else was measured of them.
+    /// Returns the columns with at least one value: the fixed ones, and any other measurement.
     fn columns(&self) -> Vec<(String, String, String)> {
         let has_value = |key: &str| self.entries.iter().any(|entry| entry.value(key, self.start()).is_some());
         let known = COLUMNS.into_iter().filter(|(key, _, _)| has_value(key));
         let mut columns: Vec<(String, String, String)> =
             known.map(|(key, heading, meaning)| (key.into(), heading.into(), meaning.into())).collect();
-        // The reward's own mean has a name of its own too.
+        // A reward with a single component repeats its mean under the component's name.
         let is_reward = |key: &str| {
             key.starts_with("rewards/")
                 && self.entries.iter().all(|entry| entry.measured.get(key) == entry.measured.get("reward"))
         };
-        // Measurements stand before what a run cost.
+        // Measurements come before the columns about cost.
         let mut at = columns.iter().position(|(key, _, _)| key == "steps").unwrap_or(columns.len());
         for key in self.entries.iter().flat_map(|entry| entry.measured.iter()).map(|(key, _)| key) {
             let is_known = is_detail(key) || is_reward(key) || columns.iter().any(|(known, _, _)| known == key);
             if has_value(key) && !is_known {
                 let whole = key.strip_suffix("/mean").unwrap_or(key);
                 let short = whole.strip_prefix("rewards/").unwrap_or(whole);
-                // A metric may have the name of a part of the reward.
+                // A metric may have the same name as a component of the reward.
                 let heading = if short != key && has_value(short) { whole } else { short };
                 columns.insert(at, (key.into(), heading.into(), "on the held-out rows".into()));
                 at += 1;
@@ -56,8 +56,8 @@ impl Comparison {
         }
     }
 
-    /// The table alone, with aligned columns, for a terminal and for Markdown: a row a policy, or where so much was measured
-    /// that it would be too wide, a row a measurement.
+    /// Returns the table alone, with aligned columns, for terminals and Markdown. It has one row per policy, or one row per measurement if
+    /// it would be too wide otherwise.
     pub fn table(&self) -> String {
         let columns = self.columns();
         let mut rows = vec![
@@ -113,7 +113,7 @@ impl Comparison {
         )
     }
 
-    /// A prompt's completions, one an entry that has it.
+    /// Returns each prompt with the completions of all entries that have it.
     fn side_by_side(&self) -> impl Iterator<Item = (&Sample, Vec<(&Entry, &Sample)>)> {
         let first = self.entries.iter().find(|entry| !entry.samples.is_empty());
         first.into_iter().flat_map(|entry| &entry.samples).map(|prompt| {
@@ -196,12 +196,12 @@ impl Comparison {
 }
 
 impl Comparison {
-    /// The warnings of all policies, with their names.
+    /// All warnings, with the names of their policies.
     fn warnings(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().flat_map(|entry| entry.warnings.iter().map(|text| (entry.name.as_str(), text.as_str())))
     }
 
-    /// Reward against KL, and how rewards are distributed.
+    /// Figures of reward against KL and of the distributions of rewards.
     fn reward_figures(&self) -> String {
         let pareto = self.pareto();
         let names: Vec<&str> = self.front().iter().map(|&index| self.entries[index].name.as_str()).collect();
@@ -218,7 +218,7 @@ impl Comparison {
     }
 }
 
-/// A table of win rates, greener where the policy of the row wins and redder where it loses.
+/// Table of win rates in HTML: green if the policy of the row wins, red if it loses.
 fn matrix(rates: &WinRates) -> String {
     let heads: String =
         rates.names.iter().map(|name| format!("<th class=\"number\">{}</th>", html::escape(name))).collect();
@@ -245,7 +245,7 @@ fn matrix(rates: &WinRates) -> String {
     )
 }
 
-/// The same as a table of Markdown.
+/// The same table in Markdown.
 fn markdown(rates: &WinRates) -> String {
     let heads: String = rates.names.iter().map(|name| format!(" {name} |")).collect();
     let rule = " ---: |".repeat(rates.names.len());
@@ -262,7 +262,7 @@ fn reward_of(sample: &Sample) -> String {
     sample.reward.map_or(String::new(), |reward| format!(", reward {}", short(reward)))
 }
 
-/// A Markdown quotation that keeps line breaks.
+/// Formats a Markdown quotation that keeps line breaks.
 fn quote(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
     if lines.is_empty() { "> *(empty)*".into() } else { lines.join("  \n") }

@@ -61,7 +61,7 @@ fn the_table_says_what_changed() {
     );
 }
 
-/// Runs with other rewards, from one start: each wins against what it began with, and the start has no reward of its own.
+/// Runs with different rewards but one start: each is compared with its own start, and the common start has no reward.
 #[test]
 fn rewards_of_different_kinds_have_no_common_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn rewards_of_different_kinds_have_no_common_start() {
         length: 3,
         ..Record::default()
     };
-    // By its own reward the second lost everything; beside the first's start it would have won.
+    // By its own reward, the second run lost on every prompt. Compared with the first run's start it would have won.
     fs::remove_file(runs[1].rollouts()).unwrap();
     let samples = [record(0, 1, 1.0), record(0, 2, 2.0), record(4, 1, 0.5), record(4, 2, 1.5)];
     RolloutWriter::open(&runs[1].rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
@@ -90,7 +90,7 @@ fn rewards_of_different_kinds_have_no_common_start() {
     assert_eq!([of(0, "length"), of(0, "measured")["rewards/preference/mean"].clone()], [json!(3.0), json!(1.5)]);
 }
 
-/// Runs from different models have starts of their own: one's is not shown as the other's.
+/// A start is not shown for runs from another model.
 #[test]
 fn runs_from_different_models_have_starts_of_their_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn ties_count_half_and_missing_rewards_not_at_all() {
     assert_eq!(other.standard_error(), Some(0.5));
 }
 
-/// A metric may be the reward's part and a measurement; and runs need not be of one model, of the same rows.
+/// A metric may also be a component of the reward, and runs may differ in model and data.
 #[test]
 fn what_differs_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();
@@ -217,19 +217,20 @@ fn what_differs_is_told_apart() {
     assert!(!beside.contains("grpo"), "its completions answer other prompts: {beside}");
 }
 
-/// Every policy against every other one on the prompts that both have, ties half; and who has the most reward for its KL.
+/// Policies are compared pairwise on common prompts, with ties as half. The Pareto front has the policies with the most reward for their
+/// KL.
 #[test]
 fn policies_are_compared_with_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
     let mut comparison = Comparison::of_runs(&runs).unwrap();
-    // Of two prompts the second is a tie.
+    // The second of the two prompts is a tie.
     let rates = comparison.win_rates().unwrap();
     assert_eq!(rates.names, ["start", "ppo", "grpo"]);
     let expected = [[None, Some(0.25), Some(0.75)], [Some(0.75), None, Some(0.75)], [Some(0.25), Some(0.25), None]];
     assert_eq!(rates.shares, expected.map(Vec::from));
     assert_eq!(rates.prompts[1], [2, 0, 2]);
-    // The start has no KL; grpo has less reward than it.
+    // The start has no KL, and grpo has less reward than the start.
     assert_eq!(comparison.front(), [0, 1]);
     let json = comparison.write(&directory.path().join("comparison")).unwrap();
     assert_eq!((&json["pareto_front"], &json["win_rates"]["shares"][1][2]), (&json!(["start", "ppo"]), &json!(0.75)));
@@ -245,7 +246,7 @@ fn policies_are_compared_with_each_other() {
         assert!(directory.path().join(format!("comparison/plots/{name}.png")).is_file());
     }
 
-    // Rewards of other kinds are not compared, and neither is what answers other prompts.
+    // Different rewards are not compared, nor are completions of different prompts.
     for (name, reward) in [("ppo", "a"), ("grpo", "b")] {
         let config = format!("model: gpt2\nreward: # by a model\n  model: {reward}\ntrain:\n  seed: 1\n");
         fs::write(directory.path().join(name).join("config.yml"), config).unwrap();

@@ -1,14 +1,13 @@
-//! `rollouts.sqlite`: every completion a run trained on, those of its evaluations, and what it warned of.
+//! `rollouts.sqlite`: every completion that a run trained on, the completions of its evaluations, and its warnings.
 //!
-//! [`RolloutWriter`] appends from a thread of its own; [`RolloutDb`] reads, also while the run goes on. The tables are
-//! made for people at a `sqlite3` prompt: one row a completion, the prompt's text beside it, the parts of the reward as
-//! one JSON object. A column a part would make every run's schema another one, and a table of parts would put a join
-//! into every question; `json_extract(components, '$.length') > 0.5` and `json_each` filter them as they are. Where a part
-//! stands elsewhere than at the end of the completion, `segments` says so token by token, as `advantages` does where tokens
-//! of one completion were worth learning differently. Where an environment answered, `episode` holds the turns.
+//! [`RolloutWriter`] appends from its own thread. [`RolloutDb`] reads, also during training. The tables are made for people at a `sqlite3`
+//! prompt: one row per completion with the prompt's text, and the components of the reward in one JSON object. With one column per
+//! component, each run would have another schema; with a table of components, every query would need a join.
+//! `json_extract(components, '$.length') > 0.5` and `json_each` filter the JSON directly. `segments` holds rewards that are not on the last
+//! token, and `advantages` those that differ between tokens, each per token. `episode` holds the turns with an environment.
 //!
-//! While a run goes on the journal is a write-ahead log, so a reader that takes its time (`sqlite3 … | less`) never holds
-//! up training. A finished run's file is rewritten without one: a single file, and the same bytes for the same rows.
+//! During training the journal is a write-ahead log, so a slow reader (`sqlite3 … | less`) never blocks training. At the end the file is
+//! rewritten without one: a single file, with the same bytes for the same rows.
 
 use std::ops::Range;
 use std::path::Path;
@@ -28,15 +27,15 @@ mod writer;
 pub use reader::{ComponentBound, Query, RolloutDb, Sort};
 pub use writer::RolloutWriter;
 
-/// Which completions are meant.
+/// A table of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Table {
-    /// Those trained on.
+    /// Completions that the run trained on.
     #[default]
     Train,
-    /// Those of evaluations on held-out prompts.
+    /// Completions of evaluations on held-out prompts.
     Eval,
-    /// Those of test prompts, before the first step and after the last.
+    /// Completions of test prompts, before the first step and after the last one.
     Test,
 }
 
@@ -44,7 +43,7 @@ impl Table {
     /// All tables of completions.
     pub const ALL: [Self; 3] = [Self::Train, Self::Eval, Self::Test];
 
-    /// The table's name in the file.
+    /// Name of the table in the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "rollouts",
@@ -57,98 +56,98 @@ impl Table {
 /// One completion.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Record {
-    /// After how many steps an evaluation was made (0 is the start), or the step that trained on the completion, from 1.
+    /// The step that trained on the completion, from 1. For evaluations, the number of steps before it (0 is the start).
     pub step: usize,
-    /// Full passes over the prompts before it.
+    /// Number of full passes over the prompts before it.
     pub epoch: usize,
-    /// The row of the prompt in its data, from 0.
+    /// Row of the prompt in its data, from 0.
     pub prompt_index: usize,
-    /// The place in the prompt's group, from 0.
+    /// Index in the prompt's group, from 0.
     pub rollout_index: usize,
-    /// The prompt as the model saw it.
+    /// Prompt as the model received it.
     pub prompt: String,
-    /// What it answered.
+    /// Text that the model generated.
     pub completion: String,
-    /// What that is worth, summed over tokens; none where the reward does not apply.
+    /// Reward, summed over tokens; `None` if the reward does not apply.
     pub reward: Option<f64>,
-    /// The parts of the reward by name, before weighting; none is a part that was not finite.
+    /// Components of the reward by name, before weighting; `None` if a component was not finite.
     pub components: Vec<(String, Option<f64>)>,
-    /// Where in the completion each part stands, before weighting; none of parts that stand on its last token alone.
+    /// Per-token values of each component, before weighting. Components that are on the last token alone are left out.
     pub segments: Vec<(String, Vec<Segment>)>,
-    /// The mean over tokens of what the completion was worth learning; none in evaluations.
+    /// Mean advantage over tokens; `None` in evaluations.
     pub advantage: Option<f64>,
-    /// What each token was worth learning, as it went into the loss; none where that is the same for all, and in evaluations.
+    /// Advantage of each token, as used in the loss. Empty if it is the same for all tokens, and in evaluations.
     pub advantages: Vec<Segment>,
-    /// Σ over tokens of `logprob − reference logprob`, in nats; none where no reference was asked.
+    /// Σ over tokens of `logprob − reference logprob`, in nats; `None` without a reference.
     pub kl: Option<f64>,
-    /// Sampled tokens, the stop id included.
+    /// Number of sampled tokens, including the stop id.
     pub length: usize,
-    /// Why it ended: `stop_id`, `stop_string` or `length`.
+    /// Why generation ended: `stop_id`, `stop_string` or `length`.
     pub stop_reason: String,
-    /// What was said, turn by turn, where an environment answered.
+    /// Turns of the episode, if an environment replied.
     pub episode: Option<EpisodeRecord>,
-    /// What the weights are called that sampled it, where a server did; none in evaluations.
+    /// Version of the weights that a server sampled it with; `None` without a server and in evaluations.
     pub weight_version: Option<String>,
 }
 
-/// An episode: the turns of the policy, and what the environment answered.
+/// An episode: the turns of the policy and the replies of the environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeRecord {
-    /// Names it within the run: `step 12, prompt 5, completion 3`.
+    /// Name within the run: `step 12, prompt 5, completion 3`.
     #[serde(default)]
     pub name: String,
-    /// What the environment added to the prompt.
+    /// Text that the environment added to the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opening: Option<String>,
-    /// The turns, in order.
+    /// Turns, in order.
     pub turns: Vec<TurnRecord>,
-    /// Why it ended: `done`, `turns`, `tokens`, `time`, or `failed`.
+    /// Why the episode ended: `done`, `turns`, `tokens`, `time` or `failed`.
     pub end: String,
-    /// What went wrong, where it failed.
+    /// Error of a failed episode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The environment's reward of the whole episode, beside those of its turns.
+    /// Reward of the environment for the whole episode, in addition to those of the turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
 }
 
-/// One turn.
+/// One turn of an episode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnRecord {
-    /// What the policy wrote.
+    /// Text of the policy.
     pub text: String,
-    /// What the environment answered.
+    /// Reply of the environment.
     #[serde(flatten)]
     pub observation: Observation,
-    /// Whether the policy read the replies.
+    /// Whether the policy received the replies.
     pub is_read: bool,
 }
 
-/// A token that carries some of a part of the reward, or an advantage.
+/// A token with its share of a reward component, or with its advantage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {
-    /// Its characters in the completion, from 0 (not bytes); empty for a stop id.
+    /// Range of its characters (not bytes) in the completion, from 0; empty for a stop id.
     pub characters: Range<usize>,
-    /// What it is worth; of a part of the reward, before weighting.
+    /// Reward before weighting, or advantage.
     pub value: f64,
 }
 
-/// Something the run warned of.
+/// A warning of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarningRecord {
-    /// The step that showed it, from 1.
+    /// Step that caused it, from 1.
     pub step: usize,
-    /// What kind it is, one word with underscores.
+    /// Kind of warning, in snake_case.
     pub kind: String,
-    /// What was said.
+    /// Text of the warning.
     pub message: String,
 }
 
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
-/// `PRAGMA user_version`: of [`SCHEMA`].
+/// `PRAGMA user_version`: version of [`SCHEMA`].
 const VERSION: i32 = 6;
-/// What makes of each version the next, from the first.
+/// SQL that upgrades each version to the next, from the first.
 const ADDED: [&str; VERSION as usize - 1] = [
     "ALTER TABLE rollouts ADD COLUMN segments TEXT; ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;",
     "ALTER TABLE rollouts ADD COLUMN advantages TEXT;",
@@ -163,7 +162,7 @@ const WITH_TEST_ROLLOUTS: i32 = 4;
 /// The first version with episodes.
 const WITH_EPISODES: i32 = 5;
 
-/// The first version with the names of weights.
+/// The first version with names of weights.
 const WITH_WEIGHT_VERSIONS: i32 = 6;
 
 const SCHEMA: &str = "
@@ -212,7 +211,7 @@ CREATE TABLE warnings (
 );
 ";
 
-/// The table of test prompts, with the columns that `eval_rollouts` had when it was added.
+/// Table of test prompts, with the columns that `eval_rollouts` had when this table was introduced.
 const TEST_ROLLOUTS: &str = "
 CREATE TABLE test_rollouts (
     id INTEGER PRIMARY KEY,
@@ -232,7 +231,7 @@ CREATE TABLE test_rollouts (
 CREATE INDEX test_rollouts_by_step ON test_rollouts (step);
 ";
 
-/// How long to wait for others who hold the file: long enough for any commit, and a person would have noticed.
+/// How long to wait for another process that holds the file: long enough for any commit, and for a person to notice.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
@@ -244,7 +243,7 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     open().map_err(|error| failure(path, error))
 }
 
-/// The version of the tables. Refuses files of other programs and of newer versions.
+/// Returns the version of the tables. Rejects files of other programs and of newer versions.
 fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let found = number("application_id").and_then(|application| Ok((application, number("user_version")?)));
@@ -258,7 +257,7 @@ fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
     }
 }
 
-/// What SQLite says, as an error about the file at `path`.
+/// Converts an error of SQLite into an error about the file at `path`.
 fn failure(path: &Path, error: rusqlite::Error) -> Error {
     let Some(code) = error.sqlite_error_code() else { return Error::io(path, std::io::Error::other(error)) };
     let io = |kind| Error::io(path, std::io::Error::new(kind, error.to_string()));

@@ -1,4 +1,4 @@
-//! Questions to a rollout database.
+//! Queries on a rollout database.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::run::RunDir;
 
-/// The rollouts of one run, for reading; also while it goes on.
+/// Reads the rollouts of one run, also during training.
 #[derive(Debug)]
 pub struct RolloutDb {
     path: PathBuf,
@@ -22,49 +22,49 @@ pub struct RolloutDb {
     version: i32,
 }
 
-/// Which completions to show, and in what order. The default is every one that was trained on, as they were sampled.
+/// Selection and order of completions. The default is every completion of training, in the order of sampling.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Query {
-    /// Those of training or of evaluations.
+    /// Table to read.
     pub table: Table,
-    /// No steps before this one.
+    /// First step to include.
     pub first_step: Option<usize>,
-    /// No steps after this one.
+    /// Last step to include.
     pub last_step: Option<usize>,
-    /// Only those of this prompt, counted from 0.
+    /// Only this prompt, counted from 0.
     pub prompt_index: Option<usize>,
-    /// Only those with this text in the prompt or the completion; ASCII letters match in both cases.
+    /// Only completions with this text in the prompt or the completion; ASCII letters match in both cases.
     pub text: Option<String>,
-    /// No rewards below this one; completions without a reward are left out.
+    /// Minimum reward; leaves out completions without a reward.
     pub min_reward: Option<f64>,
-    /// No rewards above this one; completions without a reward are left out.
+    /// Maximum reward; leaves out completions without a reward.
     pub max_reward: Option<f64>,
-    /// Bounds on parts of the reward, all of which must hold.
+    /// Bounds on components of the reward, all of which must hold.
     pub components: Vec<ComponentBound>,
-    /// Only those that ended like this: `stop_id`, `stop_string` or `length`.
+    /// Only completions that ended for this reason: `stop_id`, `stop_string` or `length`.
     pub stop_reason: Option<String>,
-    /// What they are sorted by.
+    /// Sort key.
     pub sort: Sort,
-    /// Largest first. What has no value stands last either way.
+    /// Sorts in descending order. Missing values come last in both orders.
     pub descending: bool,
-    /// At most so many.
+    /// Maximum number of completions.
     pub limit: Option<usize>,
-    /// After so many others.
+    /// Number of completions to skip.
     pub offset: usize,
 }
 
-/// Bounds on one part of the reward; completions without it are left out.
+/// Bounds on one component of the reward; leaves out completions without it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComponentBound {
-    /// Its name.
+    /// Name of the component.
     pub name: String,
-    /// No values below this one.
+    /// Minimum value.
     pub min: Option<f64>,
-    /// No values above this one.
+    /// Maximum value.
     pub max: Option<f64>,
 }
 
-/// What completions are sorted by; ties stand as they were sampled.
+/// Sort key of completions; ties keep the order of sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
     /// The step.
@@ -72,7 +72,7 @@ pub enum Sort {
     Step,
     /// The reward.
     Reward,
-    /// The advantage; evaluations have none.
+    /// The advantage; not in evaluations.
     Advantage,
     /// The KL to the reference.
     Kl,
@@ -96,7 +96,7 @@ impl RolloutDb {
     /// Opens the database of a run.
     ///
     /// # Errors
-    /// [`Error::Input`] when the run has none; [`Error::Data`] when it is no rollout database of this version.
+    /// [`Error::Input`] if the run has none; [`Error::Data`] if the file is no rollout database of a supported version.
     pub fn open(run: &RunDir) -> Result<Self> {
         let path = run.rollouts();
         if !path.is_file() {
@@ -108,10 +108,10 @@ impl RolloutDb {
         Ok(Self { path, connection, version })
     }
 
-    /// The completions that `query` asks for.
+    /// Returns the completions that match `query`.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn query(&self, query: &Query) -> Result<Vec<Record>> {
         let (conditions, mut values) = conditions(query);
         let column = query.sort.column();
@@ -126,10 +126,10 @@ impl RolloutDb {
         self.all(&text, values, record)
     }
 
-    /// How many completions `query` asks for, its limit and offset aside.
+    /// Counts the completions that match `query`, without its limit and offset.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn count(&self, query: &Query) -> Result<usize> {
         let (conditions, values) = conditions(query);
         let text = format!("SELECT count(*) FROM {} WHERE {conditions}", self.source(query.table));
@@ -137,40 +137,40 @@ impl RolloutDb {
         Ok(counts.first().map_or(0, |&count| count as usize))
     }
 
-    /// The steps that have completions, ascending.
+    /// Returns the steps that have completions, in ascending order.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn steps(&self, table: Table) -> Result<Vec<usize>> {
         let text = format!("SELECT DISTINCT step FROM {} ORDER BY step", self.source(table));
         self.all(&text, Vec::new(), |row| Ok(row.get::<_, i64>(0)? as usize))
     }
 
-    /// The names of all parts of rewards, in alphabetical order.
+    /// Returns the names of all reward components, in alphabetical order.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn components(&self, table: Table) -> Result<Vec<String>> {
         let source = self.source(table);
         let text = format!("SELECT DISTINCT part.key FROM {source}, json_each(components) AS part ORDER BY part.key");
         self.all(&text, Vec::new(), |row| row.get(0))
     }
 
-    /// What the run warned of, in order.
+    /// Returns the warnings of the run, in order.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn warnings(&self) -> Result<Vec<WarningRecord>> {
         self.all("SELECT step, kind, message FROM warnings ORDER BY id", Vec::new(), |row| {
             Ok(WarningRecord { step: row.get::<_, i64>(0)? as usize, kind: row.get(1)?, message: row.get(2)? })
         })
     }
 
-    /// The completions of the same prompts at two steps, side by side: each is paired with the one of the same place in
-    /// its group. Prompts of only one of the steps are left out.
+    /// Pairs the completions of the same prompts at two steps. Each is paired with the one of the same index in its group. Prompts that
+    /// only one of the steps has are left out.
     ///
     /// # Errors
-    /// [`Error::Input`] when a step has no completions; it names those that have.
+    /// [`Error::Input`] if a step has no completions; the hint lists the steps that have some.
     pub fn diff(&self, table: Table, before: usize, after: usize) -> Result<Vec<(Record, Record)>> {
         let of = |step| {
             let query = Query { table, first_step: Some(step), last_step: Some(step), ..Query::default() };
@@ -187,7 +187,7 @@ impl RolloutDb {
         Ok(before.into_iter().filter_map(pair).collect())
     }
 
-    /// What stands in the place of a table; a file of an earlier version may lack it, and has no rows of it.
+    /// SQL name of a table, or an empty substitute if the file's version does not have it.
     fn source(&self, table: Table) -> &'static str {
         match table {
             Table::Test if self.version < WITH_TEST_ROLLOUTS => "(SELECT * FROM eval_rollouts WHERE 0)",
@@ -243,7 +243,7 @@ impl RolloutDb {
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let count = |place: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(place)? as usize);
-    // What others wrote there is no reason to hide the row.
+    // Other programs may have written invalid JSON there; that must not hide the row.
     let components: Map<String, Value> = serde_json::from_str(&row.get::<_, String>(7)?).unwrap_or_default();
     Ok(Record {
         step: count(0)?,
@@ -267,19 +267,19 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     })
 }
 
-/// As `writer::segments` writes them.
+/// Reads the format of `writer::segments`.
 fn segments(text: Option<String>) -> Vec<(String, Vec<Segment>)> {
     let written: Map<String, Value> = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     written.into_iter().map(|(name, values)| (name, of_tokens(values))).collect()
 }
 
-/// As `writer::of_tokens` writes them.
+/// Reads the format of `writer::of_tokens`.
 fn of_tokens(values: Value) -> Vec<Segment> {
     let values: Vec<(usize, usize, f64)> = serde_json::from_value(values).unwrap_or_default();
     values.into_iter().map(|(start, end, value)| Segment { characters: start..end, value }).collect()
 }
 
-/// The conditions of a query and the values that stand for their question marks.
+/// SQL conditions of a query, and the values for their question marks.
 fn conditions(query: &Query) -> (String, Vec<Sql>) {
     let (mut parts, mut values) = (vec!["1".to_owned()], Vec::new());
     let mut add = |part: &str, of: Vec<Sql>| {

@@ -41,7 +41,7 @@ fn step(step: usize) -> Vec<Record> {
     (0..4).map(record).collect()
 }
 
-/// Two turns, the second of which ended it.
+/// Two turns; the second one ended the episode.
 fn episode() -> EpisodeRecord {
     let turn = |text: &str, is_done: bool| {
         let replies = vec![Reply::Tool { name: "calculator".into(), id: None, content: "7".into() }];
@@ -59,7 +59,7 @@ fn episode() -> EpisodeRecord {
     }
 }
 
-/// A part on two tokens, the second of which has no text.
+/// A component on two tokens; the second token has no text.
 fn segments() -> Vec<Segment> {
     let of = |(characters, value)| Segment { characters, value };
     [(0..6, -0.25), (6..6, 1.25)].map(of).to_vec()
@@ -75,7 +75,7 @@ fn warning(step: usize) -> WarningRecord {
     WarningRecord { step, kind: "kl_bounds".into(), message: format!("at {step}") }
 }
 
-/// The steps `from..=to` with an evaluation after every second one and a warning after every third.
+/// Writes the steps `from..=to` with an evaluation after every second one and a warning after every third.
 fn write_steps(writer: &mut RolloutWriter, from: usize, to: usize) {
     for at in from..=to {
         writer.append(Table::Train, step(at)).unwrap();
@@ -86,7 +86,7 @@ fn write_steps(writer: &mut RolloutWriter, from: usize, to: usize) {
     }
 }
 
-/// A finished database of `steps` steps that nothing disturbed.
+/// A finished database of `steps` steps without interruption.
 fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
     let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
     writer.append(Table::Eval, evaluation(0)).unwrap();
@@ -95,7 +95,7 @@ fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
     fs::read(run.rollouts()).unwrap()
 }
 
-/// What lies beside `rollouts.sqlite` that SQLite or a rewriting left.
+/// Files next to `rollouts.sqlite` that SQLite or a rewrite left.
 fn beside(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.path()).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| *path != run.rollouts() && path.to_string_lossy().contains("rollouts.sqlite")).collect()
@@ -142,7 +142,7 @@ fn questions_filter_sort_and_page() {
     let db = RolloutDb::open(&run).unwrap();
     let check = |query: Query, expected: &[(usize, usize)]| {
         let found = db.query(&query).unwrap();
-        // The length tells a step's completions apart.
+        // The length identifies each completion of a step.
         let found: Vec<_> = found.iter().map(|record| (record.step, 10 - record.length)).collect();
         assert_eq!(found, expected, "{query:?}");
         assert_eq!(db.count(&Query { limit: Some(1), offset: 1, ..query }).unwrap(), expected.len());
@@ -172,7 +172,7 @@ fn questions_filter_sort_and_page() {
     let page = Query { sort: Sort::Step, descending: true, limit: Some(2), offset: 3, ..query() };
     let page = db.query(&page).unwrap();
     assert_eq!(page.iter().map(|record| (record.step, record.length)).collect::<Vec<_>>(), [(12, 7), (11, 10)]);
-    // Evaluations have no advantage, and are sorted by it all the same.
+    // Evaluations have no advantage; sorting by it must still work.
     let query = Query { table: Table::Eval, sort: Sort::Advantage, limit: Some(1), ..query() };
     assert_eq!(db.query(&query).unwrap()[0].step, 0);
 }
@@ -213,12 +213,12 @@ fn going_on_removes_later_rows_and_ends_with_the_same_bytes() {
     // And again, with nothing left to do.
     RolloutWriter::open(&run.rollouts(), 9).unwrap().finish().unwrap();
     assert!(fs::read(run.rollouts()).unwrap() == expected, "still the same bytes");
-    // Without a checkpoint the start is written again, too.
+    // Without a checkpoint, the completions of step 0 are written again, too.
     RolloutWriter::open(&run.rollouts(), 0).unwrap().finish().unwrap();
     assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Eval).unwrap(), [] as [usize; 0]);
 }
 
-/// What a kill leaves: the files as they are while the thread is at work.
+/// Copies the files as a kill would leave them while the writer is running.
 fn as_killed(run: &RunDir, to: &Path) -> RunDir {
     let copy = RunDir::create(to, Existing::Refuse).unwrap();
     for name in ["rollouts.sqlite", "rollouts.sqlite-wal"] {
@@ -238,7 +238,7 @@ fn a_kill_loses_nothing_that_was_flushed() {
     for checkpoint in [5, 10, 15, 20] {
         write_steps(&mut writer, checkpoint - 4, checkpoint);
         writer.flush().unwrap();
-        // Some of what comes later is there, some is not.
+        // Some of the later rows are on disk, others are not.
         write_steps(&mut writer, checkpoint + 1, checkpoint + 3);
         let copy = as_killed(&run, &run.path().join(format!("killed-{checkpoint}")));
         let mut again = RolloutWriter::open(&copy.rollouts(), checkpoint).unwrap();
@@ -277,7 +277,7 @@ fn a_full_disk_is_named_and_loses_nothing_before_it() {
     let path = run.rollouts();
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
     prepare(&path, &connection, 0, false).unwrap();
-    // As many pages as a full disk would leave.
+    // A limit on pages acts like a full disk.
     connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
     let mut writer = RolloutWriter::start(&path, connection).unwrap();
     write_steps(&mut writer, 1, 3);
@@ -324,7 +324,7 @@ fn files_that_are_no_rollout_database_are_refused() {
     assert_eq!(refused().to_string(), expected);
 }
 
-/// Makes the file what an earlier version of the tables was.
+/// Downgrades the tables to an earlier version.
 fn as_version(path: &Path, version: i32) {
     let mut back = match version {
         5 => "",

@@ -1,4 +1,4 @@
-//! The growing end of a rollout database: a thread that commits what training hands it.
+//! Writer of a rollout database: a thread that commits the rows that training appends.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,23 +15,23 @@ use crate::error::{Error, Result};
 use crate::files::{atomic, network_file_system};
 use crate::run::metrics::readable;
 
-/// Steps that may wait for the disk before training does.
+/// Number of messages that may wait for the disk before training blocks.
 const QUEUE: usize = 64;
 
 enum Message {
     Records(Table, Vec<Record>),
-    /// What stands in the table of this step goes.
+    /// Deletes the completions of this step from the table.
     Remove(Table, usize),
     Warnings(Vec<WarningRecord>),
-    /// Answered when everything before it is on disk.
+    /// Answered when all earlier messages are on disk.
     Flush(SyncSender<()>),
 }
 
-/// Appends to `rollouts.sqlite` from a thread of its own.
+/// Appends to `rollouts.sqlite` from its own thread.
 ///
-/// Handing over costs training nothing but the copy; it waits only when the disk is 64 steps behind. What waits is
-/// committed in one transaction, flushed to disk. What fails is told at the next call, and what was committed before
-/// stays. Dropping it commits what was handed over.
+/// Appending costs training only the copy. It blocks only when the disk is 64 messages behind. All waiting messages are committed in one
+/// transaction and flushed to disk. The next call returns the error of a failed write; rows that were committed before are kept. Dropping
+/// the writer commits everything that was appended.
 #[derive(Debug)]
 pub struct RolloutWriter {
     path: PathBuf,
@@ -40,12 +40,11 @@ pub struct RolloutWriter {
 }
 
 impl RolloutWriter {
-    /// Opens the database at `path` for going on after `step`, and makes it where there is none: rows of later steps are
-    /// removed, for the run will write them again. With `step` 0 that is every row, those of step 0 among them. Tables of
-    /// an earlier version get the columns they lack.
+    /// Opens the database at `path` to continue after `step`, or creates it. Rows of later steps are removed, because the run will write
+    /// them again; `step` 0 removes every row, including those of step 0. Tables of an earlier version get the missing columns.
     ///
     /// # Errors
-    /// When it cannot be written, or is no rollout database up to this version.
+    /// If the file cannot be written, or is no rollout database of this or an earlier version.
     pub fn open(path: &Path, step: usize) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = connect(path, flags)?;
@@ -68,16 +67,16 @@ impl RolloutWriter {
     /// Appends completions.
     ///
     /// # Errors
-    /// What writing earlier ones failed with.
+    /// The error of an earlier write.
     pub fn append(&mut self, table: Table, records: Vec<Record>) -> Result<()> {
         self.send(Message::Records(table, records))
     }
 
-    /// Writes the completions of an evaluation after `step` steps, in place of those that the table has of this step. An
-    /// evaluation that was interrupted and begins again therefore stands there once.
+    /// Writes the completions of an evaluation after `step` steps and replaces those that the table already has of this step. An
+    /// interrupted evaluation that begins again is therefore stored once.
     ///
     /// # Errors
-    /// What writing earlier ones failed with.
+    /// The error of an earlier write.
     pub fn evaluation(&mut self, table: Table, step: usize, records: Vec<Record>) -> Result<()> {
         self.send(Message::Remove(table, step))?;
         self.append(table, records)
@@ -86,7 +85,7 @@ impl RolloutWriter {
     /// Appends warnings.
     ///
     /// # Errors
-    /// What writing earlier rows failed with.
+    /// The error of an earlier write.
     pub fn warn(&mut self, warnings: Vec<WarningRecord>) -> Result<()> {
         if warnings.is_empty() { Ok(()) } else { self.send(Message::Warnings(warnings)) }
     }
@@ -94,7 +93,7 @@ impl RolloutWriter {
     /// Waits until everything appended is on disk.
     ///
     /// # Errors
-    /// What writing failed with.
+    /// The error of a write.
     pub fn flush(&mut self) -> Result<()> {
         let (answer, done) = sync_channel(1);
         self.send(Message::Flush(answer))?;
@@ -104,12 +103,12 @@ impl RolloutWriter {
         }
     }
 
-    /// Commits everything and leaves one file without a journal beside it, whose bytes depend on its rows alone.
+    /// Commits everything and leaves one file without a journal, whose bytes depend only on its rows.
     ///
-    /// A reader that holds the file open keeps it from being rewritten; it is complete all the same.
+    /// If a reader holds the file open, the file is not rewritten, but it is still complete.
     ///
     /// # Errors
-    /// What writing failed with; the rows committed before it are there.
+    /// The error of a write; rows that were committed before are kept.
     pub fn finish(mut self) -> Result<()> {
         let Some(connection) = self.stop()? else { return Ok(()) };
         let error = |error| failure(&self.path, error);
@@ -119,7 +118,7 @@ impl RolloutWriter {
                 Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
             )
         };
-        // A reader is not waited for: it may be a browser that stays open.
+        // Do not wait for a reader, which may be a browser that stays open.
         connection.busy_timeout(std::time::Duration::ZERO).map_err(error)?;
         let mode = connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get::<_, String>(0));
         match mode {
@@ -129,7 +128,7 @@ impl RolloutWriter {
         }
         atomic::write_path(&self.path, |temporary| {
             connection.execute("VACUUM INTO ?1", [temporary.to_string_lossy()]).map_err(error)?;
-            // It counts how often the schema changed, and rewriting a file counts as a change.
+            // SQLite counts changes of the schema, and a rewrite counts as one.
             let new = connect(temporary, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             new.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(())).map_err(error)?;
             new.pragma_update(None, "schema_version", 1).map_err(error)
@@ -143,7 +142,7 @@ impl RolloutWriter {
         }
     }
 
-    /// Ends the thread when it has written everything; none where it was ended before.
+    /// Ends the thread after it has written everything. Returns `None` if it was ended before.
     fn stop(&mut self) -> Result<Option<Connection>> {
         self.sender = None;
         match self.thread.take().map(JoinHandle::join) {
@@ -153,7 +152,7 @@ impl RolloutWriter {
         }
     }
 
-    /// Why the thread ended before it was told to.
+    /// Returns the error that ended the thread early.
     fn stop_early(&mut self) -> Error {
         let ended = self.stop().err();
         ended.unwrap_or_else(|| Error::io(&self.path, std::io::Error::other("its writer has failed before")))
@@ -168,14 +167,14 @@ impl Drop for RolloutWriter {
     }
 }
 
-/// Makes the tables, or removes what stands after `step`. Where other machines share the file system, `is_shared`, the database
-/// keeps a rollback journal.
+/// Creates the tables, or removes the rows after `step`. If other machines share the file system (`is_shared`), the database keeps a
+/// rollback journal.
 pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shared: bool) -> Result<()> {
     let error = |error| failure(path, error);
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(error)?;
     let version = if tables > 0 { check_version(path, connection)? } else { VERSION };
-    // With a log of changes, readers do not hold up the writer. It needs memory that all of them share, which machines do not.
+    // With a write-ahead log, readers do not block the writer. It needs shared memory, which processes on different machines do not have.
     let journal = if is_shared { "DELETE" } else { "WAL" };
     connection.pragma_update_and_check(None, "journal_mode", journal, |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
@@ -195,7 +194,7 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize, is_shar
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
 }
 
-/// Commits what comes until nobody sends any more: all that waits, in one transaction.
+/// Commits messages until the sender closes; all waiting messages form one transaction.
 fn write(connection: &mut Connection, receiver: &Receiver<Message>) -> rusqlite::Result<()> {
     while let Ok(first) = receiver.recv() {
         let transaction = connection.transaction()?;
@@ -209,7 +208,7 @@ fn write(connection: &mut Connection, receiver: &Receiver<Message>) -> rusqlite:
         }
         transaction.commit()?;
         for answer in answers {
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             let _ = answer.send(());
         }
     }
@@ -293,7 +292,7 @@ impl<'c> Insert<'c> {
     }
 }
 
-/// `{"part": [[first, end, value], …], …}`, in characters of the completion; nothing where no part has any.
+/// `{"component": [[first, end, value], …], …}`, in characters of the completion; `None` if there are no segments.
 fn segments(parts: &[(String, Vec<Segment>)]) -> Option<String> {
     let of_part = |(name, found): &(String, Vec<Segment>)| (name.clone(), of_tokens(found));
     (!parts.is_empty()).then(|| Value::Object(parts.iter().map(of_part).collect()).to_string())

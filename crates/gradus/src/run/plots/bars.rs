@@ -1,4 +1,4 @@
-//! Final numbers side by side: one panel a quantity, one bar a run.
+//! Bar charts of final metrics: one panel per quantity, one bar per run.
 
 use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, INK, NEUTRAL, PALETTE};
@@ -7,41 +7,41 @@ use super::scale::{Scale, short};
 /// One bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Whose value.
+    /// Name of the run.
     pub name: String,
-    /// The value; what is not finite is left out.
+    /// The value; values that are not finite are left out.
     pub value: f64,
-    /// Half the width of what it may be off by.
+    /// Half the width of its error bar.
     pub error: Option<f64>,
-    /// Which color of the palette; none for what the others are compared with.
+    /// Index in the palette; `None` for the baseline.
     pub color: Option<usize>,
 }
 
-/// One quantity.
+/// Panel of one quantity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {
-    /// The quantity.
+    /// Name of the quantity.
     pub title: String,
-    /// Its unit, or which way is better.
+    /// Unit, or which direction is better.
     pub unit: String,
-    /// Whether values are shares, shown per cent.
+    /// True if values are shares, shown in percent.
     pub is_share: bool,
-    /// One bar a run; the same runs in the same order in every panel.
+    /// One bar per run; every panel has the same runs in the same order.
     pub bars: Vec<Bar>,
 }
 
-/// Panels in rows.
+/// Bar chart with rows of panels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
-    /// What is shown.
+    /// Title of the chart.
     pub title: String,
-    /// The quantities.
+    /// One panel per quantity.
     pub panels: Vec<Panel>,
 }
 
 const PANEL_WIDTH: f64 = 300.0;
 const PANEL_HEIGHT: f64 = 270.0;
-/// A panel alone is as large as a picture of curves, so that it stands beside those and has room for many bars.
+/// A single panel is as large as a line chart, so that the two fit together and many bars have space.
 const ALONE: (f64, f64) = (748.0, 390.0);
 const TOP: f64 = 62.0;
 const MARGIN: f64 = 26.0;
@@ -55,7 +55,7 @@ impl BarChart {
         }
     }
 
-    /// Width and height of each panel.
+    /// Width and height of each panel, in pixels.
     fn panel(&self) -> (f64, f64) {
         if self.panels.len() == 1 { ALONE } else { (PANEL_WIDTH, PANEL_HEIGHT) }
     }

@@ -10,7 +10,7 @@ use plotters::style::{FontStyle, register_font};
 
 use super::{Chart, png};
 
-/// What a drawing backend refused.
+/// Error of a drawing backend.
 #[derive(Debug)]
 pub struct DrawError(String);
 
@@ -23,7 +23,7 @@ impl Display for DrawError {
 /// A color: red, green, blue.
 pub type Rgb = (u8, u8, u8);
 
-/// Colors that stay apart for most color-blind readers, for curves and bars in order.
+/// Colors for curves and bars, in order. Most color-blind readers can distinguish them.
 pub const PALETTE: [Rgb; 8] = [
     (37, 99, 235),
     (234, 88, 12),
@@ -34,20 +34,20 @@ pub const PALETTE: [Rgb; 8] = [
     (8, 145, 178),
     (120, 113, 108),
 ];
-/// What everything stands on.
+/// Background.
 pub const GROUND: Rgb = (255, 255, 255);
 /// Titles.
 pub const INK: Rgb = (28, 33, 40);
 /// Labels.
 pub const GREY: Rgb = (82, 91, 102);
-/// A bar to compare with: the start.
+/// Bars of the baseline: the start.
 pub const NEUTRAL: Rgb = (156, 163, 175);
-/// The axis at the bottom.
+/// Horizontal axis.
 pub const AXIS: Rgb = (176, 183, 191);
-/// The lines across.
+/// Grid lines.
 pub const GRID: Rgb = (232, 235, 239);
 
-/// How much of its color a faint line has.
+/// Share of its color that a faint line keeps.
 pub const FAINT: f64 = 0.28;
 
 /// `color` mixed with white: 1 is the color, 0 is white.
@@ -56,7 +56,7 @@ fn faint(color: Rgb, share: f64) -> Rgb {
     (mix(color.0), mix(color.1), mix(color.2))
 }
 
-/// Which point of a text its position means, horizontally.
+/// Horizontal reference point of a text's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     /// Its left end.
@@ -67,21 +67,21 @@ pub enum Anchor {
     Right,
 }
 
-/// What charts draw with. Lengths and positions are pixels at scale 1, from the upper left corner.
+/// Drawing operations of charts. Lengths and positions are pixels at scale 1, from the upper left corner.
 pub trait Draw {
-    /// A line through `points`.
+    /// Draws a line through `points`.
     fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError>;
-    /// A line that stands behind others.
+    /// Draws a faint line for the background.
     fn faint_line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
         self.line(points, faint(color, FAINT), width)
     }
-    /// A filled rectangle between two corners.
+    /// Draws a filled rectangle between two corners.
     fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError>;
-    /// A filled circle.
+    /// Draws a filled circle.
     fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError>;
-    /// A text, vertically centered on `at`.
+    /// Draws a text, vertically centered on `at`.
     fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError>;
-    /// How wide a text will be.
+    /// Width of a text.
     fn width(&self, text: &str, size: f64) -> f64 {
         text_width(text, size)
     }
@@ -89,9 +89,9 @@ pub trait Draw {
 
 const FONT: &str = "sans-serif";
 
-/// A PNG is this many times larger than the size at scale 1 …
+/// Size of a PNG relative to scale 1.
 const PNG_SCALE: f64 = 1.5;
-/// … and drawn this many times larger than that.
+/// Factor of oversampling when a PNG is drawn.
 const OVERSAMPLING: usize = 2;
 
 fn register_fonts() {
@@ -102,7 +102,7 @@ fn register_fonts() {
     });
 }
 
-/// Draws on a bitmap and encodes it.
+/// Draws a chart and encodes it as PNG.
 pub fn render_png(chart: &(impl Chart + ?Sized)) -> Vec<u8> {
     let factor = PNG_SCALE * OVERSAMPLING as f64;
     let large = |length: u32| (f64::from(length) * factor).round() as usize / OVERSAMPLING * OVERSAMPLING;
@@ -123,13 +123,13 @@ fn draw_on<DB: DrawingBackend>(chart: &(impl Chart + ?Sized), area: DrawingArea<
         chart.draw(&mut canvas)?;
         canvas.area.present().map_err(|error| DrawError(error.to_string()))
     });
-    // Memory cannot refuse, and the font is embedded.
+    // Drawing in memory cannot fail, and the font is embedded.
     drawn.expect("drawing into memory");
 }
 
-/// How wide `text` is in the embedded font, at scale 1.
+/// Width of `text` in the embedded font, in pixels at scale 1.
 pub fn text_width(text: &str, size: f64) -> f64 {
-    // Measured large: the font module rounds to whole pixels.
+    // Measured at a large size, because the font module rounds to whole pixels.
     const LARGE: f64 = 8.0;
     register_fonts();
     (FONT, size * LARGE).into_font().box_size(text).map_or(0.0, |(width, _)| f64::from(width) / LARGE)
@@ -182,7 +182,7 @@ impl<DB: DrawingBackend> Draw for Canvas<DB> {
             Anchor::Right => HPos::Right,
         };
         let color = rgb(color);
-        // The box of a text counts the descenders, so its middle lies below that of the small letters.
+        // The box of a text includes descenders, so its center is below that of the lowercase letters.
         let at = (at.0, at.1 + 0.13 * size);
         let font = (FONT, size * self.scale).into_font().color(&color).pos(Pos::new(horizontal, VPos::Center));
         self.put(&Text::new(text.to_owned(), self.pixel(at), font))

@@ -1,6 +1,6 @@
-//! Which run has which color.
+//! Assigns colors to runs.
 
-/// Methods by the place of their color in the palette; those that are usually compared differ.
+/// Methods by the index of their color in the palette. Methods that are often compared have different colors.
 const METHODS: [[&str; 2]; 8] = [
     ["ppo", "classify"],
     ["grpo", "reward"],
@@ -12,13 +12,13 @@ const METHODS: [[&str; 2]; 8] = [
     ["orpo", ""],
 ];
 
-/// A place in the palette for each run: that of its method, so that a method has one color in every picture; where an
-/// earlier run has it, the next that is free. More runs than colors share them in order.
+/// Returns an index into the palette for each run: that of its method, so that a method has the same color in every chart. If an earlier
+/// run has that color, the run gets the next free one. Runs beyond the number of colors share them in order.
 pub fn colors(methods: &[Option<&str>]) -> Vec<usize> {
     let mut taken = [false; METHODS.len()];
     let own = |method: &str| METHODS.iter().position(|names| names.contains(&method));
     let mut colors: Vec<Option<usize>> = Vec::with_capacity(methods.len());
-    // Methods first: a run of an unknown one takes no color from a known.
+    // Known methods first, so that a run of an unknown method does not take a known method's color.
     for method in methods {
         let color = method.and_then(own).filter(|&color| !taken[color]);
         if let Some(color) = color {

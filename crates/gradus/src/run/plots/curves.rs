@@ -1,4 +1,4 @@
-//! Which metrics become which picture.
+//! Assigns metrics to charts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::run::metrics::{Axis, MetricsRow, TEST_PREFIX, is_of_evaluation};
 
-/// A picture: its file's stem, its title, the unit, and the metrics in it. A `*` stands for anything.
+/// A chart: the stem of its file name, its title, its unit and its metrics. A `*` matches any text.
 struct Group {
     stem: &'static str,
     title: &'static str,
@@ -20,11 +20,11 @@ struct Group {
 /// Which metrics of a group are drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Show {
-    /// All: they belong beside each other.
+    /// All, to compare them.
     All,
-    /// The first that is there: the others are its other names.
+    /// The first one present; the others are alternative names.
     First,
-    /// All, where there are several: a single one is the total again.
+    /// All, if there are several; a single component only repeats the total.
     Parts,
 }
 
@@ -38,8 +38,7 @@ const fn group(
     Group { stem, title, unit, show, keys }
 }
 
-/// In the order in which a person wants to see them. A metric belongs to the first group that names it; the prefix
-/// `eval_` counts only where a group names it.
+/// In the order of interest to readers. A metric belongs to the first group that lists it, with its prefix `eval_` or else without it.
 const GROUPS: [Group; 30] = [
     group("reward", "Reward", "mean over completions", Show::First, &["reward", "objective/scores"]),
     group("rlhf_reward", "Reward less KL penalty", "mean over completions", Show::All, &["objective/rlhf_reward"]),
@@ -85,10 +84,10 @@ const GROUPS: [Group; 30] = [
     group("time", "Time of one step", "seconds", Show::All, &["time/*_s"]),
 ];
 
-/// Speed comes after everything else that is known.
+/// Comes after all other known metrics.
 const SPEED: Group = group("speed", "Speed", "tokens per second", Show::All, &["tokens_per_s"]);
 
-/// Not worth a picture: they count up, repeat another one, or are the ends of what a mean shows.
+/// Metrics without a chart: they are counters, repeat another metric, or are the extremes of a mean that is drawn.
 const LEFT_OUT: [&str; 15] = [
     "epoch",
     "step",
@@ -112,12 +111,12 @@ fn groups() -> impl Iterator<Item = &'static Group> {
 }
 
 impl Group {
-    /// Whether its metric is set by the run, and not measured.
+    /// Returns true if the run sets the metric instead of measuring it.
     fn is_set(&self) -> bool {
         matches!(self.stem, "learning_rate" | "kl_coefficient")
     }
 
-    /// Which of its keys this is.
+    /// Index of the group's first key that matches.
     fn rank(&self, key: &str) -> Option<usize> {
         self.keys.iter().position(|pattern| fits(pattern, key))
     }
@@ -130,29 +129,29 @@ fn fits(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// A run among others in a picture.
+/// A run in a comparison chart.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// Its name in legends.
+    /// Name in legends.
     pub name: String,
-    /// Its place in the palette ([`colors`](super::colors)).
+    /// Index in the palette ([`colors`](super::colors)).
     pub color: usize,
-    /// What it logged.
+    /// Logged metrics.
     pub rows: Vec<MetricsRow>,
 }
 
-/// The curves of one run over `axis`: a picture a group of metrics, with the file's stem.
+/// Returns the curves of one run over `axis`: one chart per group of metrics, with the stem of its file name.
 pub fn training_charts(rows: &[MetricsRow], axis: Axis) -> Vec<(String, LineChart)> {
     charts(&[("", 0, rows)], axis)
 }
 
-/// The curves of several runs over `axis`, all runs in each picture.
+/// Returns the curves of several runs over `axis`, with all runs in each chart.
 pub fn comparison_charts(runs: &[Shown], axis: Axis) -> Vec<(String, LineChart)> {
     let runs: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.color, run.rows.as_slice())).collect();
     charts(&runs, axis)
 }
 
-/// Writes each picture to `directory/<stem>.png`; returns the paths.
+/// Writes each chart to `directory/<stem>.png` and returns the paths.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -166,11 +165,11 @@ pub fn write_charts(directory: &Path, charts: &[(String, LineChart)]) -> Result<
     charts.iter().map(write).collect()
 }
 
-/// A metric's curve before it has a place in a picture.
+/// Curve of a metric before it is assigned to a chart.
 struct Found {
-    /// Which group, and which of its keys; an unknown metric comes after all groups.
+    /// Index of the group and of its key; unknown metrics come after all groups.
     place: (usize, usize),
-    /// Without `eval_`.
+    /// Name without `eval_`.
     base: String,
     run: usize,
     held_out: bool,
@@ -178,11 +177,11 @@ struct Found {
     intervals: Vec<(f64, f64, f64)>,
 }
 
-/// A run: its name, its color among others, its rows.
+/// A run: name, index of its color, rows.
 type Run<'a> = (&'a str, usize, &'a [MetricsRow]);
 
 fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
-    // A run that does not say where its rows lie would be missing from every picture without a word.
+    // A run whose rows lack this axis would be missing from every chart without notice.
     let is_placed = |rows: &&[MetricsRow]| rows.iter().any(|row| row.step > 0 && axis.of(row).is_some());
     if axis != Axis::Steps && runs.iter().any(|(_, _, rows)| !is_placed(rows)) {
         return Vec::new();
@@ -206,7 +205,7 @@ fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
         Some((stem, LineChart { x_label: axis.name().into(), ..chart }))
     };
     let mut charts: Vec<(String, LineChart)> = sorted.into_iter().filter_map(chart).collect();
-    // Losses of different methods are different things; methods differ in what they log.
+    // Different methods have different losses. Runs with different metrics are taken as different methods.
     let logged = |rows: &[MetricsRow]| -> BTreeSet<String> {
         let keys = rows.iter().flat_map(|row| row.values.iter()).map(|(key, _)| key.to_owned());
         keys.filter(|key| !is_of_evaluation(key)).collect()
@@ -217,23 +216,23 @@ fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
     charts
 }
 
-/// The first group that names the metric with its prefix, else without.
+/// Returns the first group that lists the metric with its prefix, or else without it.
 fn place_of(key: &str, base: &str) -> (usize, usize) {
     let place = |key: &str| groups().enumerate().find_map(|(index, group)| Some((index, group.rank(key)?)));
     place(key).or_else(|| place(base)).unwrap_or((usize::MAX, 0))
 }
 
-/// One picture, unless it would show nothing.
+/// Returns one chart, or `None` if it would show nothing useful.
 fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) -> Option<(String, LineChart)> {
     let several = runs.len() > 1;
     let mut found = found;
     let show = group.map_or(Show::All, |group| group.show);
-    // Many metrics of many runs in one picture say nothing.
+    // Many metrics of many runs are unreadable in one chart.
     if several && group.is_some_and(|group| group.keys.iter().any(|key| key.contains('*'))) {
         return None;
     }
     if several || show == Show::First {
-        // Runs share one metric of a group: a picture has a color for each run.
+        // With several runs, a chart shows one metric of the group, with one color per run.
         let first = found.iter().map(|found| found.place.1).min()?;
         let bases: Vec<String> =
             found.iter().filter(|found| found.place.1 == first).map(|found| found.base.clone()).collect();
@@ -251,7 +250,7 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
     names.dedup();
     let curves = found.into_iter().enumerate().map(|(index, found)| {
         let whose = if several { runs[found.run].0 } else { &found.base };
-        // Among several, a held-out curve has the color of what it belongs to.
+        // With several metrics or runs, a held-out curve has the color of its training curve.
         let color = match names.as_slice() {
             _ if several => runs[found.run].1,
             [_] => index,
@@ -273,7 +272,7 @@ fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) 
     Some((stem, chart))
 }
 
-/// `NAME_low` and `NAME_high` are an interval around `NAME`, where that is there.
+/// Turns `NAME_low` and `NAME_high` into intervals around `NAME`, if that exists.
 fn intervals(found: &mut Vec<Found>) {
     let ends: Vec<(usize, bool, String)> = found
         .iter()
@@ -299,11 +298,11 @@ fn is_constant(points: &[(f64, f64)]) -> bool {
     points.windows(2).all(|pair| (pair[0].1 - pair[1].1).abs() <= 1e-9 * pair[0].1.abs())
 }
 
-/// Every metric's points, in the order in which metrics first appear.
+/// Points of every metric, in the order in which the metrics first appear.
 fn series(rows: &[MetricsRow], axis: Axis) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for (row, x) in rows.iter().filter_map(|row| Some((row, axis.of(row)?))) {
-        // Test rows are measured twice: two points are no curve.
+        // Test rows are measured twice, and two points are no curve.
         for (key, value) in row.values.iter().filter(|(key, _)| !key.starts_with(TEST_PREFIX)) {
             let base = key.strip_prefix("eval_").unwrap_or(key);
             let named = groups().any(|group| group.rank(base).is_some() || group.rank(key).is_some());
@@ -378,7 +377,7 @@ mod tests {
             color,
             rows: rows(&[&["reward", "objective/kl", "eval_kl"], keys].concat()),
         };
-        // What GRPO has in its loss is no measure beside another method's.
+        // The KL in GRPO's loss cannot be compared with another method's.
         let charts =
             comparison_charts(&[run("ppo", 5, &["value_loss"]), run("grpo", 1, &["my_own", "kl"])], Axis::Steps);
         assert_eq!(
@@ -412,7 +411,7 @@ mod tests {
         assert_eq!(charts[1].1.curves[0].kind, CurveKind::Exact);
         let svg = charts[0].1.svg();
         assert!(svg.contains("95 % intervals") && svg.contains("var(--ground"), "{svg}");
-        // The legend has the value that was measured last, not the end of a smoothed line.
+        // The legend shows the last measured value, not the end of the smoothed line.
         let last = super::super::short(charts[1].1.curves[0].points[39].1);
         assert!(charts[1].1.svg().contains(&format!(">{last}</text>")), "{last}");
     }
@@ -425,7 +424,7 @@ mod tests {
         let bytes = std::fs::read(&paths[0]).unwrap();
         assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.ends_with(b"IEND\xaeB`\x82"));
         assert_eq!(bytes[16..24], [1200u32.to_be_bytes(), 690u32.to_be_bytes()].concat());
-        // The pixels come back from the compressed rows, one filter byte each.
+        // The compressed rows decode to the pixels, with one filter byte each.
         let start = bytes.windows(4).position(|window| window == b"IDAT").unwrap();
         let length = u32::from_be_bytes(bytes[start - 4..start].try_into().unwrap()) as usize;
         let mut pixels = Vec::new();
@@ -464,7 +463,7 @@ mod tests {
         };
         assert_eq!(points(Axis::Steps), ("step".into(), vec![vec![1.0, 2.0], vec![0.0, 2.0]]));
         assert_eq!(points(Axis::Examples), ("examples".into(), vec![vec![8.0, 12.0], vec![0.0, 12.0]]));
-        // The last row does not say its tokens.
+        // The last row has no token count.
         assert!(training_charts(&rows, Axis::Tokens).is_empty());
     }
 }

@@ -1,32 +1,32 @@
-//! How often values of some size are there: the outlines of bars, so that several kinds show in one picture.
+//! Histograms: the outlines of bars, so that several kinds of values fit in one chart.
 
 use super::{Curve, CurveKind, LineChart};
 
-/// Bars of a histogram.
+/// Number of bars.
 const BINS: usize = 30;
 
 /// Values of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Values {
-    /// The kind, for the legend.
+    /// Name in the legend.
     pub name: String,
-    /// The values; what is not finite is left out.
+    /// The values; values that are not finite are left out.
     pub values: Vec<f64>,
-    /// The color of the palette; none for what the others are compared with.
+    /// Index in the palette; `None` for the baseline.
     pub color: Option<usize>,
 }
 
-/// Which values get bars of their own.
+/// Range that is split into bars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Range {
     /// All.
     All,
-    /// All but the lowest and the highest hundredth, which fall into the first and the last bar: for values with a few
-    /// outliers, such as lengths.
+    /// All but the lowest and the highest hundredth, which are counted in the first and the last bar. For values with a few outliers, such
+    /// as lengths.
     Most,
 }
 
-/// The histogram of `kinds` over one range, in bars of equal width.
+/// Returns the histogram of `kinds` over a common range, in bars of equal width.
 pub fn histogram(title: &str, unit: &str, x_label: &str, kinds: &[Values], range: Range) -> LineChart {
     let (low, high) = ends(kinds, range);
     let curve = |kind: &Values| Curve {
@@ -44,7 +44,7 @@ pub fn histogram(title: &str, unit: &str, x_label: &str, kinds: &[Values], range
     }
 }
 
-/// Where the first bar begins and the last one ends.
+/// Start of the first bar and end of the last one.
 fn ends(kinds: &[Values], range: Range) -> (f64, f64) {
     let mut all: Vec<f64> =
         kinds.iter().flat_map(|kind| &kind.values).copied().filter(|value| value.is_finite()).collect();
@@ -55,17 +55,17 @@ fn ends(kinds: &[Values], range: Range) -> (f64, f64) {
         Range::Most => all.len() / 100,
     };
     let (low, high) = (all[cut], all[all.len() - 1 - cut]);
-    // What begins at 0, as lengths do, is shown from there unless all values are far away from it.
+    // Values that begin at 0, such as lengths, are drawn from 0 unless all of them are far away from it.
     let low = if range == Range::Most && *first >= 0.0 && low < high / 2.0 { 0.0 } else { low };
     if low < high { (low, high) } else { (first.min(0.0) - 0.5, last.max(0.0) + 0.5) }
 }
 
-/// The bars of equal width between `low` and `high` as one line. Values outside belong to the bar at the end.
+/// Outline of bars of equal width between `low` and `high`. Values outside are counted in the nearest bar.
 fn outline(values: &[f64], low: f64, high: f64) -> Vec<(f64, f64)> {
     let width = (high - low) / BINS as f64;
     let mut counts = [0usize; BINS];
     for value in values.iter().filter(|value| value.is_finite()) {
-        // `as usize` takes what is below the first bar to 0.
+        // `as usize` maps values below the first bar to 0.
         counts[(((value - low) / width) as usize).min(BINS - 1)] += 1;
     }
     let edge = |i: usize| low + width * i as f64;

@@ -1,47 +1,47 @@
-//! Curves over steps, histograms and scattered points.
+//! Line charts: curves over steps, histograms and single points.
 
 use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, GROUND, INK, NEUTRAL, PALETTE, Rgb};
 use super::scale::{FEWEST_SMOOTHED, Scale, outline, short, smoothed_curve};
 
-/// How a curve is drawn.
+/// Style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CurveKind {
-    /// A bold smoothed line over the faint measured one.
+    /// A bold smoothed line over the faint raw one.
     Smoothed,
     /// A line with a dot at every measurement, for evaluations.
     Measured,
-    /// A line as it is, for what is set and not measured, such as a learning rate.
+    /// An unsmoothed line, for values that are set, such as a learning rate.
     Exact,
-    /// A line as it is, for what has no last value: outlines, diagonals.
+    /// An unsmoothed line without a last value in the legend, for outlines and diagonals.
     Line,
 }
 
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// The name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Step and value; what is not finite leaves a gap.
+    /// Step and value. Values that are not finite leave a gap.
     pub points: Vec<(f64, f64)>,
     /// Step, lower and upper end of an interval around a value; may be empty.
     pub intervals: Vec<(f64, f64, f64)>,
-    /// How it is drawn.
+    /// Style of the curve.
     pub kind: CurveKind,
-    /// Which color of the palette; none for what the others are compared with.
+    /// Index in the palette; `None` for the baseline.
     pub color: Option<usize>,
 }
 
-/// Curves over steps in one picture.
+/// A chart of several curves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineChart {
-    /// What is shown.
+    /// Title of the chart.
     pub title: String,
-    /// The unit of the values.
+    /// Unit of the values.
     pub unit: String,
-    /// What is counted from left to right.
+    /// Label of the x-axis.
     pub x_label: String,
-    /// The curves.
+    /// Curves of the chart.
     pub curves: Vec<Curve>,
 }
 
@@ -83,7 +83,7 @@ impl Chart for LineChart {
         let below_legend = self.legend(canvas)?;
         let frame = self.frame(canvas, below_legend + 12.0);
         self.axes(canvas, &frame)?;
-        // Faint lines first, so that no curve hides another's bold one.
+        // Faint lines first, so that no curve hides another curve's bold line.
         for (curve, color) in self.colored() {
             if curve.kind == CurveKind::Smoothed {
                 strokes(&outline(&curve.points), &frame, |run| canvas.faint_line(run, color, 1.2))?;
@@ -97,7 +97,7 @@ impl Chart for LineChart {
             strokes(&bold(curve), &frame, |run| canvas.line(run, color, width))?;
             if curve.kind == CurveKind::Measured || curve.points.len() == 1 {
                 for &(x, y) in curve.points.iter().filter(|point| point.1.is_finite()) {
-                    // A point alone is all that there is to see.
+                    // A single point is larger, because it is the whole curve.
                     let radius = if curve.points.len() == 1 { 6.5 } else { 3.5 };
                     canvas.circle(frame.at(x, y), radius + 1.0, GROUND)?;
                     canvas.circle(frame.at(x, y), radius, color)?;
@@ -113,7 +113,7 @@ impl LineChart {
         self.curves.iter().map(|curve| (curve, curve.color.map_or(NEUTRAL, |color| PALETTE[color % PALETTE.len()])))
     }
 
-    /// The unit, and what the bold lines are.
+    /// The unit, and the meaning of bold lines and bars.
     fn subtitle(&self) -> String {
         let is_smoothed = |curve: &Curve| curve.kind == CurveKind::Smoothed && curve.points.len() >= FEWEST_SMOOTHED;
         let notes = [
@@ -124,7 +124,7 @@ impl LineChart {
         notes.into_iter().filter(|note| !note.is_empty()).collect::<Vec<_>>().join(" · ")
     }
 
-    /// Names with the last measured value; returns where the next thing may begin.
+    /// Draws the names with the last measured values. Returns the y-coordinate below the legend.
     fn legend(&self, canvas: &mut dyn Draw) -> Result<f64, DrawError> {
         let (mut x, mut y) = (MARGIN, 56.0);
         for (curve, color) in self.colored() {
@@ -167,7 +167,7 @@ impl LineChart {
         Frame { left: MARGIN + widest + 10.0, right: WIDTH - MARGIN - 6.0, top, bottom, x, y }
     }
 
-    /// The values the picture must hold: every bold line, and the measured ones without their rarest outliers.
+    /// Values that the chart must show: all bold lines, and the raw values without the most extreme hundredth at each end.
     fn values(&self) -> Vec<f64> {
         let mut all = Vec::new();
         for curve in &self.curves {
@@ -198,12 +198,12 @@ impl LineChart {
     }
 }
 
-/// The bold line of a curve.
+/// Bold line of a curve.
 fn bold(curve: &Curve) -> Vec<(f64, f64)> {
     if curve.kind == CurveKind::Smoothed { smoothed_curve(&curve.points) } else { curve.points.clone() }
 }
 
-/// A line with gaps where values are not finite.
+/// Draws a line with gaps at values that are not finite.
 fn strokes(
     points: &[(f64, f64)],
     frame: &Frame,

@@ -1,8 +1,7 @@
-//! Pictures of a run: training curves and bars, as PNG files and as SVG for pages.
+//! Charts of a run: curves and bars, as PNG files and as SVG for pages.
 //!
-//! One look for all: white ground, light horizontal grid, a bold smoothed line over the faint measured one.
-//! The font is embedded, so a picture does not depend on the machine. PNGs are drawn at twice their size and averaged
-//! down, which smooths every edge.
+//! All share one style: white background, light horizontal grid, a bold smoothed line over the faint raw one. The font is embedded, so a
+//! chart does not depend on the machine. PNGs are drawn at twice their size and averaged down, which smooths all edges.
 
 mod bars;
 mod canvas;
@@ -21,26 +20,26 @@ pub use histogram::{Range, Values, histogram};
 pub use line::{Curve, CurveKind, LineChart};
 pub use scale::{short, smoothed_curve, stretch, thinned};
 
-/// A picture that can be drawn.
+/// A chart that can be drawn.
 pub trait Chart {
     /// Width and height in pixels at scale 1.
     fn size(&self) -> (u32, u32);
 
-    /// The text for those who cannot see it.
+    /// Text alternative for screen readers.
     fn title(&self) -> &str;
 
-    /// Draws itself.
+    /// Draws the chart.
     ///
     /// # Errors
-    /// When the canvas refuses; memory never does.
+    /// If the canvas fails; drawing in memory never does.
     fn draw(&self, canvas: &mut dyn canvas::Draw) -> Result<(), canvas::DrawError>;
 
-    /// A PNG file, 1.5 times [`Chart::size`].
+    /// Renders a PNG file, 1.5 times [`Chart::size`].
     fn png(&self) -> Vec<u8> {
         canvas::render_png(self)
     }
 
-    /// An `<svg>` element that scales with its container.
+    /// Renders an `<svg>` element that scales with its container.
     fn svg(&self) -> String {
         svg::render(self)
     }

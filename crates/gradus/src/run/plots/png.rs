@@ -1,19 +1,19 @@
-//! A PNG encoder for 8-bit RGB pictures.
+//! PNG encoder for 8-bit RGB images.
 
 use std::io::Write;
 
 use flate2::{Compression, Crc, write::ZlibEncoder};
 
-/// The file of a picture of `width` × `height` pixels, three bytes each, row by row.
+/// Encodes an image of `width` × `height` pixels, three bytes each, row by row.
 ///
 /// # Panics
-/// When `rgb` does not hold that many pixels.
+/// If `rgb` does not have that many pixels.
 pub fn encode(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     let stride = width as usize * 3;
     assert_eq!(rgb.len(), stride * height as usize, "three bytes a pixel");
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
-    // 8 bits a channel, RGB, deflate, the standard filters, not interlaced.
+    // 8 bits per channel, RGB, deflate, the standard filters, not interlaced.
     header.extend([8, 2, 0, 0, 0]);
     chunk(&mut file, *b"IHDR", &header);
 
@@ -43,7 +43,7 @@ fn chunk(file: &mut Vec<u8>, kind: [u8; 4], data: &[u8]) {
     file.extend(crc.sum().to_be_bytes());
 }
 
-/// Averages squares of `factor` × `factor` pixels into one.
+/// Averages each square of `factor` × `factor` pixels into one pixel.
 pub fn shrink(rgb: &[u8], width: usize, height: usize, factor: usize) -> Vec<u8> {
     let (wide, high) = (width / factor, height / factor);
     let mut small = Vec::with_capacity(wide * high * 3);

@@ -1,24 +1,24 @@
-//! Axes: round tick values, their labels, and smoothing.
+//! Axes with round ticks and labels, and smoothing of curves.
 
-/// An axis from `low` to `high` with round ticks `step` apart.
+/// An axis from `low` to `high` with a round distance `step` between ticks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     /// The first tick.
     pub low: f64,
     /// The last tick.
     pub high: f64,
-    /// The distance of two ticks.
+    /// Distance between two ticks.
     pub step: f64,
 }
 
 impl Scale {
-    /// Round ticks around `[low, high]`, about `ticks` of them.
+    /// Creates an axis around `[low, high]` that begins and ends with a tick, with about `ticks` ticks.
     pub fn around(low: f64, high: f64, ticks: usize) -> Self {
-        // A difference in the last digits is none.
+        // Ignore differences in the last digits.
         let differ = high - low > 1e-6 * low.abs().max(high.abs());
         let (low, high) = match (differ, low == 0.0 && high == 0.0) {
             (true, _) => (low, high),
-            // What counts or measures and is 0 all along is at the bottom.
+            // A constant 0 is drawn at the bottom, because counts and measurements start there.
             (false, true) => (0.0, 1.0),
             (false, false) => (low - margin(low), high + margin(high)),
         };
@@ -26,35 +26,35 @@ impl Scale {
         Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
     }
 
-    /// Whole ticks inside `[low, high]`, which stay the ends: for what is counted, such as steps.
+    /// Creates an axis with integer ticks that begins at `low` and ends at `high`: for counts, such as steps.
     pub fn within(low: f64, high: f64, ticks: usize) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         let round = round_up((high - low) / ticks.max(1) as f64).max(1.0);
-        // 2.5 is round, but not whole.
+        // 2.5 is round, but no integer.
         let step = if round.fract() == 0.0 { round } else { 5.0 };
         Self { low, high, step }
     }
 
-    /// Where `value` lies between the ends, 0 to 1.
+    /// Relative position of `value` between the ends, 0 to 1.
     pub fn position(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// The tick values.
+    /// Values of the ticks.
     pub fn ticks(&self) -> Vec<f64> {
         let first = (self.low / self.step - 1e-9).ceil() as i64;
         let last = (self.high / self.step + 1e-9).floor() as i64;
         (first..=last).map(|index| index as f64 * self.step).collect()
     }
 
-    /// A tick's label: as many digits as tell two ticks apart.
+    /// Label of a tick, with enough digits to distinguish neighboring ticks.
     pub fn label(&self, tick: f64) -> String {
         let largest = self.low.abs().max(self.high.abs());
         if tick.abs() < self.step * 1e-6 {
             return "0".into();
         }
         if largest < 1e-3 {
-            // One power of ten for all ticks.
+            // All ticks share one power of ten.
             let power = 10f64.powf((largest.log10() + 1e-9).floor());
             return format!("{}e{}", fixed(tick / power, self.step / power), minus(power.log10().round().to_string()));
         }
@@ -71,7 +71,7 @@ fn margin(value: f64) -> f64 {
     value.abs() * 0.1
 }
 
-/// The next of 1, 2, 2.5, 5, 10 times a power of ten.
+/// Rounds up to 1, 2, 2.5, 5 or 10 times a power of ten.
 fn round_up(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let digit = step / power;
@@ -79,7 +79,7 @@ fn round_up(step: f64) -> f64 {
     rounded * power
 }
 
-/// `value` with the decimals that `step` needs.
+/// Formats `value` with the decimals that `step` needs.
 fn fixed(value: f64, step: f64) -> String {
     let decimals = (0..8).find(|&decimals| {
         let scaled = step * 10f64.powi(decimals);
@@ -96,7 +96,7 @@ fn trimmed(text: String) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A single value for a legend, a bar or a table: three to four significant digits.
+/// Formats a single value for a legend, a bar or a table, with three to four significant digits.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -114,18 +114,18 @@ pub fn short(value: f64) -> String {
     minus(text)
 }
 
-/// Curves of fewer points are drawn as they are.
+/// Curves of fewer points are not smoothed.
 pub const FEWEST_SMOOTHED: usize = 10;
 
-/// A curve has at most so many points where it is drawn: a picture has fewer columns.
+/// Maximum number of points of a drawn curve; more would exceed the width of the chart.
 const DRAWN: usize = 2000;
 
-/// The `index`-th of `count` parts, none of which is empty as long as there are as many points.
+/// Returns the `index`-th of `count` slices. None is empty if there are at least `count` points.
 pub fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
     &points[index * points.len() / count..(index + 1) * points.len() / count]
 }
 
-/// At most `count` points, each the mean of its stretch; values that are not finite are left out of it.
+/// Reduces a curve to at most `count` points, each the mean of the finite values of a slice.
 pub fn thinned(points: &[(f64, f64)], count: usize) -> Vec<(f64, f64)> {
     if points.len() <= count {
         return points.to_vec();
@@ -139,7 +139,7 @@ pub fn thinned(points: &[(f64, f64)], count: usize) -> Vec<(f64, f64)> {
     (0..count).map(mean).collect()
 }
 
-/// The same curve to look at: of a long one the lowest and the highest point of each stretch.
+/// Reduces a long curve for drawing: keeps the lowest and the highest point of each slice.
 pub fn outline(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= 2 * DRAWN {
         return points.to_vec();
@@ -157,17 +157,17 @@ pub fn outline(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..DRAWN).flat_map(ends).collect()
 }
 
-/// A curve with the noise of single batches taken out: its stretches' means, [`smoothed`]. In time linear in its points.
+/// Smooths a curve to remove the noise of single batches: the means of its slices, [`smoothed`]. Takes linear time.
 pub fn smoothed_curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let points = thinned(points, DRAWN);
     let values: Vec<f64> = points.iter().map(|point| point.1).collect();
     points.iter().map(|point| point.0).zip(smoothed(&values)).collect()
 }
 
-/// A straight line fitted to the neighbors of each value, weighted by a triangle of half-width `n / 16`.
+/// Fits a line to the neighbors of each value, weighted by a triangle of half-width `n / 16`.
 ///
-/// Fewer than [`FEWEST_SMOOTHED`] values stay as they are; what is not finite is left out. No line goes past the lowest and the
-/// highest value that it was fitted to: a share stays one.
+/// Fewer than [`FEWEST_SMOOTHED`] values are returned unchanged. Values that are not finite are left out. Results stay between the lowest
+/// and the highest neighbor, so that a share stays between 0 and 1.
 fn smoothed(values: &[f64]) -> Vec<f64> {
     let count = values.len() as i64;
     if values.len() < FEWEST_SMOOTHED {
@@ -178,7 +178,7 @@ fn smoothed(values: &[f64]) -> Vec<f64> {
         // Sums of w, w·x, w·y, w·x², w·x·y with x the distance to the center.
         let mut sums = [0.0; 5];
         let (mut lowest, mut highest) = (f64::INFINITY, f64::NEG_INFINITY);
-        // Near an end the window takes from the other side what is missing, or a single value would turn the line.
+        // Near an end, the window extends to the other side; otherwise a single value would determine the slope.
         let first = (center - reach).clamp(0, count - 1 - 2 * reach);
         let farthest = (center - first).max(first + 2 * reach - center);
         for index in first..=first + 2 * reach {
@@ -233,7 +233,7 @@ mod tests {
         gap[50] = f64::NAN;
         assert!((smoothed(&gap)[50] - 50.0).abs() < 1e-9);
         assert_eq!(smoothed(&[1.0, 5.0, 3.0]), [1.0, 5.0, 3.0]);
-        // A share that falls to nothing does not fall below it.
+        // A share that falls to 0 must not fall below it.
         let falling: Vec<f64> = (0..40).map(|i| (1.0 - f64::from(i) / 30.0).max(0.0)).collect();
         assert!(smoothed(&falling).iter().all(|share| (0.0..=1.0).contains(share)));
     }

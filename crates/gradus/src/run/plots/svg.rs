@@ -1,4 +1,4 @@
-//! The same drawing as an `<svg>` element, for pages: exact coordinates, the reader's own font.
+//! SVG drawing of charts for pages, with exact coordinates and the reader's own font.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, FAINT, GREY, GRID, GROUND, INK, Rgb, text_width};
 use crate::run::html::escape;
 
-/// An `<svg>` element that fills the width it is given.
+/// Renders an `<svg>` element that fills the available width.
 pub fn render(chart: &(impl Chart + ?Sized)) -> String {
     let (width, height) = chart.size();
     let mut svg = Svg(format!(
@@ -28,7 +28,7 @@ impl Svg {
     }
 }
 
-/// The color of a page that has its own for what is no curve, so that charts follow its dark mode; else ours.
+/// CSS color. Colors other than those of curves are variables with ours as the default, so that charts follow a page's dark mode.
 fn paint(color: Rgb) -> String {
     let (red, green, blue) = color;
     let own = format!("#{red:02x}{green:02x}{blue:02x}");
@@ -45,7 +45,7 @@ fn polyline(points: &[(f64, f64)]) -> String {
 
 impl Draw for Svg {
     fn width(&self, text: &str, size: f64) -> f64 {
-        // The reader's font may be wider than the embedded one; DejaVu Sans, a wide one, by a quarter.
+        // The reader's font may be wider than the embedded one: DejaVu Sans, a wide font, by a quarter.
         1.27 * text_width(text, size)
     }
 
@@ -88,7 +88,7 @@ impl Draw for Svg {
             Anchor::Center => "middle",
             Anchor::Right => "end",
         };
-        // The base line lies about a third of the size below the middle.
+        // The baseline is about a third of the size below the middle.
         let (x, y) = (at.0, at.1 + 0.34 * size);
         self.put(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{}\" text-anchor=\"{anchor}\">{}</text>",

@@ -1,6 +1,6 @@
-//! The check of TensorFlow's records: CRC-32C, masked.
+//! Checksum of TensorFlow's records: masked CRC-32C.
 
-/// Castagnoli's polynomial, reflected.
+/// Castagnoli polynomial, reflected.
 const CASTAGNOLI: u32 = 0x82f6_3b78;
 
 /// CRC-32C of `bytes`.
@@ -9,7 +9,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
 }
 
-/// As TensorFlow stores a check, so that data that hold checks are no special case: rotated, and a constant added.
+/// Masks the CRC-32C as TensorFlow does: rotates it and adds a constant. Data that contain CRCs are then no special case.
 pub(super) fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,8 +1,8 @@
 //! Files for experiment trackers: TensorBoard's event file and an offline run of Weights & Biases.
 //!
-//! Both are made from `metrics.jsonl`, and tables from `rollouts.sqlite`: an [`Encoder`] turns rows into bytes, one after the other, and
-//! [`Trackers`] appends them. Where a run goes on, the files are written anew from the rows that are left, so no step
-//! stands there twice. The one thing that is not in the rows is when the run started; it is in the files' names.
+//! Both are created from `metrics.jsonl`, and tables from `rollouts.sqlite`. An [`Encoder`] turns each row into bytes, and [`Trackers`]
+//! appends them. A resumed run writes the files again from the rows that are left, so no step occurs twice. Only the start time of the run
+//! is not in the rows; it is part of the file names.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -27,19 +27,19 @@ pub use table::LoggedTable;
 pub use tensorboard::TensorBoard;
 pub use wandb::{Wandb, WandbRun};
 
-/// Turns logged rows into the bytes of a tracker's file. What it gives depends on what it was given, never on a clock.
+/// Encodes logged rows for the file of a tracker. The bytes depend only on the input, never on the clock.
 pub trait Encoder {
-    /// What stands before the first row.
+    /// Bytes before the first row.
     fn begin(&mut self) -> Vec<u8>;
 
-    /// One row, `seconds` of training after the start, and the tables beside it.
+    /// Encodes a row at `seconds` of training time, and its tables.
     fn row(&mut self, row: &MetricsRow, tables: &[LoggedTable], seconds: f64) -> Vec<u8>;
 
-    /// What stands after the last row of a run that has finished.
+    /// Bytes after the last row of a finished run.
     fn end(&mut self, seconds: f64) -> Vec<u8>;
 }
 
-/// Which trackers a run writes for.
+/// Enabled trackers of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// `tensorboard/events.out.tfevents.…`.
@@ -48,7 +48,7 @@ pub struct Wanted {
     pub wandb: bool,
 }
 
-/// The growing files of the trackers of a run.
+/// The tracker files of a run.
 pub struct Trackers {
     run: RunDir,
     files: Vec<Growing>,
@@ -56,10 +56,10 @@ pub struct Trackers {
 }
 
 impl Trackers {
-    /// Writes the files anew from the rows in `metrics.jsonl`.
+    /// Creates the files from the rows in `metrics.jsonl`.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] when `metrics.jsonl` is broken.
+    /// [`Error::Io`], or [`Error::Data`] if `metrics.jsonl` is corrupt.
     pub fn open(run: &RunDir, wanted: Wanted) -> Result<Self> {
         let any = wanted != Wanted::default();
         let rows = if any && run.metrics().is_file() { read_metrics(&run.metrics())? } else { Vec::new() };
@@ -87,7 +87,7 @@ impl Trackers {
         Ok(Self { run: run.clone(), files, clock })
     }
 
-    /// Appends a row that was logged.
+    /// Appends a logged row.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -100,7 +100,7 @@ impl Trackers {
         })
     }
 
-    /// Ends the files of a run that has finished.
+    /// Completes the files of a finished run.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -113,16 +113,16 @@ impl Trackers {
     }
 }
 
-/// One file and what writes it.
+/// A tracker file and its encoder.
 struct Growing {
     path: PathBuf,
     file: File,
     encoder: Box<dyn Encoder>,
-    /// Where the files of tables lie, of a tracker that has tables.
+    /// Directory for the files of tables, if the tracker has tables.
     beside: Option<PathBuf>,
 }
 
-/// The tables of a row, which are written below `beside`.
+/// Builds the tables of a row and writes them below `beside`.
 fn tables(run: &RunDir, beside: &Path, row: &MetricsRow) -> Result<Vec<LoggedTable>> {
     let tables = table::of_row(run, row)?;
     for table in &tables {
@@ -157,7 +157,7 @@ impl Growing {
     }
 }
 
-/// Seconds of training, from what the rows say of tokens: those since the last row by the tokens a second.
+/// Training time in seconds, computed from the rows: the tokens since the last row, divided by the tokens per second.
 #[derive(Debug, Clone, Copy, Default)]
 struct TrainingClock {
     tokens: f64,
@@ -165,7 +165,7 @@ struct TrainingClock {
 }
 
 impl TrainingClock {
-    /// When the step of `row` had ended.
+    /// Returns the time at the end of the row's step.
     fn after(&mut self, row: &MetricsRow) -> f64 {
         let number = |key: &str| row.values.get(key).filter(|value| value.is_finite());
         if let (Some(tokens), Some(rate)) = (number("num_tokens"), number("tokens_per_s").filter(|&rate| rate > 0.0)) {
@@ -176,7 +176,7 @@ impl TrainingClock {
     }
 }
 
-/// The names in a directory, in order; none where it does not exist.
+/// Sorted names in a directory; empty if it does not exist.
 fn entries(directory: &Path) -> Result<Vec<String>> {
     if !directory.is_dir() {
         return Ok(Vec::new());
@@ -188,7 +188,7 @@ fn entries(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Seconds since 1970.
+/// Current time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,8 +1,8 @@
-//! Protocol buffers, as much as is written: a message is the concatenation of its fields.
+//! Encoder of protocol buffers, for the required field types. A message is the concatenation of its fields.
 //!
 //! <https://protobuf.dev/programming-guides/encoding/>. Empty strings are left out, as proto3 does.
 
-/// A message on its way.
+/// A message under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Message(Vec<u8>);
 
@@ -11,7 +11,7 @@ impl Message {
         Self::default()
     }
 
-    /// An `int32`, `int64` or enum that is not negative; 0 is left out.
+    /// Appends a non-negative `int32`, `int64` or enum; 0 is left out.
     pub fn integer(mut self, field: u32, value: u64) -> Self {
         if value != 0 {
             self.key(field, 0);
@@ -20,36 +20,36 @@ impl Message {
         self
     }
 
-    /// A `double`, also 0.
+    /// Appends a `double`, even if it is 0.
     pub fn double(mut self, field: u32, value: f64) -> Self {
         self.key(field, 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// A `float`, also 0.
+    /// Appends a `float`, even if it is 0.
     pub fn float(mut self, field: u32, value: f32) -> Self {
         self.key(field, 5);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// A string.
+    /// Appends a string.
     pub fn text(self, field: u32, text: &str) -> Self {
         if text.is_empty() { self } else { self.bytes(field, text.as_bytes()) }
     }
 
-    /// A message in this one, also an empty one.
+    /// Appends a nested message, even if it is empty.
     pub fn message(self, field: u32, message: Message) -> Self {
         self.bytes(field, &message.0)
     }
 
-    /// Messages of a repeated field.
+    /// Appends the messages of a repeated field.
     pub fn messages(self, field: u32, messages: impl IntoIterator<Item = Message>) -> Self {
         messages.into_iter().fold(self, |whole, message| whole.message(field, message))
     }
 
-    /// What is written.
+    /// Returns the encoded message.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }

@@ -1,7 +1,7 @@
-//! Tables of Weights & Biases: what the model wrote in an evaluation, as `files/media/table/<key>_<step>_<hash>.table.json`.
+//! Tables of Weights & Biases: completions of an evaluation, as `files/media/table/<key>_<step>_<hash>.table.json`.
 //!
-//! The content is that of `wandb.Table`: `{"columns":[…],"data":[[…],…]}`. A table is found by the history of the run, which names the
-//! file, its hash and its size.
+//! The content is that of `wandb.Table`: `{"columns":[…],"data":[[…],…]}`. The run's history refers to a table by its file name, hash and
+//! size.
 
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
@@ -11,28 +11,28 @@ use crate::run::database::{Query, Record, RolloutDb, Table};
 use crate::run::directory::RunDir;
 use crate::run::metrics::{MetricsRow, TEST_PREFIX, number};
 
-/// Rows that a table shows at most, as in the package.
+/// Maximum number of rows of a table, as in the `wandb` package.
 const MOST_ROWS: usize = 10_000;
 
 /// A table of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoggedTable {
-    /// What it is called in the history, such as `eval_predictions`.
+    /// Key in the history, such as `eval_predictions`.
     pub key: String,
-    /// Below `files/`.
+    /// Path below `files/`.
     pub path: String,
-    /// The content of its file.
+    /// Content of its file.
     pub content: String,
     /// SHA-256 of the content, in hexadecimal.
     pub sha256: String,
-    /// How many columns there are.
+    /// Number of columns.
     pub columns: usize,
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: usize,
 }
 
 impl LoggedTable {
-    /// The table called `key` after `step` steps.
+    /// Creates the table `key` after `step` steps.
     pub fn new(key: &str, step: usize, columns: &[String], rows: &[Vec<Value>]) -> Self {
         let content = json!({ "columns": columns, "data": rows }).to_string();
         let hash = digest(&SHA256, content.as_bytes());
@@ -41,7 +41,7 @@ impl LoggedTable {
         Self { key: key.to_owned(), path, content, sha256, columns: columns.len(), rows: rows.len() }
     }
 
-    /// What the history says of it.
+    /// Entry of the table in the history.
     pub(super) fn reference(&self) -> [(&'static str, Value); 7] {
         [
             ("_type", "table-file".into()),
@@ -55,11 +55,10 @@ impl LoggedTable {
     }
 }
 
-/// The tables of the evaluations that `row` tells of: `eval_predictions` and `test_predictions`. None where no prompts were
-/// completed.
+/// Returns the tables of the evaluations in `row`: `eval_predictions` and `test_predictions`. Empty without completions.
 ///
 /// # Errors
-/// When the completions cannot be read.
+/// If the completions cannot be read.
 pub(super) fn of_row(run: &RunDir, row: &MetricsRow) -> Result<Vec<LoggedTable>> {
     let mut tables = Vec::new();
     if !run.rollouts().is_file() {
@@ -79,7 +78,7 @@ pub(super) fn of_row(run: &RunDir, row: &MetricsRow) -> Result<Vec<LoggedTable>>
 }
 
 fn of_records(key: &str, step: usize, records: &[Record]) -> LoggedTable {
-    // Every completion has the same parts; a plug-in may leave some out.
+    // Completions usually have the same components, but a plugin may leave some out.
     let mut parts: Vec<&String> = Vec::new();
     for (name, _) in records.iter().flat_map(|record| &record.components) {
         if !parts.contains(&name) {

@@ -1,7 +1,7 @@
 //! TensorBoard's event file: `tensorboard/events.out.tfevents.<start>.gradus`.
 //!
-//! A record is the length of its content (8 bytes), the masked check of that, the content, and the masked check of the
-//! content; numbers are little-endian. The content is an `Event` of `tensorflow/core/util/event.proto`.
+//! A record consists of the length of its content (8 bytes), the masked CRC of the length, the content, and the masked CRC of the content.
+//! Numbers are little-endian. The content is an `Event` of `tensorflow/core/util/event.proto`.
 
 use super::crc::masked;
 use super::protobuf::Message;
@@ -10,24 +10,24 @@ use crate::run::metrics::MetricsRow;
 
 const PREFIX: &str = "events.out.tfevents.";
 
-/// The file of a run that started then, in seconds since 1970.
+/// File name for a run's start in seconds since 1970.
 pub(super) fn file_name(started: u64) -> String {
     format!("{PREFIX}{started}.gradus")
 }
 
-/// When the run of a file of this name started.
+/// Start of the run according to a file name.
 pub(super) fn started_at(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.strip_suffix(".gradus")?.parse().ok()
 }
 
-/// Writes one event a row, with a scalar of every number in it.
+/// Writes one event per row, with a scalar for each metric.
 #[derive(Debug, Clone)]
 pub struct TensorBoard {
     started: u64,
 }
 
 impl TensorBoard {
-    /// For a run that started then, in seconds since 1970.
+    /// Creates the encoder for a run's start in seconds since 1970.
     pub fn new(started: u64) -> Self {
         Self { started }
     }

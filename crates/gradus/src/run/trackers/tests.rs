@@ -4,7 +4,7 @@ use crate::run::{Existing, Metrics, MetricsLog};
 const BOTH: Wanted = Wanted { tensorboard: true, wandb: true };
 
 fn row(step: usize) -> MetricsRow {
-    // A thousand tokens a step, at 500 tokens a second.
+    // 1000 tokens per step, at 500 tokens per second.
     let entries = [("loss", 1.0 / step as f64), ("num_tokens", 1000.0 * step as f64), ("tokens_per_s", 500.0)];
     MetricsRow { step, values: entries.into_iter().collect() }
 }
@@ -15,7 +15,7 @@ fn start(directory: &Path) -> RunDir {
     run
 }
 
-/// Logs the steps, hands them to the trackers, and stops without a word.
+/// Logs the steps, passes them to the trackers, and stops without finishing.
 fn log(run: &RunDir, steps: std::ops::RangeInclusive<usize>) -> Option<Trackers> {
     let mut metrics = MetricsLog::resume(&run.metrics(), steps.start() - 1).unwrap();
     let mut trackers = None;
@@ -29,7 +29,7 @@ fn log(run: &RunDir, steps: std::ops::RangeInclusive<usize>) -> Option<Trackers>
     trackers
 }
 
-/// Paths below the run and bytes of everything for trackers.
+/// Paths below the run, and contents, of all tracker files.
 fn files(run: &RunDir) -> Vec<(String, Vec<u8>)> {
     let (mut found, mut folders) = (Vec::new(), vec![run.path().join("tensorboard"), run.path().join("wandb")]);
     while let Some(folder) = folders.pop() {
@@ -53,7 +53,7 @@ fn a_run_that_went_on_ends_with_the_same_files() {
     let run = start(directory.path());
     log(&run, 1..=6).unwrap().finish().unwrap();
     let expected = files(&run);
-    // Killed after step 5, in the middle of a row; the last checkpoint was of step 3.
+    // Killed after step 5, in the middle of a row. The last checkpoint is from step 3.
     log(&run, 1..=5).unwrap();
     for (name, _) in expected.iter().filter(|(name, _)| !name.ends_with(".yaml")) {
         let mut file = File::options().append(true).open(run.path().join(name)).unwrap();

@@ -1,8 +1,8 @@
 //! An offline run of Weights & Biases: `wandb/offline-run-<start>-<id>/run-<id>.wandb`, for `wandb sync`.
 //!
-//! The file begins with `:W&B`, a magic number and a version. Then come blocks of 32 KiB of records in the format of
-//! LevelDB's log, but with plain checks: check (4 bytes, of type and content), length (2), type (1), content. A record
-//! that does not fit its block goes on in the next one. The content is a `Record` of `wandb_internal.proto`.
+//! The file begins with `:W&B`, a magic number and a version. Then come blocks of 32 KiB with records in the format of LevelDB's log, but
+//! with unmasked checksums: checksum (4 bytes, of type and content), length (2), type (1), content. A record that does not fit in its block
+//! continues in the next one. The content is a `Record` of `wandb_internal.proto`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,36 +20,36 @@ use crate::run::metrics::{MetricsRow, readable};
 
 const HEADER: [u8; 7] = *b":W&B\xe1\xbe\x00";
 const BLOCK: usize = 32 * 1024;
-/// Check, length and type.
+/// Size of checksum, length and type.
 const FRAME: usize = 7;
-/// The oldest version that reads what is written here.
+/// Oldest version of `wandb` that can read these files.
 const MIN_CONSUMER: &str = "0.70.0";
 const PREFIX: &str = "offline-run-";
-/// The project of runs that name none.
+/// Default project.
 const PROJECT: &str = "gradus";
 
-/// What identifies the run, and what it was asked to do.
+/// Identity and configuration of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WandbRun {
-    /// Eight letters and digits, from configuration, directory and start.
+    /// Eight letters and digits, derived from configuration, directory and start.
     pub id: String,
-    /// What people call it: `train.wandb_name`, or the name of the run directory.
+    /// Display name: `train.wandb_name`, or the name of the run directory.
     pub name: String,
-    /// The project that it belongs to: `train.wandb_project`, or `gradus`.
+    /// Project: `train.wandb_project`, or `gradus`.
     pub project: String,
-    /// Whose project that is, where `train.wandb_entity` says so.
+    /// Owner of the project, if `train.wandb_entity` is set.
     pub entity: Option<String>,
-    /// When it started, in seconds since 1970.
+    /// Start in seconds since 1970.
     pub started: u64,
     /// The configuration.
     pub config: Map<String, Value>,
 }
 
 impl WandbRun {
-    /// Describes the run in a directory; `known` is what it was called before.
+    /// Describes the run in a directory. `known` is the start and the id from an earlier session of the run.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] when `config.yml` cannot be read.
+    /// [`Error::Io`], or [`Error::Data`] if `config.yml` cannot be read.
     pub fn describe(run: &RunDir, known: Option<(u64, String)>, now: u64) -> Result<Self> {
         let path = run.config();
         let text = if path.is_file() { fs::read_to_string(&path) } else { Ok(String::new()) };
@@ -73,7 +73,7 @@ impl WandbRun {
         })
     }
 
-    /// Makes the run's directory below `wandb/` with the configuration in `files/`; gives the path of the log.
+    /// Creates the run's directory below `wandb/`, with the configuration in `files/`. Returns the path of the log.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -81,7 +81,7 @@ impl WandbRun {
         let directory = wandb.join(format!("{PREFIX}{}-{}", stamp(self.started), self.id));
         let files = directory.join("files");
         fs::create_dir_all(&files).map_err(|source| Error::io(&files, source))?;
-        // Tables are written anew with the rows; those of rows that were removed go.
+        // Tables are written again with the rows. This also removes the tables of removed rows.
         let media = files.join("media");
         if media.is_dir() {
             fs::remove_dir_all(&media).map_err(|source| Error::io(&media, source))?;
@@ -94,7 +94,7 @@ impl WandbRun {
     }
 }
 
-/// When the run of a directory of this name started, and its id.
+/// Start and id of a run according to the name of its directory.
 pub(super) fn named(name: &str) -> Option<(u64, String)> {
     let (date, rest) = name.strip_prefix(PREFIX)?.split_once('_')?;
     let (time, id) = rest.split_once('-')?;
@@ -105,7 +105,7 @@ pub(super) fn named(name: &str) -> Option<(u64, String)> {
     valid.then(|| (86_400 * calendar::days(year, month, day) + of_day, id.to_owned()))
 }
 
-/// `20261120_170417`, in universal time.
+/// UTC timestamp such as `20261120_170417`.
 pub(super) fn stamp(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = calendar::date(days);
@@ -122,22 +122,22 @@ fn base36(mut number: u64) -> String {
     (0..8).map(|_| digit()).collect()
 }
 
-/// Writes a `history` and a `summary` record a row.
+/// Writes a `history` and a `summary` record per row.
 #[derive(Debug, Clone)]
 pub struct Wandb {
     run: WandbRun,
-    /// Bytes so far, for the ends of blocks.
+    /// Number of bytes so far, to find the ends of blocks.
     position: usize,
     records: u64,
 }
 
 impl Wandb {
-    /// For the run that is described.
+    /// Creates the encoder for a run.
     pub fn new(run: WandbRun) -> Self {
         Self { run, position: 0, records: 0 }
     }
 
-    /// A `Record` (`num` = 1, `_info` = 200 with `stream_id` = 1) that holds `content` as field `kind`.
+    /// A `Record` (`num` = 1, `_info` = 200 with `stream_id` = 1) with `content` as field `kind`.
     fn record(&mut self, kind: u32, content: Message) -> Vec<u8> {
         self.records += 1;
         let info = Message::new().text(1, &self.run.id);
@@ -145,7 +145,7 @@ impl Wandb {
         self.frame(&record.into_bytes())
     }
 
-    /// The record in one or several frames, with zeros where a block has no room for a frame's head.
+    /// Splits a record into frames. Zeros fill the end of a block that has no space for the header of a frame.
     fn frame(&mut self, mut content: &[u8]) -> Vec<u8> {
         let (mut bytes, mut first) = (Vec::with_capacity(content.len() + FRAME), true);
         loop {
@@ -176,12 +176,12 @@ impl Wandb {
     }
 }
 
-/// Items of `HistoryRecord` and `SummaryRecord`: `nested_key` = 2, `value_json` = 16.
-/// A table is an object: each of its keys is an item with two parts of `nested_key`.
+/// Items of `HistoryRecord` and `SummaryRecord`: `nested_key` = 2, `value_json` = 16. A table is an object; each of its keys is an item
+/// with two parts of `nested_key`.
 fn items(row: &MetricsRow, tables: &[LoggedTable], started: u64, seconds: f64) -> Vec<Message> {
     let item = |key: &str, json: &str| Message::new().text(2, key).text(16, json);
     let number = |value: f64| match value {
-        // As Python's `json` writes what JSON has no number for.
+        // As Python's `json` writes numbers that JSON does not have.
         value if value.is_nan() => "NaN".to_owned(),
         value if value.is_infinite() => if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
         value => Value::from(readable(value)).to_string(),
@@ -222,7 +222,7 @@ impl Encoder for Wandb {
 
     fn row(&mut self, row: &MetricsRow, tables: &[LoggedTable], seconds: f64) -> Vec<u8> {
         let items = items(row, tables, self.run.started, seconds);
-        // A `FilesRecord` has `files` = 1 with `path` = 1: what is sent along.
+        // A `FilesRecord` has `files` = 1 with `path` = 1: the files to upload.
         let file = |table: &LoggedTable| Message::new().message(1, Message::new().text(1, &table.path));
         let files: Vec<u8> = tables.iter().flat_map(|table| self.record(6, file(table))).collect();
         let summary = self.record(3, Message::new().messages(1, items.clone()));

@@ -1,4 +1,4 @@
-//! The loop with a model of three weights: what it does must not depend on what the model is.
+//! Tests of the loop with a model of three weights. The loop must not depend on the model.
 
 use std::path::Path;
 
@@ -44,11 +44,11 @@ struct Point {
     y: f32,
 }
 
-/// [`SquaredError`] that notes what it is asked for: the targets of each pass.
+/// [`SquaredError`] that records the targets of each pass.
 #[derive(Default)]
 struct Watched {
     passes: std::cell::RefCell<Vec<Vec<f32>>>,
-    /// Panics at this pass, counted from 1; 0 is never.
+    /// Panics at this pass, counted from 1; 0: never.
     panics_at: usize,
 }
 
@@ -75,7 +75,7 @@ impl Objective for Watched {
     }
 }
 
-/// Mean squared error; an example weighs as many tokens as `x[1]` says, so that passes split unevenly.
+/// Mean squared error. An example counts as `1 + |x[1]|` tokens, so that passes split unevenly.
 struct SquaredError;
 
 impl Objective for SquaredError {
@@ -146,7 +146,7 @@ impl Run {
     }
 }
 
-/// Trains on `examples`; `observer` watches; goes on from the last checkpoint in `directory` when there is one.
+/// Trains on `examples` and resumes from the last checkpoint in `directory`, if there is one.
 fn run_in(
     directory: tempfile::TempDir,
     examples: &[Point],
@@ -189,7 +189,7 @@ fn run(examples: &[Point], settings: &Settings) -> Run {
     run_in(tempfile::tempdir().unwrap(), examples, settings, &mut Silent)
 }
 
-/// What the steps logged, without the evaluation before the first.
+/// Logged rows without the evaluation before the first step.
 fn logged(run: &Run) -> Vec<MetricsRow> {
     let rows = read_metrics(&run.dir().metrics()).unwrap();
     rows.into_iter().filter(|row| row.step > 0).collect()
@@ -261,7 +261,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
         (objective.passes.into_inner(), learner.module().bits(), values.collect::<Vec<_>>())
     };
     let ((tried, bits, metrics), (plain, plain_bits, plain_metrics)) = (asked(true), asked(false));
-    // Rows 0, 2 and 3 weigh 3 tokens each, the most there are: y = −4 + 2 + 0.5, 0 − 2 + 0.5 and 2 + 2 + 0.5.
+    // Rows 0, 2 and 3 have 3 tokens each, the maximum: y = −4 + 2 + 0.5, 0 − 2 + 0.5 and 2 + 2 + 0.5.
     assert_eq!(tried[0], [-1.5, -1.5, 4.5]);
     assert_eq!(tried[1..], plain[..], "then everything goes on as without it");
     assert_eq!((bits, metrics), (plain_bits, plain_metrics));

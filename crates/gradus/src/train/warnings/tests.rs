@@ -19,7 +19,7 @@ fn healthy() -> Shown {
     }
 }
 
-/// The kinds that are said at each of the steps, counted from 1.
+/// Kinds that are reported at each step, with steps counted from 1.
 fn said(steps: impl IntoIterator<Item = Shown>) -> Vec<(usize, &'static str)> {
     let mut watch = Watch::default();
     let steps = steps.into_iter().enumerate();
@@ -32,7 +32,7 @@ fn turned(mut change: impl FnMut(&mut Shown)) -> Shown {
     shown
 }
 
-/// Ten healthy steps, then ten of these.
+/// Ten healthy steps, then ten steps like `later`.
 fn after_ten(later: Shown) -> impl Iterator<Item = Shown> {
     std::iter::repeat_n(healthy(), 10).chain(std::iter::repeat_n(later, 10))
 }
@@ -40,7 +40,7 @@ fn after_ten(later: Shown) -> impl Iterator<Item = Shown> {
 #[test]
 fn a_healthy_run_is_left_alone() {
     assert_eq!(said(std::iter::repeat_n(healthy(), 100)), []);
-    // Without a reference, groups and parts, too.
+    // The same without a reference, groups and components.
     let plain = Shown { flat_groups: None, kl: None, parts: Vec::new(), ..healthy() };
     assert_eq!(said(std::iter::repeat_n(plain, 100)), []);
     assert_eq!(said(std::iter::repeat_n(Shown::default(), 100)), [], "nor is a run that shows nothing");
@@ -59,18 +59,18 @@ fn each_kind_fires_past_its_bound_and_not_before() {
     check("flat_groups", |shown| shown.flat_groups = Some(0.49), |shown| shown.flat_groups = Some(0.51));
     check("repetition", |shown| shown.repetition = 0.29, |shown| shown.repetition = 0.31);
     check("cut_off", |shown| shown.cut_off = 0.5, |shown| shown.cut_off = 0.51);
-    // Thirty tokens: half a nat a token is 15 a completion.
+    // 30 tokens: 0.5 nats per token are 15 per completion.
     check("kl_bounds", |shown| shown.kl = Some(14.9), |shown| shown.kl = Some(15.1));
     check("kl_bounds", |shown| shown.kl = Some(-0.9), |shown| shown.kl = Some(-1.1));
-    // Parts spread by 0.5: a quarter up and a quarter down is the bound.
+    // The components have a spread of 0.5: the bound is a quarter up and a quarter down.
     check(
         "parts_diverge",
         |shown| (shown.parts[0].mean, shown.parts[1].mean) = (9.0, 0.8),
         |shown| (shown.parts[0].mean, shown.parts[1].mean) = (1.3, 0.7),
     );
-    // Of fifty a step.
+    // 50 inputs per step.
     check("unread", |shown| shown.unread[0].lost = 0.49, |shown| shown.unread[0].lost = 0.51);
-    // A part with a negative weight gets better by falling.
+    // A component with a negative weight improves by falling.
     check(
         "parts_diverge",
         |shown| (shown.parts[0].mean, shown.parts[2].mean) = (9.0, 0.0),
@@ -89,7 +89,7 @@ fn comparisons_wait_for_two_windows_and_bounds_for_a_few_steps() {
 #[test]
 fn a_kind_is_said_once_until_it_recovers() {
     let at = |repetition: f64, steps: usize| std::iter::repeat_n(turned(|shown| shown.repetition = repetition), steps);
-    // The mean over ten steps passes 0.3 with the fourth step of 0.9 after 0 (0.36), and falls below 0.2 and rises again.
+    // The mean over ten steps exceeds 0.3 at the fourth step of 0.9 (0.36), then falls below 0.2 and rises again.
     let steps =
         at(0.0, 10).chain(at(0.9, 10)).chain(at(0.25, 30)).chain(at(0.9, 10)).chain(at(0.1, 10)).chain(at(0.9, 10));
     assert_eq!(said(steps), [(14, "repetition"), (73, "repetition")]);
@@ -168,7 +168,7 @@ fn repeated_n_grams_are_counted() {
 
 #[test]
 fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
-    // Five ids or more are cut off.
+    // Completions of five or more ids are cut off.
     let rollout = |prompt: usize, ids: &[u32], logprob: f32| {
         let stop = if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId };
         Rollout { logprobs: vec![logprob; ids.len()], ..Rollout::one_turn(prompt, "", ids.to_vec(), stop) }
@@ -202,11 +202,11 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     scores[1].counts = vec![Count::new("a/unread", 2.0, 3)];
     let shown = Shown::of(&experience, &scores, experience.kls(false).as_deref());
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
-    // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
+    // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Of six equal ids, two of three 4-grams repeat.
     assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
     assert_eq!((shown.flat_groups, shown.cut_off), (Some(0.5), 0.25));
     assert!((shown.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
-    // 1 and 3 lie 1 from their mean; with one degree of freedom the variance is 2.
+    // 1 and 3 differ by 1 from their mean; with one degree of freedom the variance is 2.
     let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.sign, part.mean, part.std)).collect();
     assert_eq!(parts, [("a", 1.0, 2.0, 2f64.sqrt()), ("b", -1.0, 5.0, 0.0)]);
     let unread: Vec<_> = shown.unread.iter().map(|unread| (unread.name.as_str(), unread.lost, unread.of)).collect();
