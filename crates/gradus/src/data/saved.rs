@@ -11,7 +11,8 @@ const STATE: &str = "state.json";
 /// File in the directory of several saved data sets that lists one directory per split.
 const SPLITS: &str = "dataset_dict.json";
 
-/// Returns whether a file is a cached result of `datasets` or an order of rows. Neither holds rows of the data set.
+/// Returns whether a file is a cached result of `datasets` or an index file with an order of rows. Neither holds rows of the
+/// data set.
 pub(super) fn is_cache(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.ends_with(".arrow") && (name.starts_with("cache-") || name.starts_with("indices"))

@@ -51,7 +51,7 @@ pub enum MetricConfig {
     BleuTotto(BleuTottoOptions),
     /// Diversity of the predictions: GEM's lengths, type–token ratios, n-grams and entropies.
     Diversity(DiversityOptions),
-    /// Share of distinct n-grams in the samples of a prompt.
+    /// Number of distinct n-grams per word in the samples of a prompt.
     Distinct(NoOptions),
     /// 1 if the prediction equals a reference by SQuAD's rules, else 0.
     ExactMatch(NoOptions),
@@ -59,7 +59,7 @@ pub enum MetricConfig {
     TokenF1(NoOptions),
     /// 1 if the prediction has a date `dddd-dd-dd`, else 0.
     Dates(NoOptions),
-    /// How far the numbers of the prediction increase.
+    /// Length of the increasing sequence of numbers in the prediction, per word.
     IncreasingNumbers(IncreasingNumbersOptions),
     /// Perplexity under a language model, from 1; lower is better.
     Perplexity(PerplexityOptions),

@@ -44,11 +44,11 @@ pub trait Models {
 pub struct MetricModel<'a> {
     /// Directory or hub name of the model.
     pub name: &'a str,
-    /// How the metric uses it.
+    /// Use that the metric makes of it.
     pub asked: ModelUse,
 }
 
-/// How a metric uses a model.
+/// Use that a metric makes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelUse {
     /// Losses of a language model.

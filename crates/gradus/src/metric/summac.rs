@@ -27,7 +27,7 @@ const PAIRS: usize = 512;
 const ENTAILMENT: [&str; 2] = ["entail", "support"];
 const CONTRADICTION: [&str; 2] = ["contradict", "refute"];
 
-/// How texts are cut into chunks: one word, or two joined by `-` for document and summary.
+/// Granularity of the chunks of a text: one word, or two joined by `-` for document and summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Granularity {
     /// The whole text.
@@ -47,7 +47,7 @@ pub enum Granularity {
     Mixed,
 }
 
-/// How several values are combined.
+/// Operation that combines several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fold {
@@ -70,7 +70,7 @@ impl Fold {
     }
 }
 
-/// How the values of a summary's chunks are combined for the convolution's last layer.
+/// Operation that combines the values of a summary's chunks for the convolution's last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
@@ -105,16 +105,16 @@ pub struct SummacZsOptions {
     /// The column that holds the document. Default: the prompt.
     #[serde(default)]
     pub document: Option<String>,
-    /// How documents are cut.
+    /// Granularity of documents.
     #[serde(default = "paragraph")]
     pub granularity: Granularity,
-    /// How summaries are cut. Default: like documents.
+    /// Granularity of summaries. Default: that of documents.
     #[serde(default)]
     pub summary_granularity: Option<Granularity>,
-    /// How the chunks of the document are combined.
+    /// Operation that combines the chunks of the document.
     #[serde(default = "max")]
     pub op1: Fold,
-    /// How the chunks of the summary are combined.
+    /// Operation that combines the chunks of the summary.
     #[serde(default = "mean")]
     pub op2: Fold,
     /// Count entailment.
@@ -191,19 +191,19 @@ pub struct SummacConvOptions {
     /// The bins that the weights were trained with.
     #[serde(default = "percentile")]
     pub bins: Bins,
-    /// Which probabilities are counted: `e`, `c` and `n` for entailment, contradiction, neither.
+    /// Probabilities that are counted: `e`, `c` and `n` for entailment, contradiction, neither.
     #[serde(default = "entailed")]
     pub nli_labels: String,
-    /// How the chunks of the summary are combined.
+    /// Operation that combines the chunks of the summary.
     #[serde(default = "mean_of_chunks")]
     pub agg: Aggregate,
     /// The column that holds the document. Default: the prompt.
     #[serde(default)]
     pub document: Option<String>,
-    /// How documents are cut.
+    /// Granularity of documents.
     #[serde(default = "sentence")]
     pub granularity: Granularity,
-    /// How summaries are cut. Default: like documents.
+    /// Granularity of summaries. Default: that of documents.
     #[serde(default)]
     pub summary_granularity: Option<Granularity>,
     /// The label of entailment, by name or number. Default: the label with such a name.

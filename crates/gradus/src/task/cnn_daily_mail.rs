@@ -15,7 +15,7 @@ use crate::metric::{MetricConfig, WordRules, WordTokenizer};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CnnDailyMail {
-    /// Text before the article. By default nothing (RL4LMs; its recipes say `Summarize: `).
+    /// Text before the article. By default nothing (RL4LMs; its recipes use `Summarize: `).
     pub prompt_prefix: String,
     /// Text after the article. By default nothing (RL4LMs).
     pub prompt_suffix: String,

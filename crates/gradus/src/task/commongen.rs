@@ -16,11 +16,11 @@ use crate::metric::MetricConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Commongen {
-    /// Text before the concepts. Default `summarize: ` (RL4LMs; its recipes say `generate a sentence with: `).
+    /// Text before the concepts. Default `summarize: ` (RL4LMs; its recipes use `generate a sentence with: `).
     pub prefix: String,
     /// Text between two concepts. Default ` ` (RL4LMs).
     pub concept_separator_token: String,
-    /// Text after the last concept. Default ` ` (RL4LMs; its recipes say `.`).
+    /// Text after the last concept. Default ` ` (RL4LMs; its recipes use `.`).
     pub concept_end_token: String,
     /// References of a sample: `one` makes a sample of each row (RL4LMs); `all` collects the sentences of equal concepts in one
     /// sample, as the paper's metrics require. Default `one`.

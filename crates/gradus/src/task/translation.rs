@@ -59,7 +59,7 @@ pub struct Wmt16NewsOnly {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iwslt2017EnDe {
-    /// Text before the sentence. By default nothing (RL4LMs; its recipes say `translate English to German: `).
+    /// Text before the sentence. By default nothing (RL4LMs; its recipes use `translate English to German: `).
     pub prompt_prefix: String,
     /// Text after the sentence. By default nothing (RL4LMs).
     pub prompt_suffix: String,

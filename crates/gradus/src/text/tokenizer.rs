@@ -67,7 +67,7 @@ pub struct Joined {
     pub types: Vec<u32>,
 }
 
-/// How a long text is cut. The limit counts tokens, including special ones.
+/// Cut of a long text. The limit counts tokens, including special ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Cuts the beginning.

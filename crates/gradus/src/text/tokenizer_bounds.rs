@@ -1,4 +1,4 @@
-//! Limits how much `tokenizer.json` may enlarge a text. They are checked before the library reads the file.
+//! Limits on how much `tokenizer.json` may enlarge a text. They are checked before the library reads the file.
 //!
 //! Texts are encoded in this process, for speed. The library accepts any number of steps that each make a text longer, pieces of
 //! any length, and unchecked tables. Here every step gets the maximum factor by which it can lengthen a text, and the product is

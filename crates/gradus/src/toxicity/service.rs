@@ -39,7 +39,7 @@ pub struct ServiceScorer {
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub connections: usize,
-    /// How often a request is repeated after a temporary refusal (429), a server error or a broken connection. The waits are 1, 2,
+    /// Number of retries after a temporary refusal (429), a server error or a broken connection. The waits are 1, 2,
     /// 4, … seconds, or as long as the service requires. Default 5.
     #[serde(default = "five")]
     #[schemars(range(max = 20))]
