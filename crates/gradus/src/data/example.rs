@@ -103,7 +103,8 @@ pub struct TokenizeOptions {
     /// Maximum length of prompt and completion together in tokens, or of each of them if they are read [`apart`](Self::apart).
     /// `None`: no limit. Default 1024 (TRL).
     pub max_length: Option<usize>,
-    /// Treatment of longer rows. Default: cut at the end. Pairs for reward models are always left out (TRL).
+    /// Treatment of longer rows. Default: cut at the end. Pairs for reward models that read the prompt with an encoder are always
+    /// left out.
     pub too_long: TooLong,
     /// Side on which pairs for decoder-only or encoder reward models are cut. A cut on the left keeps the end of the text, and the
     /// special tokens in front of it. Default right.
