@@ -1,10 +1,10 @@
-//! Rows as a prompt and its answer, for methods that write answers of their own.
+//! Rows as a prompt and a reference answer, for methods that sample their own completions.
 
 use super::row::{Row, RowData};
 use super::unpaired::split;
 use crate::Result;
 
-/// The rows, of which each has a prompt: conversations end with the answer that is looked at.
+/// Returns the rows in prompt form. A conversation is split in front of its last answer.
 ///
 /// # Errors
 /// At the first row without a prompt.

@@ -1,8 +1,8 @@
-//! One row to a source and a target: what an encoder reads, and what a decoder writes.
+//! Splits one row into a source, which the encoder reads, and a target, which the decoder writes.
 //!
-//! Both are tokenized alone, each with what the tokenizer puts around a text, as `transformers` users do it with
-//! `tokenizer(source)` and `tokenizer(text_target=target)`. A target ends with the end-of-text token: the tokenizer's own,
-//! or its text where the tokenizer adds none.
+//! Both are tokenized separately, each with the special tokens that the tokenizer adds to a text. `transformers` users do the same
+//! with `tokenizer(source)` and `tokenizer(text_target=target)`. A target ends with the end-of-text token. If the tokenizer does
+//! not add one, the token's text is appended to the target.
 
 use super::example::{PreferenceExample, Prompt, SftExample, TooLong};
 use super::feedback::UNCONVERTED;
@@ -12,12 +12,12 @@ use super::message::Message;
 use super::row::{Content, Row, RowData};
 use crate::Error;
 
-/// What rows without a source say.
+/// Error message for rows without a source.
 const NO_SOURCE: &str = "the row has no source: a model with an encoder learns from a source and its target \
                          (`prompt` + `completion`, or `input_ids` + `labels`)";
 
 impl Maker<'_> {
-    /// Source and target of a row; all of the target is learned.
+    /// Returns source and target of a row. All target tokens carry loss.
     pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
         let (source, target) = match &row.data {
             RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
@@ -59,8 +59,8 @@ impl Maker<'_> {
         Ok(Sequence { ids, loss_mask, source_len: source.len(), mismatch: false })
     }
 
-    /// Cuts source and target, each at `max_length`, and before that the target as far as it may go. A source keeps the end that its
-    /// tokenizer gave it, and so does such a target.
+    /// Cuts the target to `target_cut`, then source and target to `max_length` each. The source keeps the end token that its
+    /// tokenizer added. A target cut to `target_cut` also keeps its end token.
     pub(super) fn cut_sft_apart(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
         let (source, target) = sequence.ids.split_at(sequence.source_len);
         let shortened =
@@ -87,7 +87,7 @@ impl Maker<'_> {
         Made { example: Some(example), outcome, mismatch: false, length: longest }
     }
 
-    /// At most `most` ids of a target, the last of them its end-of-text token where it has one.
+    /// Returns at most `most` ids of a target. If the target has an end-of-text token, that token is kept as the last one.
     fn with_end(&self, target: &[u32], most: usize) -> Vec<u32> {
         match target.last() {
             Some(&last) if Some(last) == self.tokenizer.eos_id() && most > 0 => [&target[..most - 1], &[last]].concat(),
@@ -95,7 +95,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A source, and two targets.
+    /// Returns the source and both targets of a pair.
     pub(super) fn pair_apart(&self, row: &Row) -> Result<PreferenceExample, Failure> {
         let (source, chosen, rejected, margin) = match &row.data {
             RowData::Preference { prompt, chosen, rejected, margin } => {
@@ -127,7 +127,7 @@ impl Maker<'_> {
         })
     }
 
-    /// Cuts a source and both targets, each at `max_length`.
+    /// Cuts the source and both targets to `max_length` each.
     pub(super) fn cut_pair_apart(&self, pair: PreferenceExample) -> Made<PreferenceExample> {
         let longest = pair.longest_part();
         let Some(most) = self.options.max_length.filter(|most| longest > *most) else {
@@ -148,7 +148,7 @@ impl Maker<'_> {
         Made { example: Some(example), outcome, mismatch: false, length: longest }
     }
 
-    /// A source to write completions for.
+    /// Returns the source that completions are sampled for.
     pub(super) fn prompt_apart(&self, content: Content, row: &Row) -> Result<Prompt, Failure> {
         let (text, messages) = match content {
             Content::Text(text) => (text, None),
@@ -184,7 +184,7 @@ impl Maker<'_> {
         }
     }
 
-    /// What the encoder reads of a text.
+    /// Tokenizes a text for the encoder.
     fn source(&self, text: &str) -> Result<Vec<u32>, Failure> {
         if text.is_empty() {
             return Err(Failure::Row("the prompt is empty: an encoder has nothing to read".into()));
@@ -192,7 +192,7 @@ impl Maker<'_> {
         self.text(text)
     }
 
-    /// What the decoder writes of a text.
+    /// Tokenizes a text for the decoder.
     fn target(&self, text: &str) -> Result<Vec<u32>, Failure> {
         let ends = self.tokenizer.appends_eos() || self.tokenizer.eos_token().is_some();
         if self.options.add_eos && !ends {
@@ -205,7 +205,8 @@ impl Maker<'_> {
         Ok(self.tokenizer.encode(&self.with_eos(text), true)?)
     }
 
-    /// Source and target of token ids: labels are the target; else a mask says where the target begins.
+    /// Splits a row of token ids into source and target. Valid labels are the target; otherwise the mask marks where the target
+    /// begins.
     fn tokens_apart(
         &self,
         ids: &[u32],
@@ -214,14 +215,14 @@ impl Maker<'_> {
     ) -> Result<(Vec<u32>, Vec<u32>), Failure> {
         match (labels, loss_mask.and_then(|mask| mask.iter().position(|counts| *counts))) {
             (Some(labels), _) if labels.broken.is_none() => Ok((ids.to_vec(), labels.target.clone())),
-            // Labels that are −100 for the source and then the target itself.
+            // Labels that are −100 for the source, followed by the target.
             (_, Some(begin)) => Ok((ids[..begin].to_vec(), ids[begin..].to_vec())),
             (Some(labels), None) => Err(Failure::Row(labels.broken.clone().unwrap_or_default())),
             (None, None) => Err(Failure::Row(NO_SOURCE.into())),
         }
     }
 
-    /// The first `most` ids of a source, of which the last is the end that the tokenizer gives every text.
+    /// Returns the first `most` ids of a source. The end token that the tokenizer adds to every text is kept as the last one.
     fn cut_source(&self, source: &[u32], most: usize) -> Vec<u32> {
         match source.last() {
             Some(&last) if source.len() > most && self.tokenizer.appends_eos() && most > 0 => {
@@ -232,7 +233,7 @@ impl Maker<'_> {
     }
 }
 
-/// A conversation as what comes before its last answer, and that answer.
+/// Splits a conversation into the messages before its last answer, and the rest.
 fn last_answer(messages: &[Message]) -> Result<(Content, Content), Failure> {
     match messages.iter().rposition(|message| message.role == "assistant") {
         Some(last) if last > 0 => {

@@ -1,4 +1,4 @@
-//! A JSON array of rows, read row by row: an array of any size is never held whole.
+//! Reads a JSON array row by row, so that an array of any size is never held in memory as a whole.
 
 use std::io::{self, BufRead};
 
@@ -12,7 +12,7 @@ pub(super) struct JsonArray {
     line: usize,
     rows: usize,
     last_line: usize,
-    /// The line that the last row begins on.
+    /// Line on which the last row begins.
     row_line: usize,
     state: State,
 }
@@ -48,11 +48,11 @@ impl JsonArray {
         Ok(None)
     }
 
-    /// Moves to the next row; `false` at the end of the array.
+    /// Moves to the next row. Returns `false` at the end of the array.
     fn advance(&mut self) -> io::Result<Result<bool>> {
         if self.state == State::Start {
             self.skip_space()?;
-            self.input.consume(1); // the `[` that made this an array
+            self.input.consume(1); // the `[` by which the array was recognized
             self.last_line = self.line;
             self.state = State::Inside;
         }
@@ -81,7 +81,8 @@ impl JsonArray {
             .with_hint("the file may be cut off")
     }
 
-    /// The bytes of one element, brackets balanced outside strings. `None` when the file ends within it.
+    /// Returns the bytes of one element, with brackets balanced outside strings. Returns `None` if the file ends inside the
+    /// element.
     fn element(&mut self) -> io::Result<Option<Vec<u8>>> {
         let (mut bytes, mut depth, mut in_string, mut escaped) = (Vec::new(), 0usize, false, false);
         while let Some(byte) = self.peek()? {

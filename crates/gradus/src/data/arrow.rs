@@ -1,7 +1,7 @@
-//! Arrow IPC, row by row: the stream form, which `datasets` caches and saves, and the file form, which is Feather version 2.
+//! Reads Arrow IPC row by row: the stream format, in which `datasets` caches and saves, and the file format (Feather version 2).
 //!
-//! [`write_stream`] writes record batches as they are. The crates of Arrow are re-exported, so that a caller makes batches of
-//! the same version; `arrow_array::ffi_stream` takes them from other languages.
+//! [`write_stream`] writes record batches unchanged. The Arrow crates are re-exported, so that callers build batches with the same
+//! version. `arrow_array::ffi_stream` imports batches from other languages.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -22,67 +22,67 @@ use super::raw::{Origin, ROW_BYTES, RawRow, not_finite, too_large};
 pub use super::write_arrow::write_stream;
 use crate::{Error, Result, border};
 
-/// What a file of the file form begins and ends with.
+/// First and last bytes of the file format.
 pub(super) const MAGIC: &[u8] = b"ARROW1";
-/// What every message begins with. Streams from before Arrow 0.15 do not have it.
+/// First bytes of every message. Streams from before Arrow 0.15 do not have them.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The most bytes that describe one message, or the whole file at its end. A schema has some kilobytes; the description of a
-/// batch has a few bytes for each column.
+/// Maximum size of the metadata of one message, and of the footer of a file. A schema needs some kilobytes; the metadata of a batch
+/// needs a few bytes per column.
 const METADATA_BYTES: u64 = 64 << 20;
-/// The most bytes of one record batch, decompressed: libraries write a thousand rows or some megabytes in each.
+/// Maximum size of one decompressed record batch. Libraries write a thousand rows or some megabytes per batch.
 const BATCH_BYTES: u64 = 4 << 30;
-/// Rows that a batch may have beyond those that its bytes can hold: values that are always null take no bytes.
+/// Rows that a batch may have in addition to those that fit into its bytes: columns of nulls take no bytes.
 const ROWS_WITHOUT_BYTES: u64 = 1 << 16;
 
-/// Whether bytes are the length of a message of an older stream, which begins with it.
+/// Returns whether `head` can be the message length with which an older stream begins.
 pub(super) fn begins_older_stream(head: &[u8]) -> bool {
     let length = head.first_chunk().map(|&bytes| u64::from(u32::from_le_bytes(bytes)));
     length.is_some_and(|length| (8..=METADATA_BYTES).contains(&length))
 }
 
-/// The rows of an Arrow stream or file.
+/// Iterator over the rows of an Arrow stream or file.
 pub(super) struct ArrowRows {
     origin: Origin,
     input: Box<dyn BufRead>,
-    /// The bytes that are left, where the size of the file is known.
+    /// Remaining bytes, if the size of the file is known.
     left: Option<u64>,
     is_file: bool,
     schema: SchemaRef,
     dictionaries: HashMap<i64, ArrayRef>,
     batch: Option<RecordBatch>,
-    /// The next row of the batch, from 0.
+    /// Index of the next row in the batch, from 0.
     next_in_batch: usize,
     batches: usize,
-    /// Rows that were read.
+    /// Number of rows read.
     row: usize,
     done: bool,
 }
 
-/// Why reading ends.
+/// Reason why reading stops.
 enum Fault {
     Io(io::Error),
     CutOff,
     Invalid(String),
-    /// What is well-formed, but not read here; and what to do.
+    /// Valid data that gradus does not read, and a hint.
     Unsupported(String, &'static str),
 }
 
 impl From<ArrowError> for Fault {
     fn from(error: ArrowError) -> Self {
         let text = error.to_string();
-        // The kind of the error, such as `Ipc error: `, says nothing that helps.
+        // The prefix with the kind of the error, such as `Ipc error: `, does not help the reader.
         let what = text.split_once("rror: ").map_or(text.as_str(), |(_, what)| what);
         Self::Invalid(crate::error::excerpt(what.lines().next().unwrap_or_default(), 300))
     }
 }
 
-/// [`border::cross`] for a call that has an error of its own.
+/// Like [`border::cross`], for a call that returns an error of its own.
 fn cross<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     border::cross(call).unwrap_or_else(|panicked| Err(Fault::Invalid(panicked)))
 }
 
 impl ArrowRows {
-    /// Reads the schema. Nothing is read backwards, so that a pipe and a compressed file are streams too.
+    /// Reads the schema. Reading never seeks backward, so pipes and compressed files work too.
     pub fn open(origin: Origin, input: Box<dyn BufRead>) -> Result<Self> {
         let size = std::fs::metadata(&origin.file).ok().filter(|found| found.is_file() && !origin.gzip);
         let mut rows = Self {
@@ -108,7 +108,7 @@ impl ArrowRows {
         let head = self.input.fill_buf().map_err(Fault::Io)?;
         if head.starts_with(MAGIC) {
             self.is_file = true;
-            // The magic is filled up to eight bytes.
+            // The magic is padded to eight bytes.
             self.read(8)?;
         }
         let Some(bytes) = self.read_metadata()? else { return Err(Fault::Invalid("it has no schema".into())) };
@@ -127,7 +127,7 @@ impl ArrowRows {
         self.read_body(&message).map(drop)
     }
 
-    /// Exactly `length` bytes. Memory grows with what is read, whatever the length says.
+    /// Reads exactly `length` bytes. Memory grows with the bytes read, so a wrong length cannot exhaust it.
     fn read(&mut self, length: u64) -> Result<Vec<u8>, Fault> {
         if self.left.is_some_and(|left| left < length) {
             return Err(Fault::CutOff);
@@ -146,7 +146,7 @@ impl ArrowRows {
         Ok(*self.read(4)?.first_chunk().expect("four bytes were read"))
     }
 
-    /// The description of the next message; none at the end.
+    /// Reads the metadata of the next message. Returns `None` at the end.
     fn read_metadata(&mut self) -> Result<Option<Vec<u8>>, Fault> {
         let length = match self.read_length()? {
             CONTINUATION => self.read_length()?,
@@ -161,7 +161,7 @@ impl ArrowRows {
         }
     }
 
-    /// What follows the description of a message.
+    /// Reads the body of a message.
     fn read_body(&mut self, message: &Message<'_>) -> Result<Buffer, Fault> {
         let length =
             u64::try_from(message.bodyLength()).map_err(|_| Fault::Invalid("a batch of negative size".into()))?;
@@ -171,7 +171,7 @@ impl ArrowRows {
         self.read(length).map(Buffer::from_vec)
     }
 
-    /// Reads messages up to the next record batch; none at the end.
+    /// Reads messages up to the next record batch. Returns `None` at the end.
     fn read_batch(&mut self) -> Result<Option<RecordBatch>, Fault> {
         loop {
             let Some(bytes) = self.read_metadata()? else { return self.check_end().map(|()| None) };
@@ -194,7 +194,7 @@ impl ArrowRows {
         }
     }
 
-    /// Checks what stands behind the end marker: nothing in the stream form, a description of all batches in the file form.
+    /// Checks the bytes after the end marker: none in the stream format, a list of all batches in the file format.
     fn check_end(&mut self) -> Result<(), Fault> {
         if !self.is_file {
             return self.check_nothing_follows();
@@ -209,7 +209,7 @@ impl ArrowRows {
         };
         let start =
             usize::try_from(u32::from_le_bytes(*length)).ok().and_then(|length| footer.len().checked_sub(length));
-        // In a vector of its own the numbers lie where the library may read them.
+        // A separate vector gives the footer the alignment that the library needs.
         let footer = start.map(|start| footer[start..].to_vec()).ok_or(Fault::CutOff)?;
         let footer = root_as_footer(&footer).map_err(|_| Fault::Invalid("its footer is damaged".into()))?;
         let listed = footer.recordBatches().map_or(0, |batches| batches.len());
@@ -220,7 +220,7 @@ impl ArrowRows {
         Ok(())
     }
 
-    /// Rows of a second stream behind the first would be lost. Zeros are no rows.
+    /// Rejects a second stream after the first, because its rows would be lost. Trailing zeros are allowed.
     fn check_nothing_follows(&mut self) -> Result<(), Fault> {
         loop {
             let rest = self.input.fill_buf().map_err(Fault::Io)?;
@@ -251,7 +251,7 @@ impl ArrowRows {
         }
     }
 
-    /// The row `at` of the batch.
+    /// Converts row `at` of the batch.
     fn columns(&self, batch: &RecordBatch, at: usize) -> Result<RawRow> {
         let place = Place::new(&self.origin.file, self.row);
         let mut room = ROW_BYTES;
@@ -287,7 +287,7 @@ impl Iterator for ArrowRows {
                 let row = self.columns(&batch, self.next_in_batch);
                 self.next_in_batch += 1;
                 self.batch = Some(batch);
-                // A row that is too large is no error of one row.
+                // An error without a line, such as a row that is too large, ends the file.
                 self.done = matches!(&row, Err(Error::Data { line: None, .. }));
                 return Some(row);
             }
@@ -326,7 +326,7 @@ fn too_much(bytes: u64) -> Fault {
     )
 }
 
-/// Checks, before the library allocates anything, that a batch holds no more than its bytes can stand for.
+/// Checks that a batch declares no more values than its bytes can hold, before the library allocates memory.
 fn check_batch(batch: arrow_ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), Fault> {
     let invalid = |what: &str| Fault::Invalid(what.into());
     let compression = batch.compression().map(|compression| compression.codec());
@@ -342,14 +342,14 @@ fn check_batch(batch: arrow_ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), Fau
             _ => length,
         });
     }
-    // Each byte belongs to one buffer: otherwise a small file could stand for any amount of data.
+    // Each byte belongs to one buffer. With overlapping buffers, a small file could declare any amount of data.
     if stored > body.len() as u64 {
         return Err(invalid("its buffers overlap"));
     }
     if held > BATCH_BYTES {
         return Err(too_much(held));
     }
-    // The smallest value has one bit.
+    // The smallest value takes one bit.
     let most = held.saturating_mul(8).saturating_add(ROWS_WITHOUT_BYTES);
     let lengths = batch.nodes().into_iter().flatten().map(|node| node.length());
     let is_too_much = |length: &i64| u64::try_from(*length).map_or(true, |length| length > most);
@@ -359,9 +359,9 @@ fn check_batch(batch: arrow_ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), Fau
     }
 }
 
-/// The bytes that a compressed buffer stands for: the first eight of it say so, but a codec has a limit.
+/// Returns the size of a decompressed buffer from its first eight bytes, and checks it against the maximum ratio of the codec.
 fn decompressed(codec: CompressionType, bytes: &[u8]) -> Result<u64, Fault> {
-    // An LZ4 block repeats 255 bytes for each of its own; a zstd block of four bytes stands for 128 KiB.
+    // An LZ4 block expands each byte to at most 255; four bytes of zstd can expand to 128 KiB.
     let most_of_a_byte = match codec {
         CompressionType::LZ4_FRAME => 256,
         CompressionType::ZSTD => 1 << 15,
@@ -376,7 +376,7 @@ fn decompressed(codec: CompressionType, bytes: &[u8]) -> Result<u64, Fault> {
     let invalid = || Fault::Invalid("a compressed buffer says a size that it cannot have".into());
     let (length, packed) = bytes.split_first_chunk().ok_or_else(invalid)?;
     match i64::from_le_bytes(*length) {
-        // Not worth compressing.
+        // The buffer is stored uncompressed.
         -1 => Ok(packed.len() as u64),
         length => {
             let most = (packed.len() as u64).saturating_mul(most_of_a_byte);

@@ -1,4 +1,4 @@
-//! Values of Arrow's arrays as JSON, equal to what the reader of Parquet gives.
+//! Converts values of Arrow arrays to the same JSON that the Parquet reader returns.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::excerpt;
 
-/// Why rows have no value for a column, and what to do.
+/// Why a column has no representation in rows, and a hint.
 type NoValue = (String, &'static str);
 
-/// Checks that rows can hold all columns: names are distinct, and types are known.
+/// Checks that rows can represent all columns: names are unique and types are supported.
 pub(super) fn check_fields(fields: &Fields, column: Option<&str>) -> Result<(), NoValue> {
     let mut names = HashSet::new();
     for field in fields {
@@ -68,11 +68,11 @@ fn unsupported(kind: &DataType, column: &str) -> NoValue {
     (what, "turn it into text, numbers, lists or structs, or leave the column out")
 }
 
-/// Why a value cannot be in a row.
+/// Why a value has no representation in a row.
 pub(super) enum Problem {
     TooLarge,
     NotFinite,
-    /// What the column does.
+    /// Description of the value, to follow the name of the column.
     Is(String),
 }
 
@@ -85,9 +85,9 @@ fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, at: usize) -> T::Native {
     array.as_primitive::<T>().value(at)
 }
 
-/// The value at `at`, as the reader of Parquet gives it. `room` is what is left of the row's bytes.
+/// Converts the value at `at`, as the Parquet reader does. `room` is the number of bytes that the row may still take.
 pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Value, Problem> {
-    // The shortest value of JSON, with a comma.
+    // The shortest JSON value and a comma.
     take(room, 2)?;
     if array.is_null(at) {
         return Ok(Value::Null);
@@ -177,7 +177,7 @@ pub(super) fn value(array: &dyn Array, at: usize, room: &mut usize) -> Result<Va
     }
 }
 
-/// A date, a time of day or a point in time. Nanoseconds are a number, as in Parquet, where nothing shorter holds them.
+/// Converts a date, a time of day or a point in time. Nanoseconds become a number, as in Parquet.
 fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
     const DATE: &str = "%Y-%m-%d";
     const MILLISECONDS: &str = "%Y-%m-%d %H:%M:%S%.3f +00:00";
@@ -221,7 +221,7 @@ fn temporal(array: &dyn Array, at: usize) -> Result<Value, Problem> {
     }
 }
 
-/// `HH:MM:SS` with as many digits behind the point as the unit has.
+/// Formats `HH:MM:SS` with as many decimals as the unit has.
 fn time_of_day(units: i64, digits: usize) -> Result<Value, Problem> {
     let units = u64::try_from(units).map_err(|_| Problem::Is(format!("holds the time of day {units}, below zero")))?;
     let second = 10u64.pow(digits as u32);
@@ -230,11 +230,11 @@ fn time_of_day(units: i64, digits: usize) -> Result<Value, Problem> {
     Ok(Value::String(text))
 }
 
-/// Digits with a point before the last `scale` of them.
+/// Inserts a decimal point before the last `scale` digits.
 fn decimal(digits: String, scale: i8) -> Value {
     let scale = usize::try_from(scale).unwrap_or(0);
     let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |digits| ("-", digits));
-    // One digit stands before the point.
+    // At least one digit precedes the point.
     let digits = format!("{digits:0>width$}", width = scale + 1);
     let (whole, fraction) = digits.split_at(digits.len() - scale);
     Value::String(format!("{sign}{whole}.{fraction}"))

@@ -1,4 +1,4 @@
-//! What a classifier reads of a row: one text or two, words, or ids.
+//! Input of a classifier from one row: one text, a pair of texts, words or ids.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,25 +9,25 @@ use super::row::Row;
 use crate::text::{Cut, Joined, Pattern, Tokenizer};
 use crate::{Error, Result};
 
-/// What a classifier reads of a row's columns.
+/// Rule for building the input of a classifier from the columns of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TextForm {
-    /// The text. `None`: `input_ids`, `tokens` (words), `text` (a text or words), or `prompt` and `completion` one after the other, whichever comes
-    /// first in this order.
+    /// Text of the row. `None` uses the first of these that is present: `input_ids`, `tokens` (words), `text` (a text or words), or
+    /// `prompt` and `completion` joined.
     pub text: Option<Pattern>,
-    /// A second text that is read beside the first, such as a hypothesis beside its premise.
+    /// Second text that is read together with the first, such as the hypothesis for a premise.
     pub pair: Option<Pattern>,
-    /// How what is too long is cut; `None`: not at all.
+    /// Limit for long inputs. `None` does not cut them.
     pub cut: Option<Cut>,
 }
 
-/// At which side a text that is too long is cut.
+/// Side on which long text is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// At its beginning.
+    /// Cuts the beginning.
     Left,
-    /// At its end.
+    /// Cuts the end.
     #[default]
     Right,
 }
@@ -45,7 +45,7 @@ impl std::str::FromStr for Side {
 }
 
 impl Side {
-    /// A cut at this side that leaves `limit` tokens.
+    /// Returns the cut at this side that leaves `limit` tokens.
     pub fn to(self, limit: usize) -> Cut {
         match self {
             Self::Left => Cut::Left(limit),
@@ -55,10 +55,10 @@ impl Side {
 }
 
 impl TextForm {
-    /// From patterns as they are written.
+    /// Parses the patterns.
     ///
     /// # Errors
-    /// The first pattern that is none, by its key, and what is wrong with it.
+    /// The first invalid pattern: its key, and what is wrong with it.
     pub fn parse(
         text: Option<&str>,
         pair: Option<&str>,
@@ -71,14 +71,14 @@ impl TextForm {
     }
 }
 
-/// What a classifier reads of one row.
+/// Input of a classifier for one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classified {
-    /// The ids.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// Which of two texts each belongs to.
+    /// For each token, which of the two texts it belongs to.
     pub types: Vec<u32>,
-    /// Of a row of words or of ids: where the first token of each stands. What was cut off, or left no token, has none.
+    /// For rows of words or ids: the position of the first token of each. `None` if it was cut off or has no token.
     pub units: Option<Vec<Option<usize>>>,
 }
 
@@ -88,10 +88,10 @@ impl From<Joined> for Classified {
     }
 }
 
-/// What a classifier reads of `row`.
+/// Builds the input of a classifier from `row`.
 ///
 /// # Errors
-/// When the row lacks a column, one is of another kind, or a text cannot be tokenized; with the row's place.
+/// If a column is missing or has the wrong type, or a text cannot be tokenized. The error names the row's place.
 pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<Classified> {
     let has = |name: &str| row.columns.contains_key(name);
     let at = |message: String| row.place.error(message);
@@ -122,11 +122,11 @@ pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<C
     }
 }
 
-/// The text of a column: a string as it is, a number or a truth value as JSON has it; `reference` may also be the first of
+/// Returns the text of a column. Numbers and booleans are formatted as in JSON. `reference` may also be the first entry of
 /// `references`.
 ///
 /// # Errors
-/// When there is no such column, or it holds anything else.
+/// If the column is missing or has another type.
 pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Result<String, String> {
     let first = || columns.get("references").filter(|_| name == "reference").and_then(|list| list.get(0));
     match columns.get(name).or_else(first) {
@@ -139,7 +139,7 @@ pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Res
     }
 }
 
-/// `input_ids`, and `token_type_ids` where there are any, without the padding that `attention_mask` tells of; cut as they are.
+/// Reads `input_ids` and, if present, `token_type_ids`; drops the padding marked by `attention_mask` and applies `cut`.
 fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Classified, String> {
     let list = |name: &str| {
         let wrong = || format!("`{name}` is not a list of whole numbers from 0");
@@ -178,7 +178,7 @@ fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Cl
     Ok(Classified { ids: ids[kept].to_vec(), types, units: Some(units) })
 }
 
-/// A list of words.
+/// Reads a list of words.
 fn words(columns: &Map<String, Value>, name: &str) -> std::result::Result<Vec<String>, String> {
     let words = columns.get(name).and_then(Value::as_array);
     let words =

@@ -1,4 +1,4 @@
-//! Rows of one kind as rows of another, where that means something.
+//! Converts rows of one kind to another kind, if the conversion is meaningful.
 
 use serde_json::{Map, Value};
 
@@ -7,40 +7,40 @@ use super::implicit::{ImplicitPrompt, split_shared_prompt};
 use super::transcript::{as_text, content_as_messages, content_as_text};
 use super::{Content, Row, RowData};
 
-/// What rows are turned into.
+/// Kind that rows are converted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// What they are, with an implicit prompt made explicit and foreign forms made gradus' own.
+    /// The kind of the input. Implicit prompts become explicit, and foreign formats become gradus' own.
     Same,
     /// `text`.
     Text,
     /// `messages`.
     Messages,
-    /// `prompt` and `completion`; of a pair, the chosen answer.
+    /// `prompt` and `completion`. Pairs contribute their chosen answer.
     PromptCompletion,
     /// `prompt`, `chosen`, `rejected`.
     Preference,
-    /// `prompt`, `completion`, `label`; pairs are taken apart first ([`super::unpaired`]).
+    /// `prompt`, `completion`, `label`. Pairs must be split first ([`super::unpaired`]).
     Unpaired,
     /// `prompt`.
     Prompt,
 }
 
-/// Whether contents are written as text or as messages.
+/// Representation of contents: text or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As they are.
+    /// Unchanged.
     AsIs,
-    /// As text; messages become a transcript in the HH form.
+    /// Text. Messages become a transcript in the HH format.
     Text,
-    /// As messages; a transcript becomes its turns, other text one message.
+    /// Messages. A transcript becomes its turns; other text becomes one message.
     Messages,
 }
 
-/// The columns of `row` in another form; its other columns follow.
+/// Returns the columns of `row` as `target`, followed by its other columns.
 ///
 /// # Errors
-/// When the row does not hold what the target needs.
+/// If the row lacks what the target needs.
 pub fn convert(row: &Row, target: Target, form: Form, rule: ImplicitPrompt) -> Result<Map<String, Value>, String> {
     let target = if target == Target::Same { same(&row.data) } else { target };
     let mut columns = Map::new();
@@ -107,7 +107,7 @@ pub fn convert(row: &Row, target: Target, form: Form, rule: ImplicitPrompt) -> R
     Ok(columns)
 }
 
-/// The form that a row has of itself.
+/// Returns the kind that a row already has.
 fn same(data: &RowData) -> Target {
     match data {
         RowData::Text(_) => Target::Text,
@@ -124,7 +124,7 @@ fn same(data: &RowData) -> Target {
     }
 }
 
-/// Rows that are no text stay what they are.
+/// Writes the columns of rows without text unchanged.
 fn unchanged(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), String> {
     match data {
         RowData::Tokens { ids, loss_mask, labels } => {
@@ -152,7 +152,7 @@ fn unchanged(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), Str
     Ok(())
 }
 
-/// A whole sequence: what may stand before the answer, and the answer or everything.
+/// Returns a whole sequence: the prompt, if it is separate, and the rest.
 fn whole(data: &RowData, rule: ImplicitPrompt) -> Result<(Option<Content>, Content), String> {
     match data {
         RowData::Text(text) => Ok((None, Content::Text(text.clone()))),
@@ -162,7 +162,7 @@ fn whole(data: &RowData, rule: ImplicitPrompt) -> Result<(Option<Content>, Conte
     }
 }
 
-/// Prompt and completion; of a pair, the chosen answer.
+/// Returns prompt and completion. For a pair, the completion is the chosen answer.
 fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), String> {
     match data {
         RowData::PromptCompletion { prompt, completion }

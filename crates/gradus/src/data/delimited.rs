@@ -1,7 +1,7 @@
 //! CSV and TSV files with a header.
 //!
-//! Fields are read as the `csv` crate reads them, but strictly: that crate accepts a quote that is never closed, text
-//! behind a closing quote, and a row of any size. Each of these is an error here.
+//! Fields are parsed like the `csv` crate does, but more strictly. That crate accepts an unclosed quote, text after a closing
+//! quote, and a row of any size. Here each of these is an error.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -14,10 +14,10 @@ use super::raw::{Origin, ROW_BYTES, RawRow, too_large};
 use crate::error::excerpt;
 use crate::{Error, Result};
 
-/// The most columns of a file: what is known of each field takes more room than its bytes.
+/// Maximum number of columns of a file: the bookkeeping of a field takes more memory than an empty field's bytes.
 const COLUMNS: usize = 100_000;
 
-/// The rows of a CSV or TSV file, streaming.
+/// Streaming iterator over the rows of a CSV or TSV file.
 pub(super) struct Delimited {
     origin: Origin,
     records: Records,
@@ -29,7 +29,7 @@ impl Delimited {
     pub fn open(origin: Origin, input: Box<dyn BufRead>, delimiter: u8) -> Result<Self> {
         let mut records = Records::new(input, delimiter);
         let fault = records.read(&origin)?.and_then(|record| record.fault);
-        // Blanks around a name are those of a table that somebody aligned.
+        // Names are trimmed because people align tables with blanks.
         let header: Vec<String> =
             records.fields().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
         if let Some(fault) = fault {
@@ -102,36 +102,36 @@ impl Iterator for Delimited {
     }
 }
 
-/// Splits bytes into records and fields. It holds one record at a time.
+/// Splits bytes into records and fields. Holds one record at a time.
 struct Records {
     input: Box<dyn BufRead>,
     delimiter: u8,
-    /// The line that is being read, from 1.
+    /// Current line, from 1.
     line: usize,
-    /// The fields of the last record, one behind the other and without their quotes.
+    /// Fields of the last record, concatenated without their quotes.
     text: Vec<u8>,
-    /// Where each field ends in `text`, of the first `most`.
+    /// End of each of the first `most` fields in `text`.
     ends: Vec<usize>,
-    /// How many fields the last record has.
+    /// Number of fields in the last record.
     found: usize,
-    /// How many fields are kept: a row of nothing but commas takes no more memory than its bytes.
+    /// Maximum number of stored fields, so that a row of commas takes no more memory than its bytes.
     most: usize,
 }
 
-/// What is known of a record beside its fields.
+/// Properties of a record besides its fields.
 struct Record {
-    /// The line that it begins on, from 1.
+    /// Line on which it begins, from 1.
     line: usize,
-    /// Its first fault; reading goes on after it.
+    /// First fault of the record. Reading continues after it.
     fault: Option<Fault>,
 }
 
-/// Text stands behind the closing quote of a field.
+/// Text after the closing quote of a field.
 #[derive(Clone, Copy)]
 struct Fault {
-    /// The line on which the quote opens.
+    /// Line of the opening quote.
     opened: usize,
-    /// The line on which it is closed.
+    /// Line of the closing quote.
     closed: usize,
 }
 
@@ -150,16 +150,16 @@ impl Fault {
     }
 }
 
-/// Where a byte stands.
+/// Position of a byte within a record.
 #[derive(Clone, Copy, PartialEq)]
 enum At {
     /// Before the first byte of a field.
     Start,
-    /// In a field without quotes, or behind a closing quote.
+    /// In a field without quotes, or after a closing quote.
     Plain,
-    /// Between quotes; the line on which they open.
+    /// Between quotes. Holds the line of the opening quote.
     Quoted(usize),
-    /// Behind a quote within quotes, which closes the field unless another one follows.
+    /// After a quote within quotes. It closes the field unless another quote follows.
     Closing(usize),
 }
 
@@ -173,10 +173,10 @@ impl Records {
         starts.zip(&self.ends).map(|(start, &end)| &self.text[start..end])
     }
 
-    /// Reads the next record that is not an empty line; `None` at the end of the file.
+    /// Reads the next record and skips empty lines. Returns `None` at the end of the file.
     ///
     /// # Errors
-    /// When the file cannot be read on: an error of its input, a quote that is never closed, or a record that is too large.
+    /// If reading cannot continue: the input fails, a quote is never closed, or a record is too large.
     fn read(&mut self, origin: &Origin) -> Result<Option<Record>> {
         self.text.clear();
         self.ends.clear();
@@ -217,7 +217,7 @@ impl Records {
                         is_field_end = true;
                         At::Start
                     }
-                    // An empty line is no record.
+                    // An empty line is not a record.
                     At::Start if ends_line && self.ends.is_empty() => At::Start,
                     _ if ends_line => {
                         (is_field_end, is_complete) = (true, true);
@@ -260,7 +260,7 @@ impl Records {
     }
 }
 
-/// What is wrong with a field that has no end. It is no error of one row: nothing of the file is read after it.
+/// Returns the error for an unclosed field. It concerns the whole file, because nothing is read after it.
 fn unclosed(origin: &Origin, line: usize, within: &str) -> Error {
     let message = format!("the quote that opens a field on line {line} is not closed{within}");
     Error::data(&*origin.file, None, message).with_hint(
@@ -268,7 +268,7 @@ fn unclosed(origin: &Origin, line: usize, within: &str) -> Error {
     )
 }
 
-/// A cell is text, but message lists and token ids are written as JSON.
+/// Parses a cell. Cells are text, except message lists and token ids, which are JSON.
 fn cell(name: &str, text: &str) -> Value {
     const LISTS: [&str; 12] = [
         "messages",
@@ -304,7 +304,7 @@ mod tests {
 
     fn read(text: &[u8]) -> Vec<Result<Vec<Vec<u8>>, String>> {
         let origin = Origin { file: Arc::from(std::path::Path::new("a.csv")), gzip: false };
-        // A small buffer: records go over its ends.
+        // The small buffer makes records cross its end.
         let input = std::io::BufReader::with_capacity(3, std::io::Cursor::new(text.to_vec()));
         let (mut records, mut found) = (Records::new(Box::new(input), b','), Vec::new());
         loop {

@@ -1,4 +1,4 @@
-//! Plain text: a file is a document, or several with `<|endoftext|>` on lines of their own between them.
+//! Plain text. A file is one document, or several that are separated by lines of `<|endoftext|>`.
 
 use std::io::{BufRead, Read};
 
@@ -8,10 +8,10 @@ use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow};
 use crate::{Error, Result};
 
-/// The line between two documents, as in the text files of GPT-2's kin.
+/// Line between two documents, as in the text files of GPT-2 and its successors.
 pub(super) const DOCUMENT_END: &str = "<|endoftext|>";
 
-/// The documents of a file as rows with one column, `text`. Empty ones are none.
+/// Iterator over the documents of a file, as rows with one column, `text`. Skips empty documents.
 pub(super) struct Documents {
     origin: Origin,
     input: Box<dyn BufRead>,
@@ -24,7 +24,7 @@ impl Documents {
         Self { origin, input, line: 0, done: false }
     }
 
-    /// The next document and the line it begins on; `None` behind the last.
+    /// Reads the next document and the place where it begins. Returns `None` after the last one.
     fn read(&mut self) -> Result<Option<(Place, String)>> {
         let mut bytes = Vec::new();
         let place = Place::new(&self.origin.file, self.line + 1);

@@ -1,4 +1,4 @@
-//! Texts and conversations to ids, as TRL encodes them.
+//! Encodes texts and conversations as TRL does.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use crate::Error;
 use crate::text::think::without_empty_thoughts;
 use crate::text::{ChatTemplate, RenderOptions, Rendered, Request};
 
-/// What a chat template writes around the words of the assistant.
+/// Text that a chat template writes around a message of the assistant.
 struct Frame {
-    /// What opens a turn.
+    /// Text that opens a turn.
     head: String,
-    /// What ends it, without the white space behind that.
+    /// Text that ends it, without the white space after that.
     end: String,
 }
 
 impl Maker<'_> {
-    /// The text with the eos token's text behind it, unless it ends with it or the tokenizer adds its own.
+    /// Appends the text of the eos token, unless the text ends with it or the tokenizer adds its own.
     pub(super) fn with_eos<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.tokenizer.eos_token() {
             Some(eos) if self.options.add_eos && !self.tokenizer.appends_eos() && !text.ends_with(eos) => {
@@ -36,7 +36,7 @@ impl Maker<'_> {
         if ids.is_empty() { Err(Failure::Row("the text is empty".into())) } else { Ok(ids) }
     }
 
-    /// A prompt alone: without the eos that some tokenizers end every text with.
+    /// Tokenizes a prompt alone, without the eos token that some tokenizers append to every text.
     pub(super) fn prompt_text(&self, text: &str) -> Result<Vec<u32>, Failure> {
         let mut ids = self.tokenizer.encode(text, true)?;
         if self.tokenizer.appends_eos() {
@@ -50,8 +50,8 @@ impl Maker<'_> {
         Ok(rendered)
     }
 
-    /// Renders several conversations of a row at once: the messages, and whether the head of the assistant's next turn follows. The
-    /// first that fails is the row's failure.
+    /// Renders several conversations of a row at once. The flag adds the head of the assistant's next turn. The first conversation
+    /// that fails is the row's failure.
     pub(super) fn render_each<const N: usize>(
         &self,
         conversations: [(&[Message], bool); N],
@@ -87,7 +87,7 @@ impl Maker<'_> {
             if self.options.for_reward
                 && let Cow::Owned(text) = without_empty_thoughts(&rendered.text)
             {
-                // Where the assistant speaks in it is only asked for in training texts.
+                // The assistant's ranges are dropped, because only training texts need them.
                 rendered = Rendered { text, assistant: Vec::new() };
             }
             Ok(rendered)
@@ -106,7 +106,7 @@ impl Maker<'_> {
         self.ids_of(rendered, messages, row, mask)
     }
 
-    /// The ids of a conversation that was rendered; with `mask`, which of them the assistant says.
+    /// Returns the ids of a rendered conversation and, with `mask`, which of them the assistant writes.
     pub(super) fn ids_of(
         &self,
         rendered: Rendered,
@@ -138,21 +138,21 @@ impl Maker<'_> {
         Ok(Ids { ids: encoded.ids, assistant: Some(said) })
     }
 
-    /// Where the assistant speaks in `whole`, which a template without generation blocks wrote: after what the template
-    /// writes for the messages before, with the head of the assistant's turn, up to what it writes with the turn, the mark
-    /// that ends it included. White space behind that mark is nobody's, as in templates that mark turns.
+    /// Returns the ranges of `whole` that the assistant writes, for a template without generation blocks. A range begins after the
+    /// text that the template writes for the preceding messages and the head of the assistant's turn. It ends with the mark that
+    /// ends the turn. White space after that mark is not included, as in templates that mark turns.
     fn spoken(&self, messages: &[Message], row: &Row, whole: &str) -> Result<Vec<Range<usize>>, Failure> {
         let frame = self.frame(row)?;
         let mut spoken = Vec::new();
         let turns: Vec<usize> = (0..messages.len()).filter(|&i| messages[i].role == "assistant").collect();
-        // Each turn, and what stands before it unless it is the first.
+        // Each turn, and the messages before it unless it is the first message.
         let asked = turns.iter().flat_map(|&i| [(&messages[..=i], false), (&messages[..i], true)]);
         let asked: Vec<(&[Message], bool)> = asked.filter(|(messages, _)| !messages.is_empty()).collect();
         let mut texts = self.render_list(&asked, row)?.into_iter().map(|rendered| rendered.text);
         for i in turns {
             let turn = texts.next().expect("a text for each turn");
             let head = match i {
-                // What stands before a conversation that the assistant begins ends as every head does.
+                // If the assistant begins the conversation, the text before its message ends with the usual head.
                 0 if !frame.head.is_empty() => {
                     turn.find(&frame.head).map_or("", |at| &turn[..at + frame.head.len()]).into()
                 }
@@ -164,7 +164,7 @@ impl Maker<'_> {
                 match (rest.starts_with(said), frame.end.is_empty()) {
                     (true, false) if closed.ends_with(&frame.end) => Some(closed.len()),
                     (true, _) => Some(said.len()),
-                    // Thoughts leave a turn when others follow it; it still ends with its mark.
+                    // Thoughts are removed from a turn when others follow it, but it still ends with its mark.
                     (false, false) => rest.find(&frame.end).map(|at| at + frame.end.len()),
                     (false, true) => None,
                 }
@@ -182,7 +182,7 @@ impl Maker<'_> {
         Ok(spoken)
     }
 
-    /// What the template writes around the words of the assistant, read off a conversation of one question.
+    /// Finds the text that the template writes around a message of the assistant, by rendering one question and answer.
     fn frame(&self, row: &Row) -> Result<Frame, Failure> {
         let [question, answer] = [Message::new("user", "question"), Message::new("assistant", "answer")];
         let both = [question, answer];
@@ -192,7 +192,7 @@ impl Maker<'_> {
         Ok(Frame { head: open.text.strip_prefix(&asked.text).unwrap_or_default().to_owned(), end: end.to_owned() })
     }
 
-    /// Refuses rows of which `assistant_only_loss` would say nothing.
+    /// Rejects rows to which `assistant_only_loss` cannot apply.
     pub(super) fn check_assistant_only(&self, row: &Row) -> Result<(), Failure> {
         if !self.options.assistant_only_loss {
             return Ok(());
@@ -212,7 +212,7 @@ impl Maker<'_> {
         )))
     }
 
-    /// A template whose end-of-turn token lies behind the generation block would never teach the model to stop.
+    /// Rejects a template whose end-of-turn token is after the generation block: it would never teach the model to stop.
     pub(super) fn check_turn_end(&self, ids: &[u32], said: &[bool], template: &ChatTemplate) -> Result<(), Failure> {
         let last = said.iter().rposition(|s| *s).expect("checked by the caller");
         let outside = ids.get(last + 1).is_some_and(|next| self.tokenizer.is_special(*next));

@@ -1,4 +1,4 @@
-//! Training examples: rows as token ids, with what was left out counted.
+//! Training examples: rows as token ids, and counts of the rows that were left out or cut.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,137 +7,137 @@ use serde_json::{Map, Value};
 use super::options::BadRows;
 use super::{Message, SkippedRow};
 
-/// One sequence to learn from.
+/// One sequence to train on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SftExample {
-    /// The ids: with an encoder the source's, then the target's.
+    /// Token ids. With an encoder, the source's ids come first, then the target's.
     pub ids: Vec<u32>,
-    /// Which of them carry loss, one entry per id. The first id is never a target, whatever stands here.
+    /// Loss mask, one entry per id. The first id is never a target, whatever its entry is.
     pub loss_mask: Vec<bool>,
-    /// How many ids, from the start, an encoder reads; 0 for a model without one.
+    /// Number of leading ids that an encoder reads; 0 for a model without one.
     pub source_len: usize,
-    /// The row it came from, from 0.
+    /// Index of its row, from 0.
     pub row: usize,
 }
 
 /// A pair of sequences that share a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreferenceExample {
-    /// How many ids, from the start of both, are the prompt: with an encoder, its source. 0 for reward models without one,
+    /// Number of leading ids in both sequences that are the prompt, or the source of an encoder. 0 for decoder-only reward models,
     /// which score whole sequences.
     pub prompt_len: usize,
-    /// Prompt and better answer.
+    /// Prompt and chosen answer.
     pub chosen_ids: Vec<u32>,
-    /// Prompt and worse answer.
+    /// Prompt and rejected answer.
     pub rejected_ids: Vec<u32>,
-    /// Whether an encoder reads the prompt, which is then never learned.
+    /// Whether an encoder reads the prompt. The prompt then never carries loss.
     pub apart: bool,
-    /// By how much the better answer is better.
+    /// By how much the chosen answer is better.
     pub margin: Option<f32>,
-    /// The row it came from, from 0.
+    /// Index of its row, from 0.
     pub row: usize,
 }
 
-/// A completion that is marked as desirable or not, after its prompt.
+/// A prompt and a completion that is marked as desirable or undesirable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpairedExample {
-    /// How many ids, from the start, are the prompt: with an encoder, its source.
+    /// Number of leading ids that are the prompt, or the source of an encoder.
     pub prompt_len: usize,
     /// Prompt and completion.
     pub ids: Vec<u32>,
     /// Whether an encoder reads the prompt.
     pub apart: bool,
-    /// Whether such a completion is wanted.
+    /// Whether the completion is desirable.
     pub is_desirable: bool,
-    /// The longest that prompt and completion may be together, also where the completion is another row's.
+    /// Maximum length of prompt and completion together, also if the completion comes from another row.
     pub max_length: Option<usize>,
-    /// The row it came from, from 0.
+    /// Index of its row, from 0.
     pub row: usize,
 }
 
 impl Prompt {
-    /// The ids that a completion continues: none where an encoder reads the prompt.
+    /// Returns the ids that a completion continues. They are empty if an encoder reads the prompt.
     pub fn continued(&self) -> &[u32] {
         if self.apart { &[] } else { &self.ids }
     }
 }
 
 impl PreferenceExample {
-    /// Ids of the longest of prompt and both answers.
+    /// Returns the number of ids in the longest of the prompt and both answers.
     pub fn longest_part(&self) -> usize {
         let answer = self.chosen_ids.len().max(self.rejected_ids.len()) - self.prompt_len;
         self.prompt_len.max(answer)
     }
 }
 
-/// A prompt ready for sampling: its text, its ids, and the row it came from.
+/// A prompt that is ready for sampling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// The row number in its data set, counted from 0; names the prompt in messages and in the rollout log.
+    /// Row number in its data set, from 0. It identifies the prompt in messages and in the rollout log.
     pub row: usize,
-    /// The rendered prompt: plain text, or the chat template's output with the generation prompt.
+    /// Rendered prompt: plain text, or the output of the chat template with the generation prompt.
     pub text: String,
-    /// `text`, tokenized.
+    /// Token ids of `text`.
     pub ids: Vec<u32>,
-    /// Whether an encoder reads it, so that completions are texts of their own and do not continue it.
+    /// Whether an encoder reads the prompt. Completions then are texts of their own and do not continue it.
     pub apart: bool,
-    /// The conversation, when the row held messages.
+    /// Messages of the conversation, if the row has messages.
     pub messages: Option<Vec<Message>>,
-    /// The row's other columns (answers, references, …), passed on to rewards.
+    /// Other columns of the row (answers, references, …), passed on to rewards.
     pub columns: Map<String, Value>,
 }
 
-/// What happens to rows over `max_length`.
+/// Treatment of rows over `max_length`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TooLong {
-    /// The row is left out, and counted.
+    /// Leaves the row out and counts it.
     Skip,
-    /// The end is cut off, and the row counted.
+    /// Cuts off the end and counts the row.
     Truncate,
 }
 
-/// How rows become token ids.
+/// Options for turning rows into token ids.
 #[derive(Debug, Clone)]
 pub struct TokenizeOptions {
-    /// Longest sequence in tokens, prompt and completion together (each alone where they are read [`apart`](Self::apart));
-    /// `None`: any length. Default 1024 (TRL).
+    /// Maximum length of prompt and completion together in tokens, or of each of them if they are read [`apart`](Self::apart).
+    /// `None`: no limit. Default 1024 (TRL).
     pub max_length: Option<usize>,
-    /// What happens to longer rows. Default: cut at the end. Pairs for reward models are always left out (TRL).
+    /// Treatment of longer rows. Default: cut at the end. Pairs for reward models that read the prompt with an encoder are always
+    /// left out.
     pub too_long: TooLong,
-    /// At which side a pair for a decoder-only or an encoder reward model is cut. Cut at the left, a side keeps its end and the
-    /// special tokens before it. Default right.
+    /// Side on which pairs for decoder-only or encoder reward models are cut. A cut on the left keeps the end of the text, and the
+    /// special tokens in front of it. Default right.
     pub pair_cut: super::Side,
-    /// Loss on the completion only. Default: true where a row has a prompt and a completion (TRL).
+    /// Train on the completion only. Default: true for rows with a prompt and a completion (TRL).
     pub completion_only_loss: Option<bool>,
-    /// Loss on assistant turns only, as the chat template marks them. Default false (TRL).
+    /// Train on the assistant's turns only, as marked by the chat template. Default false (TRL).
     pub assistant_only_loss: bool,
-    /// Whether string rows end with the eos token's text. Default true (TRL).
+    /// Append the text of the eos token to string rows. Default true (TRL).
     pub add_eos: bool,
-    /// Whether a reward model reads the rows, which never sees what stands between `<think>` and `</think>`.
+    /// Whether a reward model reads the rows. Reward models never see text between `<think>` and `</think>`.
     pub for_reward: bool,
     /// Whether transcripts (`Human:`, `Assistant:`) become conversations, which the chat template renders. Default false.
     pub transcripts_as_messages: bool,
-    /// What stands as the system's message before every conversation that has none of its own; rows that are no
-    /// conversations are refused where it is given. Default: nothing.
+    /// System message for conversations without one. If it is set, rows that are not conversations are rejected. Default: none.
     pub system_prompt: Option<String>,
-    /// Where the prompt ends that `chosen` and `rejected` share.
+    /// Rule for finding the prompt that `chosen` and `rejected` share.
     pub implicit_prompt: super::ImplicitPrompt,
-    /// Prompts to sample from keep at most so many tokens, and are cut at this side; special tokens that the tokenizer puts around a
-    /// text stay. Default: none is cut.
+    /// Maximum length in tokens of prompts for sampling, and the side on which longer ones are cut. Special tokens that the
+    /// tokenizer adds are kept. Default: no limit.
     pub prompt_cut: Option<(usize, super::Side)>,
-    /// Tools that the chat template shows where a row has none of its own. Default: none.
+    /// Tools that the chat template shows for rows without tools of their own. Default: none.
     pub tools: Vec<Value>,
-    /// Whether completions of the prompts are compared with the rows' [references](super::references): rows where these are no texts
-    /// are bad ones. Default false.
+    /// Whether completions are compared with the rows' [references](super::references). Rows whose references are not texts are
+    /// then bad. Default false.
     pub compares: bool,
-    /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenized alone, each with what
-    /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
+    /// Whether an encoder reads the prompt and a decoder writes the completion. Both are then tokenized separately, each with the
+    /// special tokens that the tokenizer adds, and `max_length` limits each of them. Default false.
     pub apart: bool,
-    /// Longest target of sequences to learn, where it is read [`apart`](Self::apart); a longer one is cut and keeps its end-of-text
-    /// token. Default: only `max_length` bounds it.
+    /// Maximum length of the targets to train on, if they are read [`apart`](Self::apart). Longer targets are cut and keep their
+    /// end-of-text token. Default: only `max_length` limits them.
     pub target_cut: Option<usize>,
-    /// What happens to rows that cannot be tokenized. Default: they are an error.
+    /// Treatment of rows that cannot be tokenized. Default: an error.
     pub bad_rows: BadRows,
 }
 
@@ -164,33 +164,33 @@ impl Default for TokenizeOptions {
     }
 }
 
-/// What happened to the rows of a data set.
+/// Counts of what happened to the rows of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
-    /// Rows given.
+    /// Input rows.
     pub rows: usize,
-    /// Examples made of them.
+    /// Examples made from them.
     pub kept: usize,
     /// Rows left out because they are too long.
     pub skipped: usize,
     /// Rows cut at the end; they lost their end-of-text token.
     pub truncated: usize,
-    /// Rows whose text, for a classifier, was cut.
+    /// Rows for a classifier whose text was cut.
     pub cut: usize,
-    /// Rows whose source, for an encoder, was cut.
+    /// Rows whose source for an encoder was cut.
     pub sources_cut: usize,
-    /// Rows whose target, for a decoder, was cut before its end-of-text token.
+    /// Rows whose target for a decoder was cut before its end-of-text token.
     pub targets_cut: usize,
-    /// Rows whose prompt, to sample from, was cut.
+    /// Rows whose prompt for sampling was cut.
     pub prompts_cut: usize,
-    /// Rows whose target, for a decoder, does not end with the end-of-text token, though nothing was cut.
+    /// Rows whose target for a decoder lacks the end-of-text token, although nothing was cut.
     pub without_end: usize,
-    /// Rows left out because cutting left no token with loss.
+    /// Rows left out because no token with loss remained after cutting.
     pub without_loss: usize,
-    /// Rows whose prompt, tokenized alone, is not how prompt and completion together begin: the differing end of the
-    /// prompt counts as completion.
+    /// Rows whose prompt tokenizes differently alone than together with its completion. The differing end of the prompt counts as
+    /// completion.
     pub prompt_mismatches: usize,
-    /// Blocks that the kept rows were joined and cut into; 0 where every row stays alone.
+    /// Blocks that the kept rows were packed into; 0 without packing.
     pub blocks: usize,
     /// Tokens in all examples.
     pub tokens: usize,
@@ -198,19 +198,19 @@ pub struct Counts {
     pub loss_tokens: usize,
 }
 
-/// Examples and what was counted on the way.
+/// Examples and the counts of their rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Examples<E> {
     /// The examples, in the order of the rows.
     pub examples: Vec<E>,
-    /// What happened to the rows.
+    /// Counts of what happened to the rows.
     pub counts: Counts,
-    /// The bad rows, where they were to be left out.
+    /// Bad rows, if they were skipped.
     pub skipped: Vec<SkippedRow>,
 }
 
 impl Counts {
-    /// What a user should know, one sentence each; nothing where every row was taken as it was.
+    /// Returns one sentence for each kind of change that a user should notice. Empty if every row was used unchanged.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let mut say = |count: usize, what: &str| {

@@ -1,4 +1,4 @@
-//! Rows that teach little or nothing, found by what they say: ties, equal answers, short answers.
+//! Finds rows that teach little or nothing: ties, equal answers, short answers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::row::{Content, Row, RowData};
 use crate::text::Tokenizer;
 use crate::{Error, Result};
 
-/// Which rows are left out. By default none.
+/// Rules for leaving out rows. By default none is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RowFilter {
@@ -26,10 +26,10 @@ pub struct RowFilter {
     pub min_tokens: usize,
 }
 
-/// How many rows a [`RowFilter`] left out. A row counts once, at its first reason.
+/// Number of rows that a [`RowFilter`] left out. A row counts once, for the first reason that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Dropped {
-    /// Rows that were looked at.
+    /// Rows checked.
     pub rows: usize,
     /// Pairs marked as ties.
     pub ties: usize,
@@ -39,11 +39,11 @@ pub struct Dropped {
     pub short: usize,
 }
 
-/// Two scores of a pair, in columns of these names.
+/// Names of columns with the two scores of a pair.
 const SCORES: [[&str; 2]; 3] =
     [["score_chosen", "score_rejected"], ["chosen_score", "rejected_score"], ["chosen_rating", "rejected_rating"]];
 
-/// Whether the data says of a pair that neither answer is better: its margin is 0, or its answers have one score.
+/// Returns whether the data marks a pair as a tie: its margin is 0, or its answers have the same score.
 pub fn is_tie(row: &Row) -> bool {
     let margin = match &row.data {
         RowData::Preference { margin, .. } | RowData::TokenPreference { margin, .. } => *margin,
@@ -57,7 +57,7 @@ fn same_score(columns: &Map<String, Value>, chosen: &str, rejected: &str) -> boo
     score(chosen).is_some_and(|chosen| score(rejected) == Some(chosen))
 }
 
-/// Whether both answers of a pair are the same, white space around them aside.
+/// Returns whether both answers of a pair are equal, ignoring white space around them.
 pub fn has_equal_answers(row: &Row) -> bool {
     match &row.data {
         RowData::Preference { chosen, rejected, .. } => chosen.plain().trim() == rejected.plain().trim(),
@@ -66,7 +66,7 @@ pub fn has_equal_answers(row: &Row) -> bool {
     }
 }
 
-/// What a row teaches to say, without white space around it: both answers of a pair, the better one first.
+/// Returns the answers that a row trains on, without white space around them. For a pair, the chosen answer is first.
 pub fn answers(row: &Row, rule: ImplicitPrompt) -> Vec<String> {
     let texts = match &row.data {
         RowData::Text(text) => vec![text.clone()],
@@ -94,7 +94,7 @@ pub fn answers(row: &Row, rule: ImplicitPrompt) -> Vec<String> {
     texts.into_iter().map(|text| text.trim().to_owned()).collect()
 }
 
-/// An answer as text: of several messages the last, which is the assistant's.
+/// Returns an answer as text. Of several messages it is the last one, the assistant's.
 fn last_of(content: &Content) -> String {
     match content {
         Content::Text(text) => text.clone(),
@@ -102,7 +102,7 @@ fn last_of(content: &Content) -> String {
     }
 }
 
-/// Why a row is left out.
+/// Reason for leaving a row out.
 enum Reason {
     Tie,
     Equal,
@@ -110,16 +110,15 @@ enum Reason {
 }
 
 impl RowFilter {
-    /// Whether any row could be left out.
+    /// Returns whether the filter can leave out rows.
     pub fn is_on(&self) -> bool {
         *self != Self::default()
     }
 
-    /// The rows that stay, in their order, and how many do not. [`Row::index`] stays as it was.
+    /// Returns the remaining rows in their order, and the counts of the others. [`Row::index`] does not change.
     ///
     /// # Errors
-    /// [`Error::Input`] when no row stays, or when `min_tokens` is set and there is no `tokenizer`; what the tokenizer
-    /// refuses.
+    /// [`Error::Input`] if no row remains, or if `min_tokens` is set without a `tokenizer`; errors of the tokenizer.
     pub fn apply(
         &self,
         rows: Vec<Row>,
@@ -181,12 +180,12 @@ impl RowFilter {
 }
 
 impl Dropped {
-    /// How many rows were left out.
+    /// Returns the number of rows left out.
     pub fn count(&self) -> usize {
         self.ties + self.equal + self.short
     }
 
-    /// What a user should know, as one sentence; `None` where every row stayed.
+    /// Returns a sentence about the rows left out, or `None` if every row remains.
     pub fn remark(&self) -> Option<String> {
         let ties = if self.ties == 1 { "tie" } else { "ties" };
         let parts = [(self.ties, ties), (self.equal, "with equal answers"), (self.short, "with a short answer")];

@@ -1,4 +1,4 @@
-//! Row forms of other tools: Alpaca's instructions, and questions with their answers.
+//! Row formats of other tools: Alpaca's instructions, and questions with answers.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use super::message::kind_name;
 use super::row::{Asked, Content};
 
 impl Asked {
-    /// The text for models without a chat template.
+    /// Returns the text for models without a chat template.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Task { instruction, input } => alpaca_prompt(instruction, input),
@@ -15,7 +15,7 @@ impl Asked {
         }
     }
 
-    /// What the user says in a conversation.
+    /// Returns the user's message in a conversation.
     pub(super) fn message(&self) -> Message {
         let said = match self {
             Self::Task { instruction, input } if input.trim().is_empty() => instruction.clone(),
@@ -26,18 +26,18 @@ impl Asked {
     }
 }
 
-/// An instruction and its answer as a conversation.
+/// Converts an instruction and its answer to a conversation.
 pub(super) fn asked_as_turns(before: &[Message], asked: &Asked, answer: &str) -> (Content, Content) {
     let prompt = before.iter().cloned().chain([asked.message()]).collect();
     (Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", answer)]))
 }
 
-/// An instruction and its answer as text.
+/// Converts an instruction and its answer to text.
 pub(super) fn asked_as_text(asked: &Asked, answer: &str) -> (Content, Content) {
     (Content::Text(asked.text()), Content::Text(answer.to_owned()))
 }
 
-/// Alpaca's prompt (Taori et al. 2023).
+/// Formats Alpaca's prompt (Taori et al. 2023).
 fn alpaca_prompt(instruction: &str, input: &str) -> String {
     let task = "Below is an instruction that describes a task";
     if input.trim().is_empty() {
@@ -53,7 +53,7 @@ fn alpaca_prompt(instruction: &str, input: &str) -> String {
     }
 }
 
-/// `system` and `history` (a list of `[question, answer]`) of LLaMA-Factory's Alpaca form, taken out of the columns.
+/// Takes `system` and `history` (a list of `[question, answer]`) of LLaMA-Factory's Alpaca format out of the columns.
 pub(super) fn alpaca_history(columns: &mut Map<String, Value>) -> Result<Vec<Message>, String> {
     let mut messages = Vec::new();
     match columns.remove("system") {

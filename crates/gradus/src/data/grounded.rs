@@ -1,31 +1,31 @@
-//! Questions with passages to answer from: QA-Feedback's splits (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
+//! Questions with the passages that answer them: QA-Feedback's splits (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
 //!
-//! A row has `question`, `passages` (each a `wikipage` and its `content`), `answer` (a list of references) and `text`, the
-//! prompt. The policy reads `text`; reward models read the same words without bars between the passages, which is what they
-//! are trained on: the column `reward_prompt`.
+//! A row has `question`, `passages` (each with `wikipage` and `content`), `answer` (a list of references) and `text`, the prompt.
+//! The policy reads `text`. Reward models read the column `reward_prompt`: the same words without bars between the passages, as in
+//! their training data.
 
 use serde_json::{Map, Value};
 
 use super::message::kind_name;
 
-/// A passage.
+/// A passage that helps to answer a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage<'a> {
-    /// The title of the page that it is from.
+    /// Title of its page.
     pub title: &'a str,
-    /// What it says.
+    /// Text of the passage.
     pub content: &'a str,
 }
 
-/// The prompt of a policy: `question: … context: wikipage: … text: … | wikipage: … text: …`.
+/// Formats the prompt of a policy: `question: … context: wikipage: … text: … | wikipage: … text: …`.
 pub fn policy_prompt(question: &str, passages: &[Passage<'_>]) -> String {
     let of_passage = |passage: &Passage<'_>| format!("wikipage: {} text: {}", passage.title, passage.content);
     let passages: Vec<String> = passages.iter().map(of_passage).collect();
     format!("question: {question} context: {}", passages.join(" | "))
 }
 
-/// The prompt of reward models: its words alone, joined by one space, without bars between passages; `context:` is left out
-/// where there is none.
+/// Formats the prompt of reward models: the same words joined by single spaces, without bars between passages. `context:` is left
+/// out if there are no passages.
 pub fn reward_prompt(question: &str, passages: &[Passage<'_>]) -> String {
     let mut words = vec!["question:"];
     words.extend(question.split_whitespace());
@@ -39,13 +39,13 @@ pub fn reward_prompt(question: &str, passages: &[Passage<'_>]) -> String {
     words.join(" ")
 }
 
-/// What a row of a QA split asks, and its first reference.
+/// Prompt of a row of a QA split, and its first reference.
 pub(super) struct Grounded {
     pub prompt: String,
     pub answer: String,
 }
 
-/// Reads a row, and adds what rewards read of it: `references`, all answers, and `reward_prompt`.
+/// Reads a row. Adds the columns that rewards read: `references` (all answers) and `reward_prompt`.
 pub(super) fn read(columns: &mut Map<String, Value>) -> Result<Grounded, String> {
     let question = string(columns, "question")?.to_owned();
     let passages = passages(columns)?;
@@ -86,7 +86,7 @@ pub(super) fn read(columns: &mut Map<String, Value>) -> Result<Grounded, String>
     Ok(Grounded { prompt, answer })
 }
 
-/// Whether rows with these columns are of this kind.
+/// Returns whether rows with these columns have this format.
 pub(super) fn fits(columns: &Map<String, Value>) -> bool {
     let of_objects = |list: &Value| list.as_array().is_some_and(|list| list.iter().all(Value::is_object));
     columns.contains_key("question")

@@ -8,8 +8,7 @@ use super::splits::{Source, choose, is_data_file};
 use crate::Result;
 use crate::hub::{OnHub, OnProgress};
 
-/// Downloads the files of one split (of those below `folder`, where there is one), or finds them in the cache when there is no
-/// network.
+/// Downloads the files of one split, or finds them in the cache if there is no network. With `folder`, only files below it count.
 pub(super) fn fetch(
     name: &str,
     folder: Option<&str>,
@@ -21,7 +20,7 @@ pub(super) fn fetch(
     on_hub.fetched_or_cached(download, || Ok(cached(on_hub, folder, split)?.map(Ok)))?
 }
 
-/// Only those below `folder`, where there are any.
+/// Keeps only the files below `folder`, if there are any.
 fn keep_folder(files: &mut Vec<String>, folder: Option<&str>) {
     let is_below = |file: &String| folder.is_some_and(|folder| Path::new(file).starts_with(folder));
     if files.iter().any(is_below) {
@@ -50,7 +49,7 @@ fn download(
     Ok(Ok(source))
 }
 
-/// The snapshot the cache holds of the data set's main branch.
+/// Returns the cached snapshot of the data set's main branch.
 fn cached(on_hub: OnHub<'_>, folder: Option<&str>, split: Option<&str>) -> Result<Option<Source>> {
     let Some(snapshot) = on_hub.snapshot() else { return Ok(None) };
     let mut files = Vec::new();

@@ -1,24 +1,24 @@
-//! Preference rows without a prompt: where the prompt ends that both answers begin with.
+//! Preference rows without a prompt: finds the end of the prompt that both answers begin with.
 
 use super::row::{Content, Row, RowData};
 
-/// What begins an assistant's turn in Anthropic's HH transcripts.
+/// Start of an assistant's turn in Anthropic's HH transcripts.
 pub(super) const ASSISTANT: &str = "\n\nAssistant:";
 
-/// Which rule finds the prompt that `chosen` and `rejected` share.
+/// Rule for finding the prompt that `chosen` and `rejected` share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ImplicitPrompt {
-    /// HH transcripts by turns; anything else by TRL's rule.
+    /// Splits HH transcripts by turns and everything else by TRL's rule.
     #[default]
     Turns,
-    /// TRL's rule for everything: up to the first character that differs, even within a word.
+    /// Applies TRL's rule to everything: the prompt ends at the first character that differs, even within a word.
     Trl,
 }
 
 /// Splits `chosen` and `rejected` into their shared prompt and the two answers.
 ///
 /// # Errors
-/// When one is text and the other messages, or one is empty.
+/// If one is text and the other messages, or one is empty.
 pub fn split_shared_prompt(
     chosen: &Content,
     rejected: &Content,
@@ -39,7 +39,7 @@ pub fn split_shared_prompt(
             if shorter == 0 {
                 return Err("`chosen` or `rejected` has no messages".into());
             }
-            // As in TRL, the last common message stays in the answers when one contains the other.
+            // As in TRL, the last common message stays in the answers if one list contains the other.
             let at = chosen.iter().zip(rejected).position(|(c, r)| c != r).unwrap_or(shorter - 1);
             let messages = |m: &[super::Message]| Content::Messages(m.to_vec());
             Ok((messages(&chosen[..at]), messages(&chosen[at..]), messages(&rejected[at..])))
@@ -48,35 +48,35 @@ pub fn split_shared_prompt(
     }
 }
 
-/// The byte after the last `\n\nAssistant:` that both transcripts have in common; `None` where there is none.
+/// Returns the byte after the last `\n\nAssistant:` that both transcripts share. Returns `None` if they share none.
 pub(super) fn turn_boundary(chosen: &str, rejected: &str) -> Option<usize> {
     let common = &chosen[..common_bytes(chosen, rejected)];
     common.rfind(ASSISTANT).map(|at| at + ASSISTANT.len())
 }
 
-/// TRL's boundary: the first character that differs, or the space before it. `None` when a text is empty.
+/// Returns TRL's boundary: the first character that differs, or the space before it. `None` if a text is empty.
 pub(super) fn trl_boundary(chosen: &str, rejected: &str) -> Option<usize> {
     let common = common_bytes(chosen, rejected);
     if chosen.is_empty() || rejected.is_empty() {
         return None;
     }
     if common == chosen.len() || common == rejected.len() {
-        // One begins with the other: the last common character stays in the answers.
+        // One text begins with the other, so the last common character stays in the answers.
         return chosen[..common].char_indices().last().map(|(at, _)| at);
     }
     Some(if chosen[..common].ends_with(' ') { common - 1 } else { common })
 }
 
-/// How many bytes two texts have in common, in whole characters.
+/// Returns the length in bytes of the common beginning of two texts, in whole characters.
 fn common_bytes(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x.len_utf8()).sum()
 }
 
 impl Row {
-    /// The two answers of a pair as rows of their own, the better one first; `None` where this is no pair.
+    /// Returns the two answers of a pair as separate rows, the chosen one first. Returns `None` if the row is not a pair.
     ///
     /// # Errors
-    /// Where answers that contain their prompt share none.
+    /// If the answers have no separate prompt and do not share one.
     pub fn answers(&self, rule: ImplicitPrompt) -> Result<Option<[Self; 2]>, String> {
         let tokens = |prompt_ids: &[u32], ids: &[u32]| RowData::Tokens {
             ids: [prompt_ids, ids].concat(),
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn trl_rule() {
-        // The three examples were printed by TRL 1.16's extract_prompt.
+        // TRL 1.16's `extract_prompt` returned the expected values of these three examples.
         check("A: blue", "A: black", ImplicitPrompt::Trl, ["A: bl", "ue", "ack"]);
         check("ab", "abc", ImplicitPrompt::Trl, ["a", "b", "bc"]);
         check("A: ja", "A: nein", ImplicitPrompt::Trl, ["A:", " ja", " nein"]);

@@ -1,5 +1,5 @@
-//! JSON of rows, read without a change that nobody sees: a key that stands twice and an integer that is too large are errors.
-//! `serde_json` takes the last of two keys, and the nearest `f64` of a large integer.
+//! Strict JSON parsing of rows. Duplicate keys and integers that do not fit are errors, so that no value changes unnoticed.
+//! `serde_json` keeps the last of two keys, and rounds a large integer to the nearest `f64`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,21 +8,21 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
-/// Why a text is no row.
+/// Why a text is not a valid row.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// The line within the text, from 1.
+    /// Line within the text, from 1.
     pub line: usize,
-    /// The column, from 1.
+    /// Column, from 1.
     pub column: usize,
 }
 
-/// The value that `bytes` hold.
+/// Parses `bytes`.
 ///
 /// # Errors
-/// Where they are not valid JSON, an object has a key twice, or an integer is outside of what 64 bits hold.
+/// If they are not valid JSON, an object has a duplicate key, or an integer does not fit into 64 bits.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, Fault> {
     let large = Cell::new(false);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -37,7 +37,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, Fault> {
         };
         Fault { message, line: error.line(), column: error.column() }
     })?;
-    // A large number may be written as a float: only its text tells.
+    // A large number may also be written as a float; only its text shows which it is.
     match large.get().then(|| large_integer(bytes)).flatten() {
         Some((line, column, text)) => {
             let message = format!("the integer {text} does not fit into 64 bits; write it as text");
@@ -47,7 +47,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, Fault> {
     }
 }
 
-/// The first integer outside of strings that 64 bits do not hold, with its line and column.
+/// Returns the first integer outside of strings that does not fit into 64 bits, with its line and column.
 fn large_integer(bytes: &[u8]) -> Option<(usize, usize, &str)> {
     let (mut at, mut line, mut line_begins) = (0, 1, 0);
     while let Some(&byte) = bytes.get(at) {

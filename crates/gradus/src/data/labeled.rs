@@ -1,4 +1,4 @@
-//! Rows with labels: what a classifier learns of them.
+//! Rows with labels, for training classifiers.
 
 use std::collections::BTreeMap;
 
@@ -13,66 +13,66 @@ use super::tokenize::{Measured, run};
 use crate::text::Tokenizer;
 use crate::{Error, Result};
 
-/// What is learned of a row.
+/// Kind of the labels that a classifier is trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelKind {
-    /// One label.
+    /// One label per text.
     One,
-    /// A list of labels, possibly none.
+    /// A list of labels, possibly empty.
     Any,
-    /// A number, or a list of them.
+    /// A number, or a list of numbers.
     Values,
-    /// A list of labels, one a token or one a word; null or −100 where there is none.
+    /// A list of labels, one per token or word. Null and −100 mark tokens or words without a label.
     Tokens,
 }
 
-/// Which columns hold what is learned, and what it is.
+/// Where the inputs and labels of a classifier are, and their kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelForm {
-    /// What is read.
+    /// Input text.
     pub text: TextForm,
-    /// What is learned.
+    /// Kind of the labels.
     pub kind: LabelKind,
-    /// The column with the labels; none: the usual ones.
+    /// Column with the labels. `None` uses the default columns.
     pub column: Option<String>,
-    /// Of tokens: the label of those of which nothing is learned.
+    /// For tokens: the label of tokens that are excluded from training.
     pub ignored: Option<String>,
 }
 
-/// The labels of rows, and how many texts or tokens have each.
+/// Label names, and the number of texts or tokens with each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelCounts {
-    /// The labels in the order of their numbers.
+    /// Labels in the order of their numbers.
     pub labels: Vec<String>,
-    /// How many have each.
+    /// Number of texts or tokens with each label.
     pub counts: Vec<usize>,
 }
 
-/// A text with what is to be said of it.
+/// A text with its gold labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabeledExample {
-    /// The row it came from, from 0.
+    /// Index of its row, from 0.
     pub row: usize,
-    /// The ids.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// Which of two texts each belongs to; empty: all to the first.
+    /// For each token, which of two texts it belongs to. Empty: all belong to the first.
     pub types: Vec<u32>,
-    /// What is to be said.
+    /// Gold labels.
     pub gold: Gold,
-    /// What the loss of the text, or of each of its tokens with a label, is multiplied by.
+    /// Loss weight of the text, or of each of its labeled tokens.
     pub weights: Vec<f32>,
 }
 
-/// What is to be said of a text or of its tokens.
+/// Gold labels of a text or of its tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Gold {
-    /// The label.
+    /// The label of the text.
     Label(usize),
-    /// The labels that hold.
+    /// All labels of the text.
     Labels(Vec<usize>),
-    /// The numbers.
+    /// The target values.
     Values(Vec<f32>),
-    /// The labels of tokens by their places; other tokens have none.
+    /// Positions of tokens and their labels. Other tokens have none.
     Tokens(Vec<(usize, usize)>),
 }
 
@@ -82,7 +82,7 @@ impl Measured for LabeledExample {
     }
 }
 
-/// A label as it is written.
+/// A label as written in the data.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Number(usize),
@@ -90,7 +90,7 @@ enum Name {
 }
 
 impl Name {
-    /// A label; nothing where the value says that there is none.
+    /// Reads a label. Returns `None` if the value marks a missing label.
     fn read(value: &Value) -> std::result::Result<Option<Self>, String> {
         match value {
             Value::Null => Ok(None),
@@ -104,7 +104,7 @@ impl Name {
         }
     }
 
-    /// Its number among `labels`.
+    /// Returns its index in `labels`.
     fn place(&self, labels: &[String]) -> std::result::Result<usize, String> {
         let found = match self {
             Self::Number(number) => Some(*number).filter(|&number| number < labels.len()),
@@ -122,7 +122,7 @@ impl Name {
 }
 
 impl LabelForm {
-    /// What the row's labels are, in their column's name and value.
+    /// Returns the name and value of the column with the row's labels.
     fn find<'a>(&self, row: &'a Row) -> std::result::Result<(&'a str, &'a Value), String> {
         let usual: &[&str] = match self.kind {
             LabelKind::Tokens => &["labels", "tags", "ner_tags"],
@@ -135,7 +135,7 @@ impl LabelForm {
         Ok((name.as_str(), value))
     }
 
-    /// The labels of a row; of tokens those of all, where they have one.
+    /// Returns the labels of a row. For tokens there is one entry each, `None` without a label.
     fn names(&self, row: &Row) -> std::result::Result<Vec<Option<Name>>, String> {
         let (column, value) = self.find(row)?;
         let within = |message: String| format!("`{column}`: {message}");
@@ -156,10 +156,11 @@ impl LabelForm {
         }
     }
 
-    /// The labels of all rows: names in alphabetical order, or where all are numbers `LABEL_0` up to the largest.
+    /// Counts the labels of all rows. Names are in alphabetical order; if all labels are numbers, they are `LABEL_0` up to the
+    /// largest.
     ///
     /// # Errors
-    /// When a row has none, or one cannot be read, with its place.
+    /// If a row has no label or one cannot be read. The error names the row's place.
     pub fn count(&self, rows: &[Row]) -> Result<LabelCounts> {
         let mut found: BTreeMap<Name, usize> = BTreeMap::new();
         for row in rows {
@@ -190,10 +191,10 @@ impl LabelForm {
         Ok(LabelCounts { labels: (0..most).map(|k| format!("LABEL_{k}")).collect(), counts })
     }
 
-    /// How many texts or tokens of `rows` have each of `labels`.
+    /// Counts how many texts or tokens of `rows` have each of `labels`.
     ///
     /// # Errors
-    /// When a row has another label, with its place.
+    /// If a row has another label. The error names the row's place.
     pub fn count_among(&self, rows: &[Row], labels: &[String]) -> Result<Vec<usize>> {
         let mut counts = vec![0; labels.len()];
         for row in rows {
@@ -205,7 +206,7 @@ impl LabelForm {
         Ok(counts)
     }
 
-    /// What is to be said of a row that is read as `read`.
+    /// Returns the gold labels of a row whose input is `read`.
     fn gold(&self, row: &Row, read: &Classified, labels: &[String]) -> std::result::Result<Gold, String> {
         if self.kind == LabelKind::Values {
             return self.values(row, labels.len());
@@ -247,13 +248,14 @@ impl LabelForm {
     }
 }
 
-/// More labels than this are a column of something else.
+/// Maximum number of labels. A column with more is probably not a column of labels.
 const MOST_LABELS: usize = 1 << 16;
 
-/// Texts with labels, for classifiers; the loss of label k is multiplied by `weights_k[k]`. What is longer than `options.max_length` is cut as the form says, or left out.
+/// Returns texts with labels for classifiers. `weights_k[k]` multiplies the loss of label k. Texts longer than `options.max_length`
+/// are cut by the rule of the form, or left out.
 ///
 /// # Errors
-/// When rows cannot be read or tokenized, or have other labels (the first ten and a count), or none is left.
+/// If rows cannot be read or tokenized, or have other labels (the first ten and a count), or no row remains.
 pub fn labeled_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,

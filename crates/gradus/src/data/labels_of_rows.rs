@@ -1,4 +1,4 @@
-//! The labels of words over all rows: what is wrong with them, and how often each stands there.
+//! Labels of words over all rows: their problems and their counts.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use super::feedback::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR};
 use super::row::{Row, RowData};
 use super::words::{LabeledWords, shown};
 
-/// How often each label stands there.
+/// Number of occurrences of each label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LabelTally {
-    /// What has a label: `words`, or `segments`.
+    /// Kind of the labeled units: `words` or `segments`.
     pub unit: &'static str,
-    /// How many there are.
+    /// Number of units.
     pub units: usize,
-    /// The labels in alphabetical order.
+    /// Labels in alphabetical order, with their counts.
     pub labels: Vec<(String, usize)>,
 }
 
-/// The words of a row that has labels for them.
+/// Returns the words of a row with labels for words.
 fn words_of(row: &Row) -> Option<&LabeledWords> {
     if let RowData::Words(words) = &row.data { Some(words) } else { None }
 }
 
-/// What is wrong with the labels of each row, and with segments beside those of other rows: a model learns of one category of
-/// errors, and of what one splitter cut.
+/// Returns what is wrong with the labels of each row. Segments must also agree with other rows: a model is trained on one category
+/// of errors and on the segments of one splitter.
 pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
     let of_segments = |row: &&Row| words_of(row).is_some_and(LabeledWords::of_segments);
     let first = rows.iter().find(of_segments);
@@ -55,7 +55,7 @@ pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
 }
 
 impl LabelTally {
-    /// Counts `rows`; nothing where none has words with labels.
+    /// Counts `rows`. Returns `None` if none has words with labels.
     pub fn of(rows: &[Row]) -> Option<Self> {
         let all: Vec<&LabeledWords> = rows.iter().filter_map(words_of).collect();
         let of_segments = all.first()?.of_segments();

@@ -1,4 +1,4 @@
-//! The linter: rows that can be read and tokenized but teach the wrong thing.
+//! The linter finds rows that can be read and tokenized but teach the wrong thing.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,44 +17,44 @@ use super::transcript::turns;
 use super::{Message, TokenizeOptions, labels_of_rows};
 use crate::text::{ChatTemplate, Tokenizer};
 
-/// What a finding is about.
+/// Subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// A text, a message or a turn of a transcript says nothing.
+    /// A text, a message or a turn of a transcript is empty.
     EmptyTurn,
-    /// `chosen` and `rejected` are the same.
+    /// `chosen` and `rejected` are equal.
     IdenticalPair,
     /// `chosen` or `rejected` begins by repeating the whole prompt.
     RepeatsPrompt,
-    /// Roles out of order, unknown, or an answer that is not the assistant's.
+    /// Roles are out of order or unknown, or an answer is not the assistant's.
     WrongRoles,
-    /// The same row stood there before.
+    /// The row equals an earlier one.
     DuplicateRow,
     /// Longer than `max_length` in tokens.
     TooLong,
-    /// No end-of-text or end-of-turn token carries loss: the row never teaches to stop.
+    /// No end-of-text or end-of-turn token carries loss, so the row never teaches the model to stop.
     NoStopToken,
     /// The row cannot be tokenized.
     Untokenizable,
-    /// The prompt tokenizes differently alone than before its completion.
+    /// The prompt tokenizes differently alone than together with its completion.
     PromptMismatch,
     /// An answer contains the next turn of the transcript.
     ForeignTurn,
     /// Preferences among the answers of a row contradict each other.
     Contradiction,
-    /// The question of an annotated row does not stand once in its QA split, or has another reference there.
+    /// The question of an annotated row is not in its QA split exactly once, or has another reference there.
     Unjoined,
-    /// Labels of words that teach nothing, or not what they say.
+    /// Labels of words that teach nothing or are inconsistent.
     Labels,
-    /// The two rules for the prompt that both answers share disagree.
+    /// The two rules for finding the shared prompt of both answers disagree.
     AmbiguousPrompt,
-    /// A field of a CSV file holds so many lines that a stray quote may have taken other rows into it.
+    /// A field of a CSV file has so many lines that a stray quote may have merged other rows into it.
     ManyLines,
 }
 
 impl FindingKind {
-    /// The kind in words, for the heading of its findings.
+    /// Returns the kind in words, for the heading of its findings.
     pub fn describe(self) -> &'static str {
         match self {
             Self::EmptyTurn => "empty turns",
@@ -75,7 +75,7 @@ impl FindingKind {
         }
     }
 
-    /// Whether this is worth knowing but nothing to repair.
+    /// Returns whether the finding needs no repair.
     pub fn is_remark(self) -> bool {
         matches!(self, Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong | Self::ManyLines)
     }
@@ -84,11 +84,11 @@ impl FindingKind {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// Kind of the finding.
     pub kind: FindingKind,
-    /// Where the row stands.
+    /// Place of the row.
     pub place: Place,
-    /// What was found.
+    /// Description of what was found.
     pub message: String,
 }
 
@@ -97,15 +97,15 @@ pub struct Finding {
 pub struct FindingGroup {
     /// The kind.
     pub kind: FindingKind,
-    /// How many rows.
+    /// Number of rows.
     pub count: usize,
-    /// The first ten.
+    /// First ten findings.
     pub first: Vec<Finding>,
 }
 
-/// Looks for rows that teach the wrong thing. Lengths and stop tokens need a tokenizer.
+/// Finds rows that teach the wrong thing. Checks of lengths and stop tokens need a tokenizer.
 ///
-/// `options.max_length` and `options.too_long` say what training would make of the rows.
+/// `options.max_length` and `options.too_long` must be those of the training run.
 pub fn lint(
     rows: &[Row],
     tokenizer: Option<&Tokenizer>,
@@ -134,7 +134,7 @@ pub fn lint(
     group(rows, findings)
 }
 
-/// Looks for annotated rows that cannot be joined with the rows of their QA split.
+/// Finds annotated rows that cannot be joined with the rows of their QA split.
 pub fn lint_join(rows: &[Row], split: &[Row]) -> Vec<FindingGroup> {
     let place = |i: usize| &split[i].place;
     let found = join(rows, split).into_iter().map(|joined| match joined {
@@ -231,15 +231,16 @@ fn check_content(row: &Row, options: &TokenizeOptions, found: &mut Found) {
                 found.push((FindingKind::Contradiction, message));
             }
         }
-        // Rows of words are looked at together.
+        // Rows of words are checked together, elsewhere.
         RowData::Tokens { .. } | RowData::Columns | RowData::Words(_) => {}
     }
 }
 
-/// More lines than a field of a CSV file usually has.
+/// Maximum number of lines that a field of a CSV file usually has.
 const MANY_LINES: usize = 50;
 
-/// A quote that is closed far below takes the rows between into one field, and the file is still valid.
+/// Checks the number of lines. A quote that is closed far below merges the rows between into one field, and the file is still
+/// valid.
 fn check_lines(row: &Row, options: &TokenizeOptions, found: &mut Found) {
     if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_))
     {
@@ -334,7 +335,7 @@ fn check_implicit(chosen: &Content, rejected: &Content, options: &TokenizeOption
     }
 }
 
-/// One system message at most, first; then user and assistant in turn, tools after the assistant.
+/// Checks the order of roles: at most one system message, first; then user and assistant alternate, and tools follow the assistant.
 fn check_roles(messages: &[Message], answered: bool, found: &mut Found) {
     let mut wrong = |message: String| found.push((FindingKind::WrongRoles, message));
     let mut last: Option<&str> = None;
@@ -395,7 +396,7 @@ fn check_tokens(
     }
 }
 
-/// Rows that are equal to an earlier one, with that one.
+/// Returns each row that equals an earlier one, with the index of that one.
 fn duplicates(rows: &[Row]) -> Vec<(usize, usize)> {
     let hashes: Vec<u64> = rows.par_iter().map(|row| hash(&row.data)).collect();
     let mut first: HashMap<u64, usize> = HashMap::with_capacity(rows.len());

@@ -1,4 +1,4 @@
-//! From a name to recognized rows.
+//! Loads a data set by its name and recognizes its rows.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,10 @@ use super::source::resolve;
 use super::splits::Source;
 use crate::{Error, Result};
 
-/// `name=column` as (name in the file, name here) for [`LoadOptions::rename`].
+/// Parses `name=column` into (name in the file, name here) for [`LoadOptions::rename`].
 ///
 /// # Errors
-/// When it has another form.
+/// If the text has another form.
 pub fn parse_rename(pair: &str) -> Result<(String, String), String> {
     match pair.split_once('=') {
         Some((name, column)) if !name.is_empty() && !column.is_empty() => Ok((column.into(), name.into())),
@@ -27,10 +27,10 @@ pub fn parse_rename(pair: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Refuses names of columns, as (name in the file, name here), that the first row does not have.
+/// Checks that the first row has all columns to rename, given as (name in the file, name here).
 ///
 /// # Errors
-/// The first such name.
+/// The first column that is missing.
 pub fn check_renames(first: &RawRow, renames: &[(String, String)]) -> Result<()> {
     let missing = renames.iter().find(|(from, _)| !first.columns.contains_key(from));
     missing.map_or(Ok(()), |(from, to)| {
@@ -39,7 +39,7 @@ pub fn check_renames(first: &RawRow, renames: &[(String, String)]) -> Result<()>
     })
 }
 
-/// Gives columns their other names.
+/// Renames columns.
 pub fn rename(columns: &mut Map<String, Value>, renames: &[(String, String)]) {
     for (from, to) in renames {
         if let Some(value) = columns.shift_remove(from) {
@@ -48,10 +48,10 @@ pub fn rename(columns: &mut Map<String, Value>, renames: &[(String, String)]) {
     }
 }
 
-/// The first row of a data set that can be read; none where another reading will find that it is bad. Nothing else is read.
+/// Returns the first readable row of a data set, without reading more. Returns `None` if loading will report that it is bad.
 ///
 /// # Errors
-/// As [`load`]: a name of a column that it does not have, or columns of no form that is needed.
+/// As for [`load`]: a column to rename is missing, or the columns do not fit `options.need`.
 pub fn first_row(name: &str, options: &LoadOptions) -> Result<Option<Row>> {
     let source = resolve(name, &mut |_, _, _| {})?;
     for file in &source.files {
@@ -66,29 +66,29 @@ pub fn first_row(name: &str, options: &LoadOptions) -> Result<Option<Row>> {
     Ok(None)
 }
 
-/// The rows of a data set.
+/// A loaded data set.
 #[derive(Debug)]
 pub struct Dataset {
-    /// The name it was asked for by.
+    /// Name by which it was requested.
     pub name: String,
-    /// The files read.
+    /// Files that were read.
     pub source: Source,
-    /// The format of the first file, and whether it is gzipped; none for rows of a task, which reads files of several forms.
+    /// Format of the first file, and whether it is gzipped. `None` for rows of a task, which may read files of several formats.
     pub format: Option<(Format, bool)>,
-    /// What the rows are.
+    /// Kind of the rows.
     pub kind: RowKind,
-    /// The good rows; [`Row::index`] counts them.
+    /// Good rows, numbered by [`Row::index`].
     pub rows: Vec<Row>,
-    /// The bad rows, where they were to be skipped.
+    /// Bad rows, if they were skipped.
     pub bad: RowErrors,
-    /// What is surprising about how the files were read, one sentence each.
+    /// Surprising facts about how the files were read, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// A text of more lines than this is one row that was perhaps meant as many.
+/// A text with more lines than this is one row, but was perhaps meant as many.
 const LINES_OF_A_ROW: usize = 100;
 
-/// What to say of a text file that is one long document.
+/// Returns a remark if a text file is one long document.
 fn one_document(rows: &[Row]) -> Option<String> {
     let [Row { data: RowData::Text(text), place, .. }] = rows else { return None };
     let lines = text.lines().count();
@@ -101,10 +101,10 @@ fn one_document(rows: &[Row]) -> Option<String> {
     })
 }
 
-/// Reads a data set: a file, a directory or a hub name.
+/// Loads a data set: a file, a directory or a hub name.
 ///
 /// # Errors
-/// When it cannot be read, holds no rows, or has bad rows.
+/// If it cannot be read, holds no rows, or has bad rows.
 pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
     let source = resolve(name, &mut |_, _, _| {})?;
     let mut found: Option<(RowKind, (Format, bool))> = None;

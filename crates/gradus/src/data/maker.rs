@@ -1,4 +1,4 @@
-//! One row to its token ids: which parts are joined, where the completion begins, what is cut.
+//! Turns one row into token ids: joins its parts, finds where the completion begins, and cuts it.
 
 use super::Message;
 use super::Side;
@@ -11,7 +11,7 @@ use super::row::{Asked, Content, Row, RowData};
 use crate::Error;
 use crate::text::{ChatTemplate, Tokenizer};
 
-/// What became of one row.
+/// Result of tokenizing one row.
 pub(super) struct Made<E> {
     pub example: Option<E>,
     pub outcome: Outcome,
@@ -23,15 +23,15 @@ pub(super) struct Made<E> {
 pub(super) enum Outcome {
     Kept,
     Truncated,
-    /// A text for a classifier, whose special tokens stay.
+    /// The text of a classifier was cut; its special tokens are kept.
     Cut,
-    /// Of a source and a target, only the source.
+    /// Only the source was cut, not the target.
     SourceCut,
-    /// A target of its own, which keeps its end.
+    /// A separate target was cut and keeps its end token.
     TargetCut,
-    /// A prompt to sample from.
+    /// A prompt for sampling was cut.
     PromptCut,
-    /// The target of an encoder's source does not end.
+    /// The target for a decoder has no end-of-text token.
     WithoutEnd,
     Skipped,
     WithoutLoss,
@@ -47,7 +47,7 @@ impl<E> Made<E> {
     }
 }
 
-/// Why a row gave no example: the row is bad, or everything is (a missing chat template).
+/// Why a row gave no example: the row is bad, or tokenizing cannot work at all (a missing chat template).
 pub(super) enum Failure {
     Row(String),
     All(Error),
@@ -69,38 +69,38 @@ impl From<Error> for Failure {
     }
 }
 
-/// What rows are tokenized with.
+/// Tokenizer, chat template and options for tokenizing rows.
 pub(super) struct Maker<'a> {
     pub tokenizer: &'a Tokenizer,
     pub template: Option<&'a ChatTemplate>,
     pub options: &'a TokenizeOptions,
 }
 
-/// Ids and which of them the assistant said, where that was asked for.
+/// Token ids and, if requested, which of them the assistant wrote.
 pub(super) struct Ids {
     pub ids: Vec<u32>,
     pub assistant: Option<Vec<bool>>,
 }
 
-/// What a row is trained on.
+/// Token ids and loss mask of a row.
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
     pub loss_mask: Vec<bool>,
-    /// How many of the ids an encoder reads.
+    /// Number of leading ids that an encoder reads.
     pub source_len: usize,
     /// Whether the prompt tokenizes differently alone.
     pub mismatch: bool,
 }
 
 impl Sequence {
-    /// Ids that are read and predicted by the same model.
+    /// Creates a sequence that one model both reads and predicts.
     fn joined(ids: Vec<u32>, loss_mask: Vec<bool>, mismatch: bool) -> Self {
         Self { ids, loss_mask, source_len: 0, mismatch }
     }
 }
 
 impl Maker<'_> {
-    /// What is learned of a row.
+    /// Tokenizes a row for supervised fine-tuning.
     pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
         self.check_assistant_only(row)?;
         if self.options.apart {
@@ -136,7 +136,7 @@ impl Maker<'_> {
                 if let Some(misfit) = labels.as_ref().and_then(|labels| labels.misfit.clone()) {
                     return Err(Failure::Row(misfit));
                 }
-                // TRL ignores a completion mask here unless told otherwise; gradus applies what the row says.
+                // TRL ignores a completion mask here by default; gradus applies the row's mask.
                 let all = self.options.completion_only_loss == Some(false);
                 let mask = loss_mask.clone().filter(|_| !all).unwrap_or_else(|| vec![true; ids.len()]);
                 Ok(Sequence::joined(ids.clone(), mask, false))
@@ -197,7 +197,7 @@ impl Maker<'_> {
             loss_mask.truncate(most);
             outcome = Outcome::Truncated;
         }
-        // TRL drops rows without any loss only where it cuts; a row that never had any would add nothing either.
+        // TRL drops rows without loss only if it cuts them. gradus always drops them, because they add nothing.
         if !loss_mask.contains(&true) {
             return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
         }
@@ -281,7 +281,7 @@ impl Maker<'_> {
         Made { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
     }
 
-    /// The special tokens that the tokenizer writes before a text.
+    /// Returns the special tokens that the tokenizer adds in front of a text.
     fn leading_special(&self) -> Vec<u32> {
         let encode = |special| self.tokenizer.encode("a", special).unwrap_or_default();
         let (whole, bare) = (encode(true), encode(false));
@@ -289,8 +289,8 @@ impl Maker<'_> {
         whole[..text.unwrap_or(0)].to_vec()
     }
 
-    /// Both sides cut at [`TokenizeOptions::pair_cut`], each by itself. Cut at the right, a side keeps the end that the tokenizer
-    /// writes itself; cut at the left, it keeps its end and the special tokens before a text.
+    /// Cuts each side of the pair at [`TokenizeOptions::pair_cut`]. A cut on the right keeps the end token that the tokenizer adds.
+    /// A cut on the left keeps the end of the text, and the special tokens in front of it.
     pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> Made<PreferenceExample> {
         let length = pair.chosen_ids.len().max(pair.rejected_ids.len());
         if self.options.pair_cut == Side::Left {
@@ -317,7 +317,7 @@ impl Maker<'_> {
         Made { example: Some(pair), outcome, mismatch: false, length }
     }
 
-    /// Both sides as whole sequences.
+    /// Tokenizes both sides as whole sequences.
     pub(super) fn whole_pair(&self, row: &Row) -> Result<PreferenceExample, Failure> {
         let pair = |chosen_ids, rejected_ids, margin: &Option<f32>| PreferenceExample {
             prompt_len: 0,
@@ -396,7 +396,7 @@ impl Maker<'_> {
         Ok(Prompt { row: row.index, text, ids, apart: false, messages, columns: row.columns.clone() })
     }
 
-    /// The prompt within its limit, and whether it was cut.
+    /// Cuts the prompt to its limit. Also returns whether it was cut.
     pub(super) fn cut_prompt(&self, mut prompt: Prompt) -> (Prompt, bool) {
         let ids = &prompt.ids;
         let Some((most, side)) = self.options.prompt_cut.filter(|(most, _)| ids.len() > *most) else {
@@ -414,7 +414,7 @@ impl Maker<'_> {
         (prompt, true)
     }
 
-    /// Instructions are conversations where the model has a chat template, else text.
+    /// Converts an instruction to a conversation if the model has a chat template, else to text.
     pub(super) fn instruction(
         &self,
         before: &[Message],
@@ -435,7 +435,7 @@ impl Maker<'_> {
     }
 }
 
-/// How many leading ids two sequences have in common.
+/// Returns the number of leading ids that two sequences share.
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }

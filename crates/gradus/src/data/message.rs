@@ -1,4 +1,4 @@
-//! One turn of a conversation.
+//! One message of a conversation.
 
 use serde::de::Error as _;
 use serde::ser::SerializeMap;
@@ -7,20 +7,20 @@ use serde_json::{Map, Value};
 
 use crate::error::excerpt;
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     /// `system`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What was said, as text.
+    /// Content as text.
     pub content: String,
-    /// Everything else a chat template may read (`tool_calls`, `name`, `reasoning_content`). A `content` that was not
-    /// a string (a list of parts, or null beside tool calls) stands here as it was.
+    /// Everything else that a chat template may read (`tool_calls`, `name`, `reasoning_content`). It also holds the original
+    /// `content` if that was not a string (a list of parts, or null next to tool calls).
     pub extra: Map<String, Value>,
 }
 
 impl Message {
-    /// A message with nothing but a role and a text.
+    /// Creates a message with only a role and a text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), extra: Map::new() }
     }
@@ -28,7 +28,7 @@ impl Message {
     /// Reads `{"role", "content"}` or ShareGPT's `{"from", "value"}`, whose role names are translated.
     ///
     /// # Errors
-    /// What it is instead.
+    /// A description of what the value is instead.
     pub fn read(value: &Value) -> Result<Self, String> {
         let Value::Object(map) = value else {
             return Err(format!("is {}, expected an object with `role` and `content`", kind_name(value)));
@@ -45,7 +45,7 @@ impl Message {
             .filter(|(k, _)| *k != role_key && *k != content_key)
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
-        // Arrow fills keys that other messages have with null.
+        // Arrow fills in null for keys that only other messages have.
         extra.retain(|_, value| !value.is_null());
         let content = match map.get(content_key) {
             Some(Value::String(text)) => text.clone(),
@@ -65,7 +65,7 @@ impl Message {
     }
 }
 
-/// The words of ShareGPT files in the words of chat templates.
+/// Translates the role names of ShareGPT files to those of chat templates.
 fn translate(role: &str) -> &str {
     match role {
         "human" => "user",
@@ -82,7 +82,7 @@ fn part_text(part: &Value) -> Result<String, String> {
     }
 }
 
-/// What a JSON value is, in words for messages.
+/// Returns the type of a JSON value in words, for messages.
 pub(super) fn kind_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -94,7 +94,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
     }
 }
 
-/// The names of columns or keys, in backticks: the first twenty, each as far as a message has room for it.
+/// Formats the names of columns or keys in backticks, shortened for messages: the first twenty, and 60 characters of each.
 pub(super) fn names(map: &Map<String, Value>) -> String {
     const SHOWN: usize = 20;
     if map.is_empty() {

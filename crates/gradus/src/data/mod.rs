@@ -1,7 +1,7 @@
-//! Data: from a file, directory or hub name to typed rows, and from rows to training examples.
+//! Data sets: from a file, directory or hub name to typed rows, and from rows to training examples.
 //!
-//! [`load`] reads and recognizes rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`]
-//! tokenize them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
+//! [`load`] reads and recognizes rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`] tokenize them
+//! as TRL 1.16 does. Every row stores its file and line, and every row that is left out is counted.
 
 mod answered;
 mod apart;

@@ -1,29 +1,29 @@
-//! What a reader of rows wants: which rows, and what becomes of bad ones.
+//! Options for reading rows: which rows to read, and the treatment of bad ones.
 
-/// What happens when a row is bad.
+/// Treatment of bad rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BadRows {
-    /// Loading fails, with the first ten.
+    /// Loading fails. The error shows the first ten.
     #[default]
     Fail,
-    /// The same, and the error says that `--skip-bad-rows` leaves them out.
+    /// Like `Fail`, but the error mentions that `--skip-bad-rows` leaves them out.
     FailOrSkip,
-    /// They are left out; [`Dataset::bad`] and [`Examples::skipped`](super::Examples) say which.
+    /// Bad rows are left out. [`Dataset::bad`] and [`Examples::skipped`](super::Examples) list them.
     Skip,
 }
 
-/// How rows are read.
+/// Options for reading rows.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// What the rows are for; decides which form is taken where several fit, and the message when none does.
+    /// Purpose of the rows. It decides between several matching formats, and the message if none matches.
     pub need: Need,
-    /// The column that holds plain text. Default `text`.
+    /// Column with plain text. Default `text`.
     pub text_column: String,
-    /// Columns to read under another name, as (name in the file, name here).
+    /// Columns to rename, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Read at most this many rows.
+    /// Maximum number of rows to read.
     pub max_rows: Option<usize>,
-    /// What happens when a row is bad.
+    /// Treatment of bad rows.
     pub bad_rows: BadRows,
 }
 
@@ -40,34 +40,34 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The defaults, for rows that are needed for `need`.
+    /// Returns the defaults, with this purpose.
     pub fn needing(need: Need) -> Self {
         Self { need, ..Self::default() }
     }
 }
 
-/// What rows are needed for.
+/// Purpose of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Need {
-    /// Anything.
+    /// Any purpose.
     #[default]
     Any,
     /// Supervised fine-tuning: `text`, `messages`, `prompt` + `completion`, or the chosen answers of preferences.
     Sft,
     /// `chosen` and `rejected`.
     Preference,
-    /// `prompt`, `completion` and `label`; of preferences, either side.
+    /// `prompt`, `completion` and `label`, or the two sides of preferences.
     Unpaired,
-    /// Prompts to sample from.
+    /// Prompts for sampling.
     Prompt,
-    /// `prompt` and `completion`, or pairs, to be scored.
+    /// `prompt` and `completion`, or pairs, for scoring.
     Score,
-    /// Whatever a classifier reads: the columns stay as they are.
+    /// Input of a classifier. The columns stay unchanged.
     Columns,
 }
 
 impl Need {
-    /// Whether a task's prompts and references will do.
+    /// Returns whether the prompts and references of a task fit this purpose.
     pub fn takes_tasks(self) -> bool {
         !matches!(self, Self::Preference | Self::Unpaired | Self::Columns)
     }

@@ -1,11 +1,12 @@
-//! Rows joined and cut into blocks of one length, for training on plain text: TRL's packing strategy `wrapped`.
+//! Joins rows and cuts them into blocks of equal length, for training on plain text (TRL's packing strategy `wrapped`).
 
 use super::{Examples, SftExample};
 
-/// The ids of all examples one after the other, cut into blocks of `length` ids; the last may be shorter. A block is named by
-/// the row that it begins in. Blocks without loss are left out.
+/// Concatenates the ids of all examples and cuts them into blocks of `length` ids. The last block may be shorter. A block takes the
+/// index of the row in which it begins. Blocks without loss are left out.
 ///
 /// # Panics
+/// If `length` is 0.
 /// When `length` is 0.
 pub fn wrapped(made: Examples<SftExample>, length: usize) -> Examples<SftExample> {
     let Examples { examples, mut counts, skipped } = made;
@@ -28,7 +29,7 @@ pub fn wrapped(made: Examples<SftExample>, length: usize) -> Examples<SftExample
         .zip(loss_mask.chunks(length))
         .zip(rows.chunks(length))
         .map(|(both, rows)| block(both, rows[0]))
-        // The first id of a block is read and never predicted.
+        // The first id of a block is never predicted.
         .filter(|block| block.loss_mask[1..].contains(&true))
         .collect();
     counts.blocks = blocks.len();
@@ -54,8 +55,8 @@ mod tests {
         Examples { examples, counts: Counts::default(), skipped: Vec::new() }
     }
 
-    /// `pack_dataset(Dataset.from_dict({"input_ids": …}), seq_length=4, strategy="wrapped")` of TRL 1.16 gives these blocks of
-    /// rows of 3, 6, 1 and 4 ids counted through.
+    /// TRL 1.16's `pack_dataset(Dataset.from_dict({"input_ids": …}), seq_length=4, strategy="wrapped")` returns these blocks for
+    /// rows of 3, 6, 1 and 4 consecutively numbered ids.
     #[test]
     fn blocks_hold_every_id_once_and_in_order() {
         let made = wrapped(rows(&[3, 6, 1, 4]), 4);
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_block_that_predicts_nothing_is_left_out() {
-        // The last block is one id, which nothing stands before.
+        // The last block has one id, and nothing precedes it.
         let made = wrapped(rows(&[5]), 4);
         assert_eq!((made.examples.len(), made.counts.tokens), (1, 4));
         assert!(wrapped(rows(&[]), 4).examples.is_empty());

@@ -1,4 +1,4 @@
-//! Parquet files, row by row.
+//! Reads Parquet files row by row.
 
 use std::io::BufRead;
 
@@ -20,7 +20,7 @@ pub(super) struct ParquetRows {
 }
 
 impl ParquetRows {
-    /// Parquet is read from its end, so a compressed file is decompressed into memory first.
+    /// Opens a file. Reading Parquet starts at its end, so a gzipped file is first decompressed into memory.
     pub fn open(origin: Origin, mut input: Box<dyn BufRead>) -> Result<Self> {
         let rows = if origin.gzip {
             let bytes = read_all(&origin, &mut *input)?;
@@ -40,7 +40,7 @@ fn rows<R: ChunkReader + 'static>(source: R) -> Result<RowIter<'static>, Parquet
 
 fn broken(origin: &Origin, error: &ParquetError) -> Error {
     let text = error.to_string();
-    // A codec that the crate knows but is not compiled with.
+    // The crate supports the codec, but is compiled without it.
     if let Some(codec) =
         text.strip_prefix("Parquet error: ").unwrap_or(&text).strip_prefix("Disabled feature at compile time: ")
     {
@@ -56,7 +56,7 @@ fn invalid(origin: &Origin, what: &str) -> Error {
         .with_hint("the file may be cut off; copy or download it again")
 }
 
-/// The first column that holds a NaN or an infinity, which would become null.
+/// Returns the first column with a NaN or an infinity, which would become null.
 fn infinite(row: &Row) -> Option<String> {
     fn holds(field: &Field) -> bool {
         match field {

@@ -1,18 +1,18 @@
-//! Where a row stands.
+//! Place of a row.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::Error;
 
-/// Where a row stands: its file and line.
+/// Place of a row: its file and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as the user named it.
+    /// File, as the user named it.
     pub file: Arc<Path>,
-    /// The line the row begins on; in Parquet and Arrow files the row number. From 1.
+    /// Line on which the row begins, or the row number in Parquet and Arrow files. From 1.
     pub line: usize,
-    /// The row's number, from 1, in a JSON array that has several rows on this line.
+    /// Row number, from 1, in a JSON array that has several rows on this line.
     pub row_in_array: Option<usize>,
 }
 
@@ -21,7 +21,7 @@ impl Place {
         Self { file: file.clone(), line, row_in_array: None }
     }
 
-    /// An error about this row.
+    /// Creates an error about this row.
     pub fn error(&self, message: impl Into<String>) -> Error {
         let message = message.into();
         let message = match self.row_in_array {

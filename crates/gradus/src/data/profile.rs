@@ -1,4 +1,4 @@
-//! What the answers of a data set are like: lengths, turns, first words, and what pairs reward besides quality.
+//! Statistics of the answers in a data set: lengths, turns, first words, and features besides quality that pairs reward.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,77 +12,77 @@ use super::transcript::turns;
 use super::{Quantiles, TokenizeOptions};
 use crate::text::Tokenizer;
 
-/// An answer with fewer characters than this counts as short.
+/// Answers with fewer characters than this count as short.
 pub const SHORT: usize = 10;
 
-/// Words of an opening.
+/// Number of words in an opening.
 const OPENING: usize = 3;
 
-/// Openings that are listed.
+/// Number of openings that are listed.
 const OPENINGS: usize = 20;
 
-/// Ties, equal pairs and short answers that are listed, of each.
+/// Number of places that are listed for each of ties, equal pairs and short answers.
 const LISTED: usize = 10;
 
-/// What the rows of a data set are like.
+/// Statistics of the rows in a data set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
-    /// Rows that were looked at.
+    /// Number of rows.
     pub rows: usize,
     /// Lengths in characters, by part of the row.
     pub characters: Vec<Lengths>,
-    /// Lengths in tokens, by part of the row, each alone and without special tokens; empty without a tokenizer.
+    /// Lengths in tokens, by part of the row, each tokenized alone without special tokens. Empty without a tokenizer.
     pub tokens: Vec<Lengths>,
-    /// How many rows have so many turns: messages, or turns of a transcript. A prompt and its answer are two.
+    /// Number of rows by their number of turns: messages, or turns of a transcript. A prompt and its answer are two turns.
     pub turns: BTreeMap<usize, usize>,
-    /// The most frequent openings of answers.
+    /// Most frequent openings of answers.
     pub openings: Vec<Opening>,
-    /// What only pairs have.
+    /// Statistics of pairs, if there are any.
     pub pairs: Option<PairProfile>,
     /// Rows with an answer of fewer than [`SHORT`] characters.
     pub short: Noted,
 }
 
-/// The lengths of one part of the rows.
+/// Lengths of one part of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Lengths {
-    /// Which part: `prompt`, `chosen`, `rejected`, …
+    /// Name of the part: `prompt`, `chosen`, `rejected`, …
     pub part: &'static str,
     /// Quantiles of the lengths.
     pub quantiles: Quantiles,
-    /// The lengths themselves, in the order of the rows.
+    /// Lengths in the order of the rows.
     #[serde(skip)]
     pub lengths: Vec<usize>,
 }
 
-/// First words of answers, and how many answers begin with them.
+/// First words of answers, and the number of answers that begin with them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Opening {
-    /// The first three words.
+    /// First three words.
     pub words: String,
-    /// Of pairs the chosen answers that begin so; else all answers.
+    /// Chosen answers that begin with them, or all answers if the rows are not pairs.
     pub chosen: usize,
-    /// Rejected answers that begin so.
+    /// Rejected answers that begin with them.
     pub rejected: usize,
 }
 
-/// What pairs say of length, and which of them say little.
+/// Statistics of pairs: the lengths of their answers, ties, and equal answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PairProfile {
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: usize,
-    /// Pairs whose chosen answer has more characters (tokens, of rows of token ids).
+    /// Pairs whose chosen answer has more characters (or tokens, for rows of token ids).
     pub longer_chosen: usize,
     /// Pairs whose rejected answer has more.
     pub longer_rejected: usize,
     /// Pairs whose answers are equally long.
     pub same_length: usize,
-    /// The share of pairs with answers of different lengths in which the longer one is chosen.
+    /// Share of pairs with the longer answer chosen, among pairs with answers of different lengths.
     pub longer_chosen_share: Option<f64>,
-    /// Length of the chosen answer less that of the rejected one.
+    /// Length of the chosen answer minus that of the rejected one, per pair.
     #[serde(skip)]
     pub differences: Vec<f64>,
-    /// The mean of these differences.
+    /// Mean of the differences.
     pub mean_difference: f64,
     /// Pairs that the data marks as ties.
     pub ties: Noted,
@@ -90,12 +90,12 @@ pub struct PairProfile {
     pub equal: Noted,
 }
 
-/// How many rows there are of a kind, and where the first of them stand.
+/// Number of rows of a kind, and the places of the first ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Noted {
-    /// How many.
+    /// Number of rows.
     pub count: usize,
-    /// The first ones, as `file:line`.
+    /// Places of the first rows, as `file:line`.
     pub first: Vec<String>,
 }
 
@@ -112,10 +112,10 @@ impl Noted {
     }
 }
 
-/// Looks at all `rows`. Lengths in tokens are those of at most `sample` rows, evenly spaced.
+/// Profiles all `rows`. Lengths in tokens are measured for at most `sample` evenly spaced rows.
 ///
 /// # Errors
-/// What the tokenizer refuses.
+/// Errors of the tokenizer.
 pub fn profile(
     rows: &[Row],
     options: &TokenizeOptions,
@@ -154,7 +154,7 @@ pub fn profile(
     })
 }
 
-/// The lengths of rows that are token ids.
+/// Returns the lengths of a row of token ids.
 fn ids(row: &Row) -> Option<Vec<(&'static str, usize)>> {
     match &row.data {
         RowData::Tokens { ids, .. } => Some(vec![("input_ids", ids.len())]),
@@ -181,13 +181,13 @@ fn lengths(rows: Vec<Vec<(&'static str, usize)>>) -> Vec<Lengths> {
     found.into_iter().filter_map(of_part).collect()
 }
 
-/// How many turns a row has; `None` for what is no text.
+/// Returns the number of turns in a row, or `None` if the row is not text.
 fn count_turns(row: &Row) -> Option<usize> {
     let of = |content: &Content| match content {
         Content::Text(text) => turns(text).len(),
         Content::Messages(messages) => messages.len(),
     };
-    // A transcript's prompt ends with the mark of the turn that its answer is. Other texts have no marks.
+    // The prompt of a transcript ends with the mark of the answer's turn. Other texts have no marks.
     let joined = |prompt: &Content, answer: &Content| match (prompt, answer) {
         (Content::Text(_), Content::Text(_)) => (of(prompt) + of(answer)).max(2),
         _ => of(prompt) + of(answer),
@@ -210,13 +210,13 @@ fn count_turns(row: &Row) -> Option<usize> {
     }
 }
 
-/// The most frequent first words, the most frequent first; what only one answer begins with is none.
+/// Returns the most frequent openings, in descending order. Openings of a single answer are left out.
 fn openings(answers: &[Vec<String>]) -> Vec<Opening> {
     let mut counts: HashMap<String, [usize; 2]> = HashMap::new();
     for said in answers {
         for (side, answer) in said.iter().take(2).enumerate() {
             let words = answer.split_whitespace().take(OPENING).collect::<Vec<_>>().join(" ");
-            // The sentence may end here or go on.
+            // The sentence may end here or continue.
             let words = words.trim_end_matches([',', '.', ';', ':', '!', '?']).to_owned();
             if !words.is_empty() {
                 counts.entry(words).or_default()[side] += 1;

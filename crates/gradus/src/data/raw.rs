@@ -1,4 +1,4 @@
-//! Rows as files hold them, before anything is read from their columns, and the limits of every reader.
+//! Untyped rows as stored in files, and the limits of every reader.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::message::kind_name;
 use super::place::Place;
 use crate::{Error, Result};
 
-/// A row as read: its columns as JSON, in the order of the file.
+/// An untyped row: its columns as JSON, in the order of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawRow {
     /// File and line.
@@ -20,14 +20,14 @@ pub struct RawRow {
     pub columns: Map<String, Value>,
 }
 
-/// Which file is read and how, for messages.
+/// File that is read, and whether it is gzipped, for messages.
 pub(super) struct Origin {
     pub file: Arc<Path>,
     pub gzip: bool,
 }
 
 impl Origin {
-    /// A read that failed after `line` good lines.
+    /// Returns the error of a read that failed after `line` good lines.
     pub fn failed(&self, line: usize, error: &io::Error) -> Error {
         let after = if line == 0 { "before the first row".to_owned() } else { format!("after line {line}") };
         match (self.gzip, error.kind()) {
@@ -42,23 +42,23 @@ impl Origin {
     }
 }
 
-/// The most bytes of one row: a text of a million words is a tenth of it.
+/// Maximum size of one row. A text of a million words takes a tenth of it.
 pub(super) const ROW_BYTES: usize = 64 << 20;
 
-/// The error of a row that is larger. It is no error of one row: nothing of the file is read after it.
+/// Returns the error for a row that is too large. It concerns the whole file, because nothing is read after it.
 pub(super) fn too_large(file: &Path, line: usize) -> Error {
     let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
     Error::data(file, None, message)
 }
 
-/// The error of a row whose `column` holds a NaN or an infinity.
+/// Returns the error for a row with a NaN or an infinity in `column`.
 pub(super) fn not_finite(place: &Place, column: &str) -> Error {
     place
         .error(format!("column `{column}` holds a number that is not finite"))
         .with_hint("rows have no such number: write null in its place, or leave the column out")
 }
 
-/// A row from its JSON text.
+/// Parses a row from its JSON text.
 pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
     if let Err(e) = std::str::from_utf8(bytes) {
         return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
@@ -73,7 +73,7 @@ pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
     }
 }
 
-/// Everything of a stream that must be read at once.
+/// Reads a whole stream into memory.
 pub(super) fn read_all(origin: &Origin, input: &mut dyn BufRead) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.read_to_end(&mut bytes).map_err(|e| origin.failed(0, &e))?;

@@ -1,4 +1,4 @@
-//! One data file to untyped rows, streaming. The format is recognized from the content, gzip included.
+//! Streams untyped rows from one data file. The format, including gzip, is detected from the content.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -16,11 +16,11 @@ use super::place::Place;
 use super::raw::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
 use crate::{Error, Result, files};
 
-/// What a data file is.
+/// Format of a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// One JSON object a line.
+    /// One JSON object per line.
     JsonLines,
     /// One JSON array of objects.
     JsonArray,
@@ -37,7 +37,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format in words.
+    /// Returns the format in words.
     pub fn describe(self) -> &'static str {
         match self {
             Self::JsonLines => "JSON lines",
@@ -51,11 +51,11 @@ impl Format {
     }
 }
 
-/// The rows of one file.
+/// Iterator over the rows of one file.
 ///
-/// A bad row is an [`Error::Data`] with its line, and reading goes on after it; after any other error it ends.
+/// A bad row is an [`Error::Data`] with its line, and reading continues after it. Any other error ends the iteration.
 pub struct Rows {
-    /// What the file is.
+    /// Format of the file.
     pub format: Format,
     /// Whether it is compressed with gzip.
     pub gzip: bool,
@@ -72,7 +72,7 @@ impl Iterator for Rows {
 /// Opens a data file.
 ///
 /// # Errors
-/// When it cannot be read, or is none of the known formats.
+/// If it cannot be read, or has none of the known formats.
 pub fn open(path: &Path) -> Result<Rows> {
     let file: Arc<Path> = path.into();
     let mut plain = BufReader::with_capacity(1 << 16, File::open(path).map_err(|e| Error::io(path, e))?);
@@ -121,8 +121,8 @@ pub fn open(path: &Path) -> Result<Rows> {
     Ok(Rows { format, gzip, rows })
 }
 
-/// Whether a file that begins with `head` is Arrow. The name decides where the content says nothing: of a stream from before
-/// Arrow 0.15, and of a file without a byte.
+/// Returns whether a file that begins with `head` is Arrow. The name decides if the content is ambiguous: for streams from before
+/// Arrow 0.15, and for empty files.
 fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
     if head.starts_with(b"FEA1") {
         return Err(Error::data(path, None, "Feather version 1, which is not read here").with_hint(
@@ -136,10 +136,10 @@ fn is_arrow(path: &Path, head: &[u8]) -> Result<bool> {
     Ok(is_named && (head.is_empty() || arrow::begins_older_stream(head)))
 }
 
-/// The lines of a text file, plain or gzipped, each with its place and without its end.
+/// Returns the lines of a text file, plain or gzipped, each with its place and without its line end.
 ///
 /// # Errors
-/// When the file cannot be opened. A line that cannot be read is an [`Error::Data`], and the last.
+/// If the file cannot be opened. A line that cannot be read is an [`Error::Data`] and ends the iteration.
 pub fn lines(path: &Path) -> Result<impl Iterator<Item = Result<(Place, String)>> + use<>> {
     let mut plain = BufReader::with_capacity(1 << 16, files::open(path).map_err(|e| Error::io(path, e))?);
     let gzip = plain.fill_buf().map_err(|e| Error::io(path, e))?.starts_with(&[0x1f, 0x8b]);
@@ -186,7 +186,7 @@ impl Iterator for Lines {
     }
 }
 
-/// The extension that names the format, `.gz` aside, in lower case.
+/// Returns the lower-case extension without `.gz`.
 pub(super) fn extension(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);

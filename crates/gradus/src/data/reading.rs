@@ -1,5 +1,4 @@
-//! How a row is read before it becomes ids: transcripts as conversations, a system's message before them, answers without
-//! what was thought.
+//! Prepares a row for tokenizing: converts transcripts to conversations, adds a system message, and removes thoughts from answers.
 
 use std::borrow::Cow;
 
@@ -10,7 +9,7 @@ use super::{Content, Message, Row, RowData};
 use crate::text::think::without_thoughts_after;
 use crate::text::without_thoughts;
 
-/// The row as `options` want it read; as it is where they want nothing.
+/// Prepares the row as `options` require. Borrows it if nothing changes.
 pub(super) fn read<'r>(row: &'r Row, options: &TokenizeOptions) -> Result<Cow<'r, Row>, String> {
     let mut read = Cow::Borrowed(row);
     if options.transcripts_as_messages
@@ -29,7 +28,7 @@ pub(super) fn read<'r>(row: &'r Row, options: &TokenizeOptions) -> Result<Cow<'r
     Ok(read)
 }
 
-/// A transcript as messages; `None` for anything that is none.
+/// Converts a transcript to messages. Returns `None` if the row is not a transcript.
 fn as_conversation(data: &RowData, options: &TokenizeOptions) -> Result<Option<RowData>, String> {
     let is_transcript = |content: &Content| matches!(content, Content::Text(text) if !turns(text).is_empty());
     let prompt_of = |prompt: &Content| Content::Messages(content_as_messages(prompt, "user"));
@@ -51,7 +50,7 @@ fn as_conversation(data: &RowData, options: &TokenizeOptions) -> Result<Option<R
             Some(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin })
         }
         RowData::Preference { prompt: None, chosen, rejected, margin } if is_transcript(chosen) => {
-            // Split as text first: a turn that both begin alike belongs to the answers, whole.
+            // Split as text first: a turn in which both answers begin alike belongs to the answers as a whole.
             let (prompt, chosen, rejected) = split_shared_prompt(chosen, rejected, options.implicit_prompt)?;
             let (prompt, chosen, rejected) = (prompt_of(&prompt), answer_of(&chosen), answer_of(&rejected));
             Some(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin })
@@ -60,7 +59,7 @@ fn as_conversation(data: &RowData, options: &TokenizeOptions) -> Result<Option<R
     })
 }
 
-/// Puts the system's message before a conversation that does not begin with one.
+/// Inserts the system message into a conversation that does not begin with one.
 fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
     let begin = |messages: &mut Vec<Message>| {
         if messages.first().is_none_or(|first| first.role != "system") {
@@ -91,7 +90,7 @@ fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The row without `<think>…</think>` blocks; `None` where there are none to take out.
+/// Removes `<think>…</think>` blocks. Returns `None` if there are none to remove.
 fn without_reasoning(data: &RowData) -> Option<RowData> {
     Some(match data {
         RowData::Text(text) => RowData::Text(whole(text)?),
@@ -119,7 +118,7 @@ fn without_reasoning(data: &RowData) -> Option<RowData> {
     })
 }
 
-/// A text that holds prompt and answer; `None` where nothing was thought.
+/// Removes thoughts from a text that holds prompt and answer. Returns `None` if there are none.
 fn whole(text: &str) -> Option<String> {
     match without_thoughts_after(text, "").0 {
         Cow::Borrowed(_) => None,
@@ -144,7 +143,7 @@ fn answered(prompt: &Content, answer: &Content) -> (Content, Content) {
     }
 }
 
-/// Messages of which the assistant's hold only what it said.
+/// Removes thoughts from the assistant's messages.
 fn said(messages: &[Message]) -> Vec<Message> {
     let mut messages = messages.to_vec();
     for message in messages.iter_mut().filter(|message| message.role == "assistant") {

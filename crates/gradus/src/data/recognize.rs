@@ -1,4 +1,4 @@
-//! What a row is, from its columns, and reading it as that.
+//! Recognizes the kind of a row from its columns, and reads the row.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use super::options::{LoadOptions, Need};
 use super::row::{Asked, Content, Labels, RowData, RowKind};
 use super::{feedback, grounded, toxicity, unpaired, words};
 
-/// Columns that a chat template takes, never part of the row's own form.
+/// Hint that lists the known row formats.
 const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`, with or without `label`; `prompt` + `chosen` + `rejected`; \
                      `chosen` + `rejected`; `prompt`; `conversations` (ShareGPT); `instruction` + `output` (Alpaca); \
                      `question` + `answer`, with or without `passages`; `input_ids`; `chosen_ids` + `rejected_ids`";
 
-/// The kind of rows with these columns.
+/// Returns the kind of rows with these columns.
 ///
 /// # Errors
-/// When no form fits what they are needed for: a message and a hint.
+/// If no format fits the purpose of the rows: a message and a hint.
 pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<RowKind, (String, String)> {
     if options.need == Need::Columns {
         return Ok(RowKind::Columns);
@@ -54,7 +54,7 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     };
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
-        // What is not wanted is not to be learned in silence: without the need for it, a label is a column like others.
+        // Undesirable completions must not be trained on silently. For other purposes, a label is a column like any other.
         Need::Sft => !matches!(
             kind,
             RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired | RowKind::Words
@@ -128,7 +128,7 @@ pub fn recognize(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     Err((format!("missing column `{wanted}` (found {})", names(columns)), hint))
 }
 
-/// Reads a row as `kind`: its data and the columns left over.
+/// Reads a row as `kind`. Returns its data and the remaining columns.
 pub(super) fn read_row(
     kind: RowKind,
     columns: Map<String, Value>,
@@ -146,7 +146,7 @@ pub(super) fn read_row(
             RowData::PromptCompletion { prompt, completion }
         }
         RowKind::QuestionAnswer => {
-            // Rewards look for the answer among the columns, so it stays there too.
+            // Rewards look for the answer in the columns, so it stays there too.
             let (question, answer) = (take.keep_string("question")?, take.keep_string("answer")?);
             RowData::Instruction { before: Vec::new(), asked: Asked::Question(question), answer }
         }
@@ -183,7 +183,7 @@ pub(super) fn read_row(
         RowKind::Words => RowData::Words(words::read(&mut take.columns)?),
         RowKind::Feedback => RowData::Feedback(Box::new(feedback::read(&mut take.columns)?)),
     };
-    // Rewards of samples look for the right answer among the columns.
+    // Rewards of sampled completions look for the right answer in the columns.
     if options.need == Need::Prompt {
         let answer = match &data {
             RowData::PromptCompletion { completion: Content::Text(completion), .. } => Some(("completion", completion)),
@@ -197,7 +197,7 @@ pub(super) fn read_row(
     Ok((data, take.columns))
 }
 
-/// ShareGPT's `system` column stands before the conversation.
+/// Turns ShareGPT's `system` column into the first message.
 fn with_system(mut messages: Vec<Message>, take: &mut Columns) -> Vec<Message> {
     let starts_with_system = messages.first().is_some_and(|m| m.role == "system");
     if !starts_with_system && let Some(Value::String(system)) = take.columns.get("system") {
@@ -223,7 +223,7 @@ fn same_form(prompt: &Content, other: &Content, name: &str) -> Result<(), String
 
 struct Columns {
     columns: Map<String, Value>,
-    /// The columns as found, for messages.
+    /// Names of the original columns, for messages.
     found: String,
 }
 
@@ -290,7 +290,7 @@ impl Columns {
             let messages = self.messages("conversations")?;
             Content::Messages(with_system(messages, self))
         } else {
-            // Some data sets repeat the question as text beside answers that are whole conversations.
+            // Some data sets have the question as text, and answers that are whole conversations.
             let text = matches!(self.columns.get("prompt"), Some(Value::String(_)));
             if text && matches!(self.columns.get("chosen"), Some(Value::Array(_))) {
                 let (chosen, rejected, margin) = (self.content("chosen")?, self.content("rejected")?, self.margin()?);
@@ -364,7 +364,7 @@ impl Columns {
             both(self.mask("assistant_masks", length)?);
         }
         if let Some(attended) = self.mask("attention_mask", length)? {
-            // Positions nobody attends to are padding.
+            // Positions with attention mask 0 are padding.
             let keep = |i: &usize| attended[*i];
             mask = mask.map(|m| (0..length).filter(keep).map(|i| m[i]).collect());
             ids = (0..length).filter(keep).map(|i| ids[i]).collect();
@@ -402,7 +402,7 @@ fn messages_of(name: &str, value: &Value) -> Result<Vec<Message>, String> {
     list.iter().enumerate().map(read).collect()
 }
 
-/// Labels, and which of `ids` they give loss to, where they are about those.
+/// Reads labels and, if they align with `ids`, the loss mask that they define.
 fn read_labels(labels: &Value, ids: &[u32]) -> Result<(Labels, Option<Vec<bool>>), String> {
     let Value::Array(list) = labels else {
         return Err(format!("column `labels` is {}, expected a list", kind_name(labels)));
@@ -423,7 +423,7 @@ fn read_labels(labels: &Value, ids: &[u32]) -> Result<(Labels, Option<Vec<bool>>
     }
 }
 
-/// Labels are −100 where a token carries no loss, else the token itself.
+/// Computes the loss mask from labels: −100 for tokens without loss, else the token itself.
 fn labels_mask(list: &[Value], ids: &[u32]) -> Result<Vec<bool>, String> {
     if list.len() != ids.len() {
         return Err(format!("column `labels` has {} entries but `input_ids` has {}", list.len(), ids.len()));

@@ -1,14 +1,15 @@
-//! The texts of a row that completions are compared with.
+//! Reference texts of a row, which completions are compared with.
 
 use serde_json::{Map, Value};
 
 use crate::error::excerpt;
 
-/// The texts of the first of the columns `references`, `reference`, `completion` and `answer` that is there, one or several; none where
-/// it is null. `completion` and `answer` may hold other things, which rules compare with: they are no references then.
+/// Returns the texts of the first of the columns `references`, `reference`, `completion` and `answer` that is present. The list is
+/// empty if the value is null. `completion` and `answer` may also hold other values, which rules compare with; those are not
+/// references.
 ///
 /// # Errors
-/// What is no text in `references` or `reference`.
+/// If `references` or `reference` holds anything but text.
 pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
     let names = ["references", "reference", "completion", "answer"];
     match names.into_iter().find_map(|name| Some((name, columns.get(name)?))) {
@@ -18,10 +19,10 @@ pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
     }
 }
 
-/// The texts of a column's value: a text, a list of texts, or null for none.
+/// Returns the texts in a column: one text, a list of texts, or none for null.
 ///
 /// # Errors
-/// What is no text.
+/// If a value is not text.
 pub fn reference_texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
@@ -58,7 +59,7 @@ mod tests {
         assert_eq!(of(json!({ "references": ["a", 5] })), Err(message.into()));
         assert_eq!(of(json!({ "references": 5 })), Err(message.into()));
         assert_eq!(of(json!({ "reference": [null] })), Err("column `reference` holds null, expected text".into()));
-        // A number that a rule compares with is no reference, and neither is part of a list.
+        // A number for rules to compare with is not a reference; neither is a list that has one.
         assert_eq!(of(json!({ "answer": 42 })), Ok(Vec::new()));
         assert_eq!(of(json!({ "answer": ["a", 42] })), Ok(Vec::new()));
     }

@@ -1,4 +1,4 @@
-//! Bad rows: the first of them and how many there are.
+//! Bad rows: the first of them, and their number.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::options::BadRows;
 use crate::{Error, Result};
 
-/// How many bad rows are shown.
+/// Number of bad rows shown in an error.
 const SHOWN: usize = 10;
 
-/// How many bad rows are listed that are left out: a data set with more of them is another kind of data set.
+/// Maximum number of skipped rows that are listed. A data set with more of them probably is of another kind.
 const LISTED: usize = 100_000;
 
-/// The first bad rows, and how many there were.
+/// The first bad rows, and their total number.
 #[derive(Debug, Default)]
 pub struct RowErrors {
     kept: Vec<Error>,
@@ -24,21 +24,21 @@ pub struct RowErrors {
 /// A row that was left out, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkippedRow {
-    /// The file, as the user named it.
+    /// File, as the user named it.
     pub file: PathBuf,
-    /// Its line, or its number in the file, from 1.
+    /// Line, or row number in the file, from 1.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// Description of the problem.
     pub problem: String,
 }
 
 impl RowErrors {
-    /// None yet; as many are kept as what happens to them needs.
+    /// Creates an empty list. `bad_rows` decides how many errors it keeps.
     pub fn new(bad_rows: BadRows) -> Self {
         Self { bad_rows, ..Self::default() }
     }
 
-    /// Takes note of a bad row.
+    /// Records a bad row.
     pub fn push(&mut self, error: Error) {
         self.count += 1;
         let most = match self.bad_rows {
@@ -50,12 +50,12 @@ impl RowErrors {
         }
     }
 
-    /// The first ten.
+    /// Returns the first ten errors.
     pub fn first(&self) -> &[Error] {
         &self.kept[..self.kept.len().min(SHOWN)]
     }
 
-    /// The rows that were left out, the first hundred thousand of them.
+    /// Returns the skipped rows, at most the first hundred thousand.
     pub fn into_skipped(self) -> Vec<SkippedRow> {
         let row = |error| match error {
             Error::Data { file, line, message, .. } => SkippedRow { file, line, problem: message },
@@ -64,20 +64,20 @@ impl RowErrors {
         self.kept.into_iter().map(row).collect()
     }
 
-    /// How many there were.
+    /// Returns the number of bad rows.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether every row was good.
+    /// Returns whether every row was good.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What was left out of `read` rows of which `kept` were good.
+    /// Returns itself if bad rows may be skipped. `read` is the number of rows read, and `kept` the number of good ones.
     ///
     /// # Errors
-    /// All of it as one error where bad rows are not to be skipped, or where none was good.
+    /// All bad rows as one error, if they may not be skipped or no row was good.
     pub fn settle(self, read: usize, kept: usize) -> Result<Self> {
         if self.bad_rows == BadRows::Skip && kept > 0 {
             return Ok(self);
@@ -85,17 +85,18 @@ impl RowErrors {
         self.into_error(read).map_or_else(|| Ok(Self::default()), Err)
     }
 
-    /// Takes note of what was left out elsewhere too.
+    /// Adds the bad rows of another list.
     pub fn append(&mut self, other: Self) {
         let count = self.count + other.count;
         other.kept.into_iter().for_each(|error| self.push(error));
         self.count = count;
     }
 
-    /// All of it as one error, `None` when every row was good. `rows` is how many rows were read, good and bad.
+    /// Combines all bad rows into one error, or returns `None` if every row was good. `rows` is the number of rows read, good and
+    /// bad.
     pub fn into_error(self, rows: usize) -> Option<Error> {
         let count = self.count;
-        // Where no row is good, leaving them out leaves nothing.
+        // If no row is good, leaving out bad rows leaves nothing.
         let is_skippable = self.bad_rows == BadRows::FailOrSkip && count < rows;
         let mut errors = self.kept.into_iter().take(SHOWN);
         let mut first = errors.next()?;
@@ -119,7 +120,7 @@ impl RowErrors {
     }
 }
 
-/// What is said of bad rows that are left out.
+/// Returns a remark about skipped rows, if there are any.
 pub(crate) fn left_out(skipped: &[SkippedRow]) -> Option<String> {
     let first = skipped.first()?;
     let place = first.line.map_or(String::new(), |line| format!(":{line}"));

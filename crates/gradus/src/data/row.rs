@@ -1,20 +1,20 @@
-//! Typed rows: what a data set holds, before any tokenizer.
+//! Typed rows of a data set, before tokenizing.
 
 use serde_json::{Map, Value};
 
 use super::feedback::Feedback;
 use super::{LabeledWords, Message, Place};
 
-/// One row: where it stands, what it holds, and its other columns.
+/// One row: its place, its data and its other columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// File and line.
     pub place: Place,
     /// Number in the data set, from 0.
     pub index: usize,
-    /// What the recognized columns hold.
+    /// Contents of the recognized columns.
     pub data: RowData,
-    /// All other columns, for rewards and chat templates.
+    /// Other columns, for rewards and chat templates.
     pub columns: Map<String, Value>,
 }
 
@@ -27,7 +27,7 @@ pub enum Content {
     Messages(Vec<Message>),
 }
 
-/// What the recognized columns of a row hold.
+/// Contents of the recognized columns of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowData {
     /// `text`.
@@ -36,97 +36,97 @@ pub enum RowData {
     Messages(Vec<Message>),
     /// `prompt` and `completion`.
     PromptCompletion {
-        /// What is given.
+        /// Input of the model.
         prompt: Content,
-        /// What is learned.
+        /// Text to train on.
         completion: Content,
     },
-    /// Something that is asked for and its answer, Alpaca's or `question` and `answer`: one turn of a conversation where the
-    /// model has a chat template, a text where it has none.
+    /// A request and its answer, from Alpaca's columns or `question` and `answer`. It becomes a conversation if the model has a
+    /// chat template, else text.
     Instruction {
-        /// The conversation before it: `system` and `history`.
+        /// Messages before the request: `system` and `history`.
         before: Vec<Message>,
-        /// What is asked for.
+        /// The request.
         asked: Asked,
-        /// The answer.
+        /// Answer to the request.
         answer: String,
     },
     /// `chosen` and `rejected`, with or without `prompt`.
     Preference {
-        /// The prompt; `None` when `chosen` and `rejected` contain it.
+        /// Prompt, or `None` if `chosen` and `rejected` contain it.
         prompt: Option<Content>,
-        /// The better answer.
+        /// The chosen answer.
         chosen: Content,
-        /// The worse answer.
+        /// The rejected answer.
         rejected: Content,
-        /// By how much it is better.
+        /// By how much the chosen answer is better.
         margin: Option<f32>,
     },
-    /// `prompt`, `completion` and `label`: whether it is a good one.
+    /// `prompt`, `completion` and `label`.
     Unpaired {
-        /// What is given.
+        /// Input of the model.
         prompt: Content,
-        /// What was answered.
+        /// Answer to the prompt.
         completion: Content,
-        /// Whether such an answer is wanted.
+        /// Whether the answer is desirable.
         is_desirable: bool,
     },
     /// `prompt` alone.
     Prompt(Content),
     /// `input_ids` with `labels`, `completion_mask` or `assistant_masks`.
     Tokens {
-        /// The ids.
+        /// Token ids.
         ids: Vec<u32>,
-        /// Which of them carry loss; `None`: all.
+        /// Loss mask. `None`: all tokens carry loss.
         loss_mask: Option<Vec<bool>>,
-        /// `labels`, where the row has them.
+        /// `labels`, if the row has them.
         labels: Option<Labels>,
     },
-    /// Whatever the columns hold: what classifiers read of them, their own keys say.
+    /// Any columns. The configuration of the classifier decides which of them it reads.
     Columns,
-    /// Words with a label each.
+    /// Words with one label each.
     Words(LabeledWords),
     /// A question with annotated answers.
     Feedback(Box<Feedback>),
-    /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.
+    /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` for both.
     TokenPreference {
-        /// Ids before both answers; empty when the answers contain the prompt.
+        /// Ids before both answers. Empty if the answers contain the prompt.
         prompt_ids: Vec<u32>,
-        /// The better answer.
+        /// Ids of the chosen answer.
         chosen_ids: Vec<u32>,
-        /// The worse answer.
+        /// Ids of the rejected answer.
         rejected_ids: Vec<u32>,
-        /// By how much it is better.
+        /// By how much the chosen answer is better.
         margin: Option<f32>,
     },
 }
 
-/// What an [instruction](RowData::Instruction) asks for.
+/// Request of an [instruction](RowData::Instruction).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Asked {
     /// Alpaca's `instruction` and `input`.
     Task {
-        /// The task.
+        /// Task to do.
         instruction: String,
-        /// What the task is about; may be empty.
+        /// Input for the task; may be empty.
         input: String,
     },
     /// `question`.
     Question(String),
 }
 
-/// Labels of token ids: for a model with an encoder, its target; for others, which ids carry loss.
+/// Labels of token ids. With an encoder they are the target; for other models they define the loss mask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Labels {
-    /// The target, without the −100 that pads it.
+    /// Target without its −100 padding.
     pub target: Vec<u32>,
-    /// Why they do not say which ids carry loss.
+    /// Why the labels do not define a loss mask.
     pub misfit: Option<String>,
-    /// Why they are no target.
+    /// Why the labels are not a valid target.
     pub broken: Option<String>,
 }
 
-/// The kind of a data set's rows.
+/// Kind of rows in a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowKind {
@@ -146,7 +146,7 @@ pub enum RowKind {
     Preference,
     /// `prompt`, `completion`, `label`; or `messages`, `label`.
     Unpaired,
-    /// `chosen`, `rejected` that contain the prompt.
+    /// `chosen`, `rejected`, both with the prompt.
     ImplicitPreference,
     /// `conversations`, `chosen`, `rejected`.
     ShareGptPreference,
@@ -158,18 +158,18 @@ pub enum RowKind {
     TokenPreference,
     /// Any columns.
     Columns,
-    /// `question`, `passages`, `answer`: a question with what it is answered from.
+    /// `question`, `passages`, `answer`: a question with the passages that answer it.
     Grounded,
     /// `prompt` and `continuation`, each with a `text` and scores.
     ScoredContinuation,
-    /// `question`, `passages`, `prediction 1` and up, `feedback`, perhaps `preference`: annotated answers.
+    /// `question`, `passages`, `prediction 1` and up, `feedback` and optionally `preference`: annotated answers.
     Feedback,
-    /// `tokens` or `text`, a list of words, with `feedback_tags`, `labels`, `tags` or `ner_tags`.
+    /// `tokens` or `text` (a list of words), with `feedback_tags`, `labels`, `tags` or `ner_tags`.
     Words,
 }
 
 impl RowKind {
-    /// The kind in words.
+    /// Returns the kind in words.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -195,7 +195,7 @@ impl RowKind {
 }
 
 impl Content {
-    /// The text, or the texts of the messages one after another; for measuring and comparing, not for training.
+    /// Returns the text, or the joined texts of the messages. For measuring and comparing, not for training.
     pub fn plain(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -203,7 +203,7 @@ impl Content {
         }
     }
 
-    /// Whether nothing, or nothing but white space, is said.
+    /// Returns whether the content is empty or only white space.
     pub fn is_blank(&self) -> bool {
         match self {
             Self::Text(text) => text.trim().is_empty(),

@@ -1,4 +1,4 @@
-//! What `datasets` writes beside the rows that it saves: which files of a directory are rows, and which directories are splits.
+//! Metadata that `datasets` writes next to saved rows: which files of a directory are rows, and which directories are splits.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,22 @@ use serde_json::Value;
 
 use crate::{Error, Result, files};
 
-/// The file in the directory of a saved data set that lists its files.
+/// File in the directory of a saved data set that lists its files.
 const STATE: &str = "state.json";
-/// The file in the directory of several saved data sets that lists their directories, a split each.
+/// File in the directory of several saved data sets that lists one directory per split.
 const SPLITS: &str = "dataset_dict.json";
 
-/// Whether a file is a result that `datasets` keeps to save time, or an order of rows: neither are rows of the data set.
+/// Returns whether a file is a cached result of `datasets` or an index file with an order of rows. Neither holds rows of the
+/// data set.
 pub(super) fn is_cache(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.ends_with(".arrow") && (name.starts_with("cache-") || name.starts_with("indices"))
 }
 
-/// The splits of a directory that `DatasetDict.save_to_disk` wrote; none where another program did.
+/// Returns the splits of a directory that `DatasetDict.save_to_disk` wrote, or `None` for other directories.
 ///
 /// # Errors
-/// When its list cannot be read.
+/// If the list of splits cannot be read.
 pub(super) fn splits(directory: &Path) -> Result<Option<Vec<String>>> {
     let path = directory.join(SPLITS);
     let Some(found) = read(&path)? else { return Ok(None) };
@@ -31,14 +32,14 @@ pub(super) fn splits(directory: &Path) -> Result<Option<Vec<String>>> {
     Ok(Some(names.into_iter().map(str::to_owned).collect()))
 }
 
-/// The files of a directory that `Dataset.save_to_disk` wrote, in the order of the rows; none where another program did.
+/// Returns the files of a directory that `Dataset.save_to_disk` wrote, in the order of the rows, or `None` for other directories.
 ///
 /// # Errors
-/// When its list cannot be read, or a file of the list is not there.
+/// If the list of files cannot be read, or a listed file is missing.
 pub(super) fn files(directory: &Path) -> Result<Option<Vec<PathBuf>>> {
     let path = directory.join(STATE);
     let Some(state) = read(&path)? else { return Ok(None) };
-    // Other programs name a file so, too.
+    // Other programs use this file name, too.
     let Some(listed) = state.get("_data_files") else { return Ok(None) };
     let name = |file: &Value| file.get("filename")?.as_str().filter(|name| is_name(name)).map(str::to_owned);
     let names: Option<Vec<String>> = listed.as_array().and_then(|files| files.iter().map(name).collect());
@@ -54,7 +55,7 @@ pub(super) fn files(directory: &Path) -> Result<Option<Vec<PathBuf>>> {
     }
 }
 
-/// Whether a name stays within its directory.
+/// Returns whether a name stays within its directory.
 fn is_name(name: &str) -> bool {
     Path::new(name).file_name().is_some_and(|only| only == name)
 }

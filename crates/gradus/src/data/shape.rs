@@ -1,4 +1,4 @@
-//! What the values of each column are, for formats whose columns have one type.
+//! Types of columns, for formats whose columns have one type.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 use super::reader::Format;
 use crate::Error;
 
-/// What all values of a column are.
+/// Type of all values in a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     /// Only nulls so far.
     Nothing,
     Bool,
-    /// Integers; whether each of them is exact as a float, too.
+    /// Integers. `is_exact`: all of them can also be represented exactly as floats.
     Int {
         is_exact: bool,
     },
@@ -23,21 +23,21 @@ pub(super) enum Shape {
     Struct(Vec<(String, Shape)>),
 }
 
-/// Rows that a format does not hold as they are.
+/// Why a format cannot hold the rows.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// The row, from 1; none where the library failed.
+    /// Row number, from 1, or `None` for a failure of the library.
     row: Option<usize>,
     message: String,
 }
 
 impl Fault {
-    /// A failure of the library that writes the format.
+    /// Wraps a failure of the library that writes the format.
     pub fn of_library(error: &impl std::error::Error) -> Self {
         Self { row: None, message: error.to_string() }
     }
 
-    /// The error of writing the rows to `path`.
+    /// Converts the fault to an error about writing to `path`.
     pub fn error(self, path: &Path) -> Error {
         let error = Error::data(path, self.row, self.message);
         if self.row.is_some() { error.with_hint("write .jsonl or .json, which hold any rows") } else { error }
@@ -68,7 +68,7 @@ impl Misfit {
     }
 }
 
-/// Whole numbers up to here are exact as floats.
+/// Largest integer up to which all integers are exact as floats.
 const EXACT: u64 = 1 << 53;
 
 impl Shape {
@@ -93,7 +93,7 @@ impl Shape {
         })
     }
 
-    /// What holds the values of both.
+    /// Returns the type that can hold the values of both.
     fn join(self, other: Self) -> Result<Self, Misfit> {
         Ok(match (self, other) {
             (Self::Nothing, shape) | (shape, Self::Nothing) => shape,
@@ -128,12 +128,12 @@ impl Shape {
         }
     }
 
-    /// Lists of nothing and structs within get a type that can be written.
+    /// Replaces unknown types with text and checks structs, so that the type can be written.
     fn settle(self, format: Format) -> Result<Self, Misfit> {
         Ok(match self {
             Self::Nothing => Self::Text,
             Self::List(item) => Self::List(Box::new(item.settle(format)?)),
-            // A struct of Arrow may have no field.
+            // Arrow allows structs without fields.
             Self::Struct(fields) if fields.is_empty() && format != Format::Arrow => return Err(Misfit::NoKeys),
             Self::Struct(fields) => {
                 let settle = |(name, shape): (String, Self)| Ok((name, shape.settle(format)?));
@@ -144,10 +144,10 @@ impl Shape {
     }
 }
 
-/// Each column of the rows with its shape, in the order in which they first appear.
+/// Returns the columns with their types, in the order of first appearance.
 ///
 /// # Errors
-/// When a column holds what no column of `format` holds unchanged.
+/// If no column of `format` can hold the values of a column unchanged.
 pub(super) fn shapes(rows: &[Map<String, Value>], format: Format) -> Result<Vec<(String, Shape)>, Fault> {
     let shape = |name: String| -> Result<(String, Shape), Fault> {
         let fault = |row, misfit: Misfit| Fault {
@@ -165,7 +165,7 @@ pub(super) fn shapes(rows: &[Map<String, Value>], format: Format) -> Result<Vec<
     column_names(rows).into_iter().map(shape).collect()
 }
 
-/// All column names, in the order they first appear.
+/// Returns all column names in the order of first appearance.
 pub(super) fn column_names(rows: &[Map<String, Value>]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in rows.iter().flat_map(Map::keys) {

@@ -1,4 +1,4 @@
-//! What `--data` names: a file, a directory of shards, or a data set on the hub.
+//! Resolves the value of `--data`: a file, a directory of shards, or a data set on the hub.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,14 @@ use super::{hub, saved};
 use crate::hub::OnProgress;
 use crate::{Error, Result};
 
-/// Finds the files of `name`: a path, a hub name, or either with `:split` behind it. What is downloaded tells
-/// `on_progress`.
+/// Finds the files of `name`: a path or a hub name, either of them with an optional `:split`. Downloads report to `on_progress`.
 ///
-/// A directory stands for its data files in name order, or for its text files where it has no other; one that `save_to_disk`
-/// of `datasets` wrote stands for the files that it lists, in that order. Where file or folder names carry a split (`train`, `test`,
-/// `validation`), only one split is read: the one asked for, else `train`, else the only one.
+/// A directory resolves to its data files in name order, or to its text files if it has no data files. A directory that
+/// `save_to_disk` of `datasets` wrote resolves to the files that it lists, in that order. If file or folder names contain a split
+/// (`train`, `test`, `validation`), only one split is read: the requested one, else `train`, else the only one.
 ///
 /// # Errors
-/// When there is no such path or data set, no data file in it, or no such split.
+/// If the path or data set, a data file in it, or the split does not exist.
 pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
     let path = Path::new(name);
     if path.exists() {
@@ -39,11 +38,11 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
     Err(Error::data(path, None, "no such file or directory"))
 }
 
-/// The data files of `split` of a directory or a data set on the hub; of those below `folder` where it has one. A file
-/// stands for itself. What is downloaded tells `on_progress`.
+/// Finds the data files of `split` in a directory or a data set on the hub. If there is a `folder`, only files below it count. A
+/// path of a file resolves to that file. Downloads report to `on_progress`.
 ///
 /// # Errors
-/// As [`resolve`].
+/// As for [`resolve`].
 pub fn resolve_split(name: &str, folder: Option<&str>, split: &str, on_progress: OnProgress<'_>) -> Result<Source> {
     let path = Path::new(name);
     if path.exists() {
@@ -56,11 +55,11 @@ pub fn resolve_split(name: &str, folder: Option<&str>, split: &str, on_progress:
     Err(Error::data(path, None, "no such file or directory"))
 }
 
-/// The files of `split` below a directory that `is_wanted` by their names (without `.gz`), in the order of their names; a
-/// file stands for itself. For data sets that are plain text: nothing is downloaded.
+/// Finds the files of `split` below a directory whose names (without `.gz`) satisfy `is_wanted`, in name order. A path of a file
+/// resolves to that file. This is for data sets of plain text; nothing is downloaded.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// If the directory cannot be read.
 pub fn text_files(path: &Path, split: &str, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let wanted = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -79,7 +78,7 @@ pub fn text_files(path: &Path, split: &str, is_wanted: &dyn Fn(&str) -> bool) ->
     Ok(files)
 }
 
-/// `owner/name` or `name`, without anything that only paths have.
+/// Returns whether a name has the form `owner/name` or `name`, without anything that only paths have.
 fn looks_like_hub_name(name: &str) -> bool {
     let legal = |part: &str| {
         !part.is_empty()
@@ -94,7 +93,7 @@ fn looks_like_hub_name(name: &str) -> bool {
 }
 
 fn local(path: &Path, split: Option<&str>) -> Result<Source> {
-    // Pipes and devices too: `/dev/stdin` is one.
+    // This includes pipes and devices, such as `/dev/stdin`.
     if !path.is_dir() {
         return Ok(Source { files: vec![path.to_path_buf()], ..Source::default() });
     }
@@ -116,7 +115,7 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
         .map(|chosen| Source { files: chosen.files.iter().map(|f| path.join(f)).collect(), ..chosen })
 }
 
-/// The data files of a directory in the order in which they are read, or its text files.
+/// Returns the data files of a directory in reading order, or its text files if it has no data files.
 fn data_files(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     collect(path, &mut Vec::new(), &is_data_file, &mut files)?;
@@ -127,7 +126,7 @@ fn data_files(path: &Path) -> Result<Vec<PathBuf>> {
     in_order_of_lists(files)
 }
 
-/// Sorted files in the order in which they are read: a directory that lists its files stands for these, in the order of the list.
+/// Orders sorted files for reading: the files of a directory with a list are replaced by that list, in its order.
 fn in_order_of_lists(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut lists = HashMap::new();
     for folder in files.iter().filter(|file| is_arrow(file)).filter_map(|file| file.parent()) {
@@ -140,7 +139,7 @@ fn in_order_of_lists(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut ordered = Vec::with_capacity(files.len());
     for file in files {
         match file.parent().and_then(|folder| lists.get_mut(folder)) {
-            // The first file brings the whole list.
+            // The first file of the directory adds the whole list.
             Some(listed) => ordered.append(listed),
             None => ordered.push(file),
         }
@@ -152,8 +151,7 @@ fn is_arrow(path: &Path) -> bool {
     extension(path).as_deref() == Some("arrow")
 }
 
-/// Adds the wanted files below `directory`, which lies in the directories `above`. A link to one of these is a circle, and not
-/// entered again.
+/// Adds the matching files below `directory`. `above` holds its parents: a link to one of them is a cycle and is not followed.
 fn collect(
     directory: &Path,
     above: &mut Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Rows apart into those that are trained on and those that are held out.
+//! Splits rows into training rows and held-out rows.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,32 @@ use serde_json::Value;
 use super::Row;
 use crate::error::{Error, Result};
 
-/// How many rows are held out.
+/// Number of held-out rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum HeldOut {
-    /// A share of all rows, rounded to the nearest number.
+    /// Share of all rows, rounded to the nearest number of rows.
     Share(f64),
-    /// So many.
+    /// Number of rows.
     Rows(usize),
 }
 
-/// What rows of one value of a column have to do with each other.
+/// How a column affects the split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SplitBy {
-    /// Nothing: each row goes where it falls.
+    /// No effect: each row is assigned independently.
     Rows,
-    /// They stay together: of a question that has several answers, none is held out while another is trained on.
+    /// Rows with the same value stay together. For example, all answers to a question are on the same side.
     Together(String),
-    /// Both sides have the same share of them, as near as whole rows allow.
+    /// Both sides have the same share of each value, as closely as whole rows allow.
     Stratified(String),
 }
 
-/// The places of the rows that are trained on, and of those held out, each in the order of the data; rows are [`Need::Columns`](super::Need)'s.
-/// `shuffle` puts a list into random order. Rows that stay together may make the held-out side smaller than asked for, never larger.
+/// Returns the indices of the training rows and of the held-out rows, each in the order of the data. Rows must be read with
+/// [`Need::Columns`](super::Need). `shuffle` puts a list into random order. Rows that stay together may make the held-out side
+/// smaller than requested, never larger.
 ///
 /// # Errors
-/// When a row lacks the column, or one of the sides would be empty.
+/// If a row lacks the column, or one of the sides would be empty.
 pub fn split(
     rows: &[Row],
     held_out: HeldOut,
@@ -57,7 +58,7 @@ pub fn split(
         Ok(groups)
     };
     let alone = |rows: Vec<usize>| rows.into_iter().map(|row| vec![row]).collect::<Vec<_>>();
-    // Each stratum gives as many rows as its share says; what whole rows leave over comes from the largest remainders.
+    // Each stratum contributes its share of rows, rounded down. The largest remainders supply the missing rows.
     let strata: Vec<Vec<Vec<usize>>> = match by {
         SplitBy::Rows => vec![alone((0..rows.len()).collect())],
         SplitBy::Together(column) => vec![of_value(column)?],

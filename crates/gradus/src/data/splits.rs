@@ -1,4 +1,4 @@
-//! The splits of a data set: which of its files belong together, told by their names.
+//! Finds the splits of a data set in the names of its files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use super::reader::extension;
 use super::saved;
 use crate::{Error, Result};
 
-/// The files a name stands for.
+/// Files that a name resolves to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Source {
-    /// The files, in the order they are read.
+    /// Files, in reading order.
     pub files: Vec<PathBuf>,
-    /// The split, where the files say which they belong to.
+    /// Split, if file names contain one.
     pub split: Option<String>,
-    /// Other splits that are there and were left aside.
+    /// Other splits that exist but are not read.
     pub other_splits: Vec<String>,
 }
 
-/// Which of the data files (relative paths, in the order in which they are read) are read.
+/// Selects the data files of a split. `files` are relative paths in reading order.
 pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
     let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
     let mut known: Vec<String> = splits.iter().flatten().cloned().collect();
@@ -41,7 +41,7 @@ pub(super) fn no_data_file(directory: &Path) -> Error {
         .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt, with or without .gz")
 }
 
-/// The split that is read of those there are, and the others.
+/// Returns the split to read, and the other ones.
 pub(super) fn choose_split(
     root: &Path,
     mut known: Vec<String>,
@@ -73,7 +73,7 @@ pub(super) fn choose_split(
     Ok((chosen, known))
 }
 
-/// The split a path names: the innermost part that is a split's name.
+/// Returns the split in a path: the innermost part that is the name of a split.
 pub(super) fn split_of(path: &str) -> Option<String> {
     let parts = path.rsplit(|c: char| !c.is_ascii_alphanumeric());
     parts.filter_map(canonical).next().map(str::to_owned)
@@ -88,7 +88,7 @@ pub(super) fn canonical(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a file's name says that it holds rows; descriptions of data sets do not.
+/// Returns whether a file name marks a data file. Files that describe a data set are excluded.
 pub(super) fn is_data_file(path: &Path) -> bool {
     const DESCRIPTIONS: [&str; 5] =
         ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
@@ -98,7 +98,7 @@ pub(super) fn is_data_file(path: &Path) -> bool {
     data && !described && !saved::is_cache(path)
 }
 
-/// Whether a file's name says that it is a text; beside other data files it is a description of them.
+/// Returns whether a file name marks a text file. Next to data files, a text file is a description of them.
 pub(super) fn is_text_file(path: &Path) -> bool {
     extension(path).as_deref() == Some("txt")
 }

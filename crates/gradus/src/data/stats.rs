@@ -1,4 +1,4 @@
-//! What a data set looks like: sizes, lengths, and what its rows hold.
+//! Statistics of a data set: sizes, lengths and contents.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -13,41 +13,41 @@ use crate::text::{ChatTemplate, Tokenizer};
 /// Sizes and lengths of a data set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
     /// Bytes on disk, over all files.
     pub bytes: u64,
-    /// The parts of a row (`prompt`, `chosen`, …) and their lengths in characters.
+    /// Parts of a row (`prompt`, `chosen`, …) and their lengths in characters.
     pub characters: Vec<Field>,
-    /// The lengths in tokens of whole rows, as they are trained on; of pairs, the longer side.
+    /// Lengths in tokens of whole rows, as trained on. Pairs count their longer side.
     pub tokens: Option<TokenStats>,
-    /// Columns that are no part of the row's form, with how many rows have them.
+    /// Columns outside of the row's format, with the number of rows that have them.
     pub columns: Vec<(String, usize)>,
-    /// Of annotated answers: how many errors, missing facts and preferences of each kind there are.
+    /// For annotated answers: number of errors, missing facts and preferences of each kind.
     pub feedback: Option<Tally>,
-    /// Of words with labels: how often each label stands there.
+    /// For words with labels: number of occurrences of each label.
     pub labels: Option<LabelTally>,
 }
 
-/// Lengths in tokens, of a sample of the rows.
+/// Lengths in tokens for a sample of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenStats {
-    /// How many rows were tokenized, evenly spaced.
+    /// Number of tokenized rows, evenly spaced.
     pub sampled: usize,
-    /// How many of them could not be.
+    /// Number of them that could not be tokenized.
     pub failed: usize,
-    /// Why the first of those could not be.
+    /// Why the first of those failed.
     pub failure: Option<String>,
-    /// Quantiles of the lengths: of both texts of a pair the longer one, and with an encoder of source and target.
+    /// Quantiles of the lengths. Pairs count the longer text; with an encoder, the longer of source and target counts.
     pub quantiles: Quantiles,
-    /// How many rows have which length.
+    /// Histogram of the lengths.
     pub histogram: Histogram,
 }
 
 /// Lengths of one part of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Field {
-    /// Which part.
+    /// Name of the part.
     pub name: &'static str,
     /// Quantiles of its lengths.
     pub quantiles: Quantiles,
@@ -56,17 +56,17 @@ pub struct Field {
 /// Mean, quantiles (nearest rank) and extremes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// The smallest.
+    /// Smallest value.
     pub min: usize,
-    /// Half are at most this.
+    /// Median.
     pub p50: usize,
-    /// Nine tenths are at most this.
+    /// 90th percentile.
     pub p90: usize,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: usize,
-    /// The largest.
+    /// Largest value.
     pub max: usize,
 }
 
@@ -75,11 +75,12 @@ pub struct Quantiles {
 pub struct Histogram {
     /// Width of a bin.
     pub width: usize,
-    /// Bin `i` counts lengths from `i · width` up to, not including, `(i + 1) · width`; the last counts all longer ones.
+    /// Bin `i` counts lengths from `i · width` up to, but not including, `(i + 1) · width`. The last bin also counts all longer
+    /// ones.
     pub counts: Vec<usize>,
 }
 
-/// Measures a data set; tokens of at most `sample` rows.
+/// Measures a data set, with token lengths for at most `sample` rows.
 pub fn measure(
     dataset: &Dataset,
     tokenizer: Option<(&Tokenizer, Option<&ChatTemplate>)>,
@@ -94,7 +95,7 @@ pub fn measure(
     Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback, labels }
 }
 
-/// The parts of a row by name, as text; the prompt that both answers share is split off.
+/// Returns the parts of a row by name, as text. A prompt that both answers share is split off.
 pub fn parts(row: &Row, options: &TokenizeOptions) -> Vec<(&'static str, String)> {
     match &row.data {
         RowData::Text(text) => vec![("text", text.clone())],
@@ -190,7 +191,7 @@ fn columns(rows: &[Row]) -> Vec<(String, usize)> {
 }
 
 impl Quantiles {
-    /// Of some lengths; `None` of none.
+    /// Computes the quantiles of some lengths. Returns `None` for an empty list.
     pub fn of(mut lengths: Vec<usize>) -> Option<Self> {
         lengths.sort_unstable();
         let (min, max) = (*lengths.first()?, *lengths.last()?);
@@ -200,11 +201,11 @@ impl Quantiles {
     }
 }
 
-/// How many bins a histogram has at most.
+/// Maximum number of bins in a histogram.
 const BINS: usize = 16;
 
 impl Histogram {
-    /// Of some lengths, in bins of a round width; the few longest share the last bin.
+    /// Counts lengths in bins of a round width. The few longest share the last bin.
     pub fn of(lengths: &[usize]) -> Self {
         let most = Quantiles::of(lengths.to_vec()).map_or(0, |q| q.p99.max(q.max.min(2 * q.p99)));
         let width = [1, 2, 5].iter().cycle().zip(0u32..).map(|(digit, i)| digit * 10usize.pow(i / 3));

@@ -1,8 +1,8 @@
-//! Rows to training examples, token for token as TRL 1.16 makes them.
+//! Turns rows into training examples, token for token like TRL 1.16.
 //!
-//! A string row ends with the eos token's text; prompt and completion are joined as text and tokenized once; the
-//! completion begins where that differs from the prompt tokenized alone. Conversations are rendered by the chat
-//! template and tokenized as they are.
+//! A string row ends with the text of the eos token. Prompt and completion are joined as text and tokenized once; the completion
+//! begins where the result differs from the prompt tokenized alone. Conversations are rendered by the chat template and tokenized
+//! without additions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,10 +20,10 @@ use super::unpaired::unpaired;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// Sequences for supervised fine-tuning. Preference rows give their chosen answer.
+/// Makes sequences for supervised fine-tuning. Preference rows contribute their chosen answer.
 ///
 /// # Errors
-/// When rows cannot be tokenized (the first ten and a count), or none is left.
+/// If rows cannot be tokenized (the first ten and a count), or none remains.
 pub fn sft_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -38,12 +38,12 @@ pub fn sft_examples(
     })
 }
 
-/// Prompt–completion rows, or tokens with a mask, to be scored: tokenized as one text with the tokenizer's own special
-/// tokens, never cut; nothing is added but, where `options.add_eos` says so, the eos text. With
-/// `options.for_reward`, what was thought is left out.
+/// Makes sequences to be scored, from rows with prompt and completion or tokens with a mask. A row is tokenized as one text with
+/// the tokenizer's special tokens and is never cut. `options.add_eos` appends the text of the eos token. `options.for_reward`
+/// removes thoughts.
 ///
 /// # Errors
-/// As [`sft_examples`].
+/// As for [`sft_examples`].
 pub fn score_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -54,10 +54,10 @@ pub fn score_examples(
     sft_examples(rows, tokenizer, template, &options)
 }
 
-/// Pairs for DPO and its relatives.
+/// Makes pairs for DPO and related methods.
 ///
 /// # Errors
-/// As [`sft_examples`].
+/// As for [`sft_examples`].
 pub fn preference_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -74,10 +74,10 @@ pub fn preference_examples(
     })
 }
 
-/// Marked completions for KTO; pairs give two each ([`unpaired`]).
+/// Makes completions marked as desirable or undesirable, for KTO. A pair contributes two ([`unpaired`]).
 ///
 /// # Errors
-/// As [`sft_examples`].
+/// As for [`sft_examples`].
 pub fn unpaired_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -105,11 +105,12 @@ pub fn unpaired_examples(
     })
 }
 
-/// Pairs for reward models: whole sequences; a pair of which a side is too long is left out, or cut where `options.too_long` says so. With
-/// an encoder for the prompt it is left out. What the cut leaves alike teaches nothing, and is left out as well.
+/// Makes pairs of whole sequences for reward models. A pair with a side that is too long is left out or, with `options.too_long`,
+/// cut. With an encoder for the prompt it is always left out. Pairs that are equal after the cut teach nothing and are left out,
+/// too.
 ///
 /// # Errors
-/// As [`sft_examples`].
+/// As for [`sft_examples`].
 pub fn reward_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -130,10 +131,11 @@ pub fn reward_examples(
     })
 }
 
-/// Prompts to sample from, never cut: those that leave no room within `max_length` are left out.
+/// Makes prompts for sampling. They are cut by `options.prompt_cut` only. Prompts that leave no room within `max_length` are left
+/// out.
 ///
 /// # Errors
-/// As [`sft_examples`].
+/// As for [`sft_examples`].
 pub fn prompts(
     rows: &[Row],
     tokenizer: &Tokenizer,
@@ -150,28 +152,28 @@ pub fn prompts(
     })
 }
 
-/// One sequence a row is trained on, before any cut.
+/// A sequence that a row is trained on, before any cut.
 pub(super) struct RowSequence {
-    /// Which side of a pair it is.
+    /// Name of the side, for pairs.
     pub name: Option<&'static str>,
     pub ids: Vec<u32>,
     pub loss_mask: Vec<bool>,
     /// Whether the prompt tokenizes differently alone.
     pub mismatch: bool,
-    /// Whether anything is learned from it; prompts are only sampled from.
+    /// Whether the row is trained on. Prompts are only sampled from.
     pub learns: bool,
-    /// How many of the ids, from the first, an encoder reads.
+    /// Number of leading ids that an encoder reads.
     pub source_len: usize,
 }
 
 impl RowSequence {
-    /// What `max_length` bounds: all ids; with an encoder the longer one of source and target.
+    /// Returns the length that `max_length` limits: all ids or, with an encoder, the longer of source and target.
     pub fn bounded(&self) -> usize {
         self.source_len.max(self.ids.len() - self.source_len)
     }
 }
 
-/// The sequences of a row, uncut: two for a pair, one for anything else.
+/// Returns the uncut sequences of a row: two for a pair, one for anything else.
 pub(super) fn row_sequences(
     row: &Row,
     tokenizer: &Tokenizer,
@@ -215,20 +217,20 @@ pub(super) fn row_sequences(
     })
 }
 
-/// One sequence that a row is trained on, as text.
+/// A sequence that a row is trained on, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trained {
-    /// Which side of a pair it is: `chosen`, `rejected`.
+    /// Name of the side, for pairs: `chosen` or `rejected`.
     pub name: Option<&'static str>,
-    /// What the model reads, special tokens included, in parts: the text, and whether its tokens carry loss.
+    /// Input of the model with special tokens, in parts: the text, and whether its tokens carry loss.
     pub parts: Vec<(String, bool)>,
-    /// Tokens, and how many of them carry loss.
+    /// Number of tokens.
     pub tokens: usize,
-    /// How many of them carry loss.
+    /// Number of tokens that carry loss.
     pub learned: usize,
 }
 
-/// What a model is shown of `row`, uncut: two sequences for a pair, one for anything else.
+/// Returns the uncut sequences that a model is trained on for `row`: two for a pair, one for anything else.
 ///
 /// # Errors
 /// Why the row cannot be tokenized.
@@ -244,7 +246,7 @@ pub fn as_trained(
         let (mut parts, mut start, mut before) = (Vec::new(), 0, String::new());
         for end in 1..=ids.len() {
             if end == ids.len() || loss_mask[end] != loss_mask[start] {
-                // Some decoders drop the space that a text begins with, so a part is what it adds to all before it.
+                // Some decoders drop a leading space, so the text of a part is what it adds to the decoded ids before it.
                 let whole = decode(&ids[..end])?;
                 let text = match whole.strip_prefix(before.as_str()) {
                     Some(added) => added.to_owned(),
@@ -260,7 +262,7 @@ pub fn as_trained(
     shown.collect()
 }
 
-/// Token counts of an example: all, and with loss.
+/// Number of tokens of an example: in total, and with loss.
 pub(super) trait Measured {
     fn sizes(&self) -> (usize, usize);
 }
@@ -290,14 +292,14 @@ impl Measured for Prompt {
     }
 }
 
-/// Makes the examples of all rows, in parallel and in order, and counts.
+/// Makes the examples of all rows in parallel, in order, and counts what happened.
 pub(super) fn run<E: Send + Measured>(
     rows: &[Row],
     options: &TokenizeOptions,
     make: impl Fn(&Row) -> Result<Made<E>, Failure> + Sync,
 ) -> Result<Examples<E>> {
     let failures = AtomicUsize::new(0);
-    // The first row whose failure ends it all. Rows behind it are not tried: each may take as long as the limits allow.
+    // First row whose failure ends the run. Later rows are not tried, because each may take as long as the limits allow.
     let last = AtomicUsize::new(usize::MAX);
     let made: Vec<Option<Result<Made<E>, Failure>>> = rows
         .par_iter()

@@ -1,22 +1,22 @@
-//! RealToxicityPrompts (Gehman et al. 2020, <https://arxiv.org/abs/2009.11462>): beginnings of web pages and how they go on, each with
-//! scores of a classifier, of which some may be missing.
+//! RealToxicityPrompts (Gehman et al. 2020, <https://arxiv.org/abs/2009.11462>): beginnings of web pages and their continuations,
+//! each with scores of a classifier. Some scores may be missing.
 
 use serde_json::{Map, Value};
 
 use super::message::kind_name;
 
-/// A beginning, and how it went on.
+/// The beginning of a web page and its continuation.
 pub(crate) struct Scored {
     pub prompt: String,
     pub continuation: String,
 }
 
-/// Whether rows with these columns are of this kind.
+/// Returns whether rows with these columns have this format.
 pub(super) fn fits(columns: &Map<String, Value>) -> bool {
     ["prompt", "continuation"].iter().all(|name| columns.get(*name).is_some_and(|side| side.get("text").is_some()))
 }
 
-/// Takes both texts; their scores become `prompt_scores` and `continuation_scores`, and the prompt's toxicity `toxicity`.
+/// Takes both texts. Their scores become `prompt_scores` and `continuation_scores`, and the prompt's toxicity becomes `toxicity`.
 pub(crate) fn read(columns: &mut Map<String, Value>) -> Result<Scored, String> {
     let mut side = |name: &str| {
         let Some(Value::Object(mut side)) = columns.shift_remove(name) else {

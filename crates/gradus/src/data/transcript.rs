@@ -1,9 +1,9 @@
-//! Transcripts in the HH form: `\n\nHuman: …\n\nAssistant: …`, to messages and back.
+//! Converts transcripts in the HH format (`\n\nHuman: …\n\nAssistant: …`) to messages and back.
 
 use super::implicit::ASSISTANT;
 use super::{Content, Message};
 
-/// What begins a person's turn.
+/// Start of a person's turn.
 const HUMAN: &str = "\n\nHuman:";
 
 /// One turn of a transcript.
@@ -13,7 +13,7 @@ pub(super) struct Turn<'t> {
     pub text: &'t str,
 }
 
-/// The turns of a transcript; none where the text is no transcript.
+/// Returns the turns of a transcript. Empty if the text is not a transcript.
 pub(super) fn turns(text: &str) -> Vec<Turn<'_>> {
     let mut marks: Vec<(usize, usize, &'static str)> = text
         .match_indices(HUMAN)
@@ -25,9 +25,9 @@ pub(super) fn turns(text: &str) -> Vec<Turn<'_>> {
     marks.iter().zip(ends).map(|((_, start, role), end)| Turn { role, text: &text[*start..end] }).collect()
 }
 
-/// A text as messages: a transcript by its turns, anything else as one message of `role`.
+/// Converts a text to messages: a transcript by its turns, any other text as one message of `role`.
 ///
-/// The open turn a prompt ends with (`\n\nAssistant:`) is no message.
+/// The open turn at the end of a prompt (`\n\nAssistant:`) is not a message.
 pub(super) fn as_messages(text: &str, role: &str) -> Vec<Message> {
     let turns = turns(text);
     let head = turns.first().map_or(text, |first| {
@@ -49,7 +49,7 @@ pub(super) fn as_messages(text: &str, role: &str) -> Vec<Message> {
     messages
 }
 
-/// Messages as a transcript; as a prompt it ends with `\n\nAssistant:`.
+/// Formats messages as a transcript. A prompt ends with `\n\nAssistant:`.
 pub(super) fn as_text(messages: &[Message], prompt: bool) -> String {
     let mut text = String::new();
     for message in messages {
@@ -62,13 +62,13 @@ pub(super) fn as_text(messages: &[Message], prompt: bool) -> String {
     if prompt { text + ASSISTANT } else { text }
 }
 
-/// The answer of a transcript: the assistant's turns without the mark the prompt already ends with.
+/// Formats an answer: the assistant's turns, without the mark that already ends the prompt.
 pub(super) fn answer_as_text(messages: &[Message]) -> String {
     let text = as_text(messages, false);
     text.strip_prefix(ASSISTANT).map_or(text.clone(), str::to_owned)
 }
 
-/// A content as text, whatever it was.
+/// Converts any content to text.
 pub(super) fn content_as_text(content: &Content, prompt: bool) -> String {
     match content {
         Content::Text(text) => text.clone(),
@@ -77,7 +77,7 @@ pub(super) fn content_as_text(content: &Content, prompt: bool) -> String {
     }
 }
 
-/// A content as messages, whatever it was.
+/// Converts any content to messages.
 pub(super) fn content_as_messages(content: &Content, role: &str) -> Vec<Message> {
     match content {
         Content::Text(text) => as_messages(text, role),

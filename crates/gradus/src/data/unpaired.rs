@@ -1,4 +1,4 @@
-//! Completions that are marked as desirable or not: what their columns are, and what pairs become.
+//! Completions marked as desirable or undesirable: recognizes their columns, and splits pairs into them.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use super::row::{Content, Row, RowData};
 use crate::Result;
 use crate::error::excerpt;
 
-/// Whether these are the columns of one: a prompt with a completion and a label that says yes or no. A conversation with a
-/// label is one only where one is needed.
+/// Returns whether the columns are a prompt with a completion and a boolean label. A conversation with a label counts only if the
+/// rows are read for this purpose.
 pub(super) fn fits(columns: &Map<String, Value>, need: Need) -> bool {
     let has = |name: &str| columns.contains_key(name);
     let is_said = (has("prompt") && has("completion")) || (has("messages") && need == Need::Unpaired);
     is_said && columns.get("label").is_some_and(|value| label(value).is_ok())
 }
 
-/// Yes or no: `true`, 1 and their words.
+/// Parses a boolean label: a boolean, 0 or 1, or its text.
 ///
 /// # Errors
-/// When it is neither.
+/// If the value is neither true nor false.
 pub(super) fn label(value: &Value) -> Result<bool, String> {
     let found = match value {
         Value::Bool(label) => Some(*label),
@@ -46,24 +46,24 @@ pub(super) fn label(value: &Value) -> Result<bool, String> {
     found.ok_or_else(|| format!("column `label` is {shown}, expected `true` (a desirable completion) or `false`"))
 }
 
-/// A conversation as what stands before its last message, and that.
+/// Splits a conversation into its last message and the messages before it.
 ///
 /// # Errors
-/// When the last message is not the assistant's, or nothing stands before it.
+/// If the last message is not the assistant's, or is the only message.
 pub(super) fn split(mut messages: Vec<Message>) -> Result<(Content, Content), String> {
     let last = messages.pop().filter(|last| last.role == "assistant" && !messages.is_empty());
     let last = last.ok_or("column `messages` does not end with an answer of the assistant, which `label` is about")?;
     Ok((Content::Messages(messages), Content::Messages(vec![last])))
 }
 
-/// So many pairs are taken apart together: their chosen sides, then their rejected ones (TRL). Sides of one pair so do
-/// not lie beside each other in the data set.
+/// Number of pairs that are split together: first their chosen sides, then their rejected ones (as in TRL). The two sides of a pair
+/// are then not adjacent in the data set.
 const TOGETHER: usize = 1000;
 
-/// Rows with one completion each: pairs become two, the chosen one desirable and the rejected one not.
+/// Returns rows with one completion each. A pair becomes two rows: the chosen one is desirable, the rejected one undesirable.
 ///
 /// # Errors
-/// When a pair has no prompt that both sides share.
+/// If the two sides of a pair do not share a prompt.
 pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
     if !rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
         return Ok(Cow::Borrowed(rows));

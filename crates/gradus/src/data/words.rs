@@ -1,4 +1,4 @@
-//! Words with a label each: what classifiers of tokens learn, and reward models of segments.
+//! Words with one label each, for token classifiers and reward models of segments.
 
 use serde_json::{Map, Value};
 
@@ -6,21 +6,21 @@ use super::feedback::{Category, IGNORE, NO_ERROR, SEPARATOR, TAGS};
 use super::message::{kind_name, missing};
 use crate::text::{Joined, Tokenizer};
 
-/// Where words stand, in the order in which a classifier looks for them.
+/// Columns that may hold the words, in the classifier's order of preference.
 const WORDS: [&str; 2] = ["tokens", "text"];
-/// Where their labels stand. The first is that of segments, the others are a classifier's.
+/// Columns that may hold the labels. The first is for segments, the others are for token classifiers.
 const LABELS: [&str; 4] = [TAGS, "labels", "tags", "ner_tags"];
 
-/// Words with a label each.
+/// Words with one label each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LabeledWords {
-    /// The column of the words.
+    /// Column of the words.
     pub words_column: &'static str,
     /// The words.
     pub words: Vec<String>,
-    /// The column of the labels.
+    /// Column of the labels.
     pub labels_column: &'static str,
-    /// The labels as they are written; as many as there are words.
+    /// Labels as written, one per word.
     pub labels: Vec<Value>,
 }
 
@@ -30,12 +30,12 @@ fn columns_of(columns: &Map<String, Value>) -> Option<(&'static str, &'static st
     columns[words].is_array().then_some((words, labels))
 }
 
-/// Whether rows with these columns are words with labels.
+/// Returns whether rows with these columns are words with labels.
 pub(super) fn fits(columns: &Map<String, Value>) -> bool {
     columns_of(columns).is_some()
 }
 
-/// Reads a row; both columns are taken out.
+/// Reads a row and takes both columns out.
 pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabeledWords, String> {
     let Some((words_column, labels_column)) = columns_of(columns) else {
         let words = WORDS.into_iter().find_map(|name| Some((name, columns.get(name)?)));
@@ -70,23 +70,23 @@ pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabeledWords, Str
 }
 
 impl LabeledWords {
-    /// Whether the labels are of segments, each behind a separator.
+    /// Returns whether the labels are for segments, each after a separator.
     pub fn of_segments(&self) -> bool {
         self.labels_column == TAGS
     }
 
-    /// Whether something is learned of a word.
+    /// Returns whether a label is trained on.
     fn says_something(&self, label: &Value) -> bool {
         let ignored = self.of_segments() && label.as_str() == Some(IGNORE);
         !(label.is_null() || label.as_i64() == Some(-100) || ignored)
     }
 
-    /// The words joined by spaces.
+    /// Returns the words joined by spaces.
     pub fn plain(&self) -> String {
         self.words.join(" ")
     }
 
-    /// The ids, and which of them a label is learned of.
+    /// Returns the token ids, and which of them have a label that is trained on.
     pub(super) fn ids(&self, tokenizer: &Tokenizer) -> crate::Result<(Vec<u32>, Vec<bool>)> {
         let (Joined { ids, .. }, firsts) = tokenizer.encode_words(&self.words, None)?;
         let mut learned = vec![false; ids.len()];
@@ -98,13 +98,13 @@ impl LabeledWords {
         Ok((ids, learned))
     }
 
-    /// Both columns, as they were read.
+    /// Returns both columns in their original form.
     pub(super) fn to_columns(&self) -> [(String, Value); 2] {
         let words: Vec<Value> = self.words.iter().map(|word| Value::from(word.as_str())).collect();
         [(self.words_column.into(), words.into()), (self.labels_column.into(), self.labels.clone().into())]
     }
 
-    /// What is wrong with the labels of this row.
+    /// Returns what is wrong with the labels of this row.
     pub(super) fn misfit(&self) -> Option<String> {
         let blank =
             |(_, (word, label)): &(usize, (&String, &Value))| word.trim().is_empty() && self.says_something(label);
@@ -144,7 +144,7 @@ impl LabeledWords {
         self.words.iter().zip(&self.labels).filter(|(word, _)| *word == SEPARATOR).map(|(_, label)| label)
     }
 
-    /// The errors that labels of segments tell of.
+    /// Returns the category of errors in segment labels.
     pub(super) fn category(&self) -> Option<Category> {
         let is = |category: Category| {
             self.of_segments() && self.at_separators().any(|label| label.as_str() == Some(category.label()))

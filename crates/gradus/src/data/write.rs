@@ -1,4 +1,4 @@
-//! Rows to a file: JSON lines, a JSON array, CSV, Parquet or Arrow, as its name says, gzipped when it ends in `.gz`.
+//! Writes rows to a file. The file name selects JSON lines, a JSON array, CSV, Parquet or Arrow; `.gz` adds gzip.
 
 use std::io::Write;
 
@@ -14,20 +14,20 @@ use super::write_parquet::write_parquet;
 use crate::files::output::{OutputFile, Staged, commit};
 use crate::{Error, Result};
 
-/// Writes rows to `file`, whole or not at all.
+/// Writes rows to `file` atomically.
 ///
 /// # Errors
-/// When the name says no format, the format cannot hold the rows, or the file cannot be written.
+/// If the name selects no format, the format cannot hold the rows, or the file cannot be written.
 pub fn write_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<Format> {
     let (staged, format) = stage_rows(file, rows)?;
     commit([staged])?;
     Ok(format)
 }
 
-/// Writes rows beside `file`, for [`commit`].
+/// Writes rows to a temporary file next to `file`, for [`commit`].
 ///
 /// # Errors
-/// As [`write_rows`].
+/// As for [`write_rows`].
 pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Staged, Format)> {
     let path = file.path();
     let format = match extension(path).as_deref() {
@@ -50,7 +50,7 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    // What a format cannot hold is told before anything is written.
+    // Rows that the format cannot hold are reported before anything is written.
     let columns = match format {
         Format::Parquet => Columns::Parquet(write_parquet(rows).map_err(|fault| fault.error(path))?),
         Format::Arrow => Columns::Arrow(ArrowColumns::of(rows).map_err(|fault| fault.error(path))?),
@@ -72,7 +72,7 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
     Ok((staged, format))
 }
 
-/// What is made of all rows before the file is.
+/// Columns that are prepared from all rows before the file is written.
 enum Columns<'a> {
     Parquet(Vec<u8>),
     Arrow(ArrowColumns<'a>),
@@ -109,7 +109,7 @@ fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) ->
     out.flush()
 }
 
-/// Lists and objects are written as JSON within their cell.
+/// Writes CSV or TSV. Lists and objects are written as JSON within their cell.
 fn write_delimited(rows: &[Map<String, Value>], delimiter: u8, out: impl Write) -> std::io::Result<()> {
     let header = column_names(rows);
     let mut writer = csv::WriterBuilder::new().delimiter(delimiter).from_writer(out);

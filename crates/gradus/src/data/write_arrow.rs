@@ -1,4 +1,4 @@
-//! Rows and record batches to streams of Arrow.
+//! Writes rows and record batches to Arrow streams.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,14 +18,14 @@ use super::shape::{Fault, Shape, shapes};
 use crate::files::atomic;
 use crate::{Error, Result};
 
-/// Writes record batches as an Arrow stream to `path`, whole or not at all; what was there is replaced. Nothing of a batch is
-/// converted: the file holds what the arrays hold, in batches of the same size. One batch is in memory at a time.
+/// Writes record batches as an Arrow stream to `path`, atomically; replaces an existing file. Batches are written unchanged. Only
+/// one batch is in memory at a time.
 ///
-/// Returns how many rows were written. `datasets.Dataset.from_file` reads such a file, and so does every reader of rows here.
+/// Returns the number of rows written. `datasets.Dataset.from_file` can read the file, and so can every reader of rows in gradus.
 ///
 /// # Errors
-/// [`Error::Data`] when `batches` gives an error, a batch has other fields than `schema`, or the stream form has no place for
-/// a type; [`Error::Io`] when the file cannot be written.
+/// [`Error::Data`] if `batches` returns an error, a batch has other fields than `schema`, or the stream format does not support a
+/// type; [`Error::Io`] if the file cannot be written.
 pub fn write_stream(
     batches: impl IntoIterator<Item = Result<RecordBatch, ArrowError>>,
     schema: &Schema,
@@ -59,7 +59,7 @@ fn fill(
     let mut writer = StreamWriter::try_new(file, schema)?;
     for batch in batches {
         let batch = batch?;
-        // The writer does not compare them, and nobody could read what it wrote.
+        // The writer does not compare the fields, and a stream with differing fields would be unreadable.
         if batch.schema().fields() != schema.fields() {
             let (found, expected) = (names(batch.schema().fields()), names(schema.fields()));
             return Err(ArrowError::SchemaError(format!("it has the fields {found}, expected {expected}")));
@@ -75,12 +75,12 @@ fn names(fields: &Fields) -> String {
     crate::error::excerpt(&all.join(", "), 300)
 }
 
-/// Rows of one batch, as `datasets` writes them.
+/// Number of rows per batch, as in `datasets`.
 const BATCH_ROWS: usize = 1000;
-/// Bytes of texts after which a batch ends: positions in its texts have 31 bits.
+/// Bytes of text after which a batch ends: offsets within its texts have 31 bits.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// Rows as columns of Arrow.
+/// Rows as Arrow columns.
 pub(super) struct ArrowColumns<'a> {
     rows: &'a [Map<String, Value>],
     shapes: Vec<(String, Shape)>,
@@ -88,20 +88,20 @@ pub(super) struct ArrowColumns<'a> {
 }
 
 impl<'a> ArrowColumns<'a> {
-    /// Finds the type of each column.
+    /// Determines the type of each column.
     ///
     /// # Errors
-    /// When a column holds what no column of Arrow holds unchanged.
+    /// If no Arrow column can hold the values of a column unchanged.
     pub fn of(rows: &'a [Map<String, Value>]) -> Result<Self, Fault> {
         let shapes = shapes(rows, Format::Arrow)?;
         let schema = Arc::new(Schema::new(fields(&shapes)));
         Ok(Self { rows, shapes, schema })
     }
 
-    /// Writes them as a stream, batch by batch.
+    /// Writes the columns as a stream, batch by batch.
     ///
     /// # Errors
-    /// When `out` cannot be written.
+    /// If `out` cannot be written.
     pub fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let batches = self.batches().map(|rows| self.batch(rows));
         fill(batches, &self.schema, out, &mut 0).map_err(|error| match error {
@@ -132,7 +132,7 @@ impl<'a> ArrowColumns<'a> {
             array(shape, &values)
         };
         let columns = self.shapes.iter().map(column).collect::<Result<_, _>>()?;
-        // Rows without columns are rows, too.
+        // The row count is explicit, because rows may have no columns.
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
     }
@@ -166,7 +166,7 @@ fn item_field(item: &Shape) -> Arc<Field> {
     Arc::new(Field::new_list_field(data_type(item), true))
 }
 
-/// The values as an array; what is missing is null.
+/// Converts values to an array. Missing values are null.
 fn array(shape: &Shape, values: &[Option<&Value>]) -> Result<ArrayRef, ArrowError> {
     let present = || values.iter().map(|value| value.filter(|value| !value.is_null()));
     let nulls = || NullBuffer::from_iter(present().map(|value| value.is_some()));

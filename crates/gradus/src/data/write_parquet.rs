@@ -1,4 +1,4 @@
-//! Rows to Parquet: types found from the values, lists and objects nested as other tools write them.
+//! Converts rows to Parquet. Types are inferred from the values; lists and objects are nested as other tools write them.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn schema(shape: &Shape, name: &str) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(schema))
 }
 
-/// The values of one leaf column with their definition and repetition levels.
+/// Values of one leaf column with their definition and repetition levels.
 #[derive(Default)]
 struct Leaf {
     values: Vec<Value>,
@@ -59,9 +59,9 @@ struct Leaf {
     repetition: Vec<i16>,
 }
 
-/// Takes a value apart into the leaves below it.
+/// Splits a value into the leaves below it.
 ///
-/// Definition levels count the optional and repeated ancestors that are there; repetition levels say which list goes on.
+/// Definition levels count the optional and repeated ancestors that are present. Repetition levels state which list continues.
 fn shred(shape: &Shape, value: &Value, definition: i16, repetition: i16, depth: i16, leaves: &mut [Leaf]) {
     match (shape, value) {
         (_, Value::Null) => leaves.iter_mut().for_each(|leaf| {
@@ -95,7 +95,7 @@ fn shred(shape: &Shape, value: &Value, definition: i16, repetition: i16, depth: 
     }
 }
 
-/// How many leaves a shape has.
+/// Returns the number of leaves of a type.
 fn count(shape: &Shape) -> usize {
     match shape {
         Shape::List(item) => count(item),
@@ -104,13 +104,13 @@ fn count(shape: &Shape) -> usize {
     }
 }
 
-/// Rows of one row group.
+/// Number of rows in a row group.
 const GROUP: usize = 10_000;
 
-/// The rows as the bytes of a Parquet file.
+/// Encodes rows as a Parquet file.
 ///
 /// # Errors
-/// When a column holds what no column of Parquet holds unchanged.
+/// If no Parquet column can hold the values of a column unchanged.
 pub(super) fn write_parquet(rows: &[Map<String, Value>]) -> Result<Vec<u8>, Fault> {
     let shapes = shapes(rows, Format::Parquet)?;
     let fields = shapes.iter().map(|(name, shape)| schema(shape, name)).collect::<Result<_, ParquetError>>()?;

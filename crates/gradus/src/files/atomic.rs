@@ -1,8 +1,8 @@
-//! Files and directories that appear whole or not at all.
+//! Writes files and directories atomically.
 //!
-//! The content goes to a temporary sibling (`.NAME.tmp-PID-N`), is flushed to disk, and is renamed.
-//! A directory cannot be renamed over another one, so an old one steps aside first (`.NAME.old-PID-N`); a kill between
-//! the two renames is repaired by [`recover`].
+//! The content is written to a temporary sibling (`.NAME.tmp-PID-N`), flushed to disk, and renamed. A directory cannot be renamed
+//! over another one, so the old one is first renamed to `.NAME.old-PID-N`. If the process is killed between the two renames,
+//! [`recover`] repairs the directory.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Writes `path` through `write`; on any failure `path` stays as it was.
+/// Writes `path` through `write`. On any failure `path` is unchanged.
 ///
 /// # Errors
-/// What `write` returns, or [`Error::Io`] with the final path.
+/// The error of `write`, or [`Error::Io`] with the final path.
 pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let temporary = sibling(path, "tmp");
     let written = (|| {
@@ -33,7 +33,7 @@ pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Re
     })
 }
 
-/// Writes `bytes` to `path`, whole or not at all.
+/// Writes `bytes` to `path` atomically.
 ///
 /// # Errors
 /// [`Error::Io`] with the final path.
@@ -41,13 +41,13 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     write_file(path, |file| file.write_all(bytes))
 }
 
-/// Writes `path` through `write`, which makes a new file of the name it is given; on any failure `path` stays as it was.
+/// Writes `path` through `write`, which creates a file under the path it is given. On any failure `path` is unchanged.
 ///
-/// That name lies in a directory of its own, so that whatever a library writes beside its file (a journal, a temporary
-/// file under a name of its choice) goes with the directory, also after a kill.
+/// That path is in a directory of its own. So additional files of a library, such as a journal or a temporary file, are removed
+/// with the directory, even after a kill.
 ///
 /// # Errors
-/// What `write` returns, or [`Error::Io`] with the final path.
+/// The error of `write`, or [`Error::Io`] with the final path.
 pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let directory = sibling(path, "tmp");
     let temporary = directory.join(path.file_name().unwrap_or_default());
@@ -60,17 +60,17 @@ pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Resul
         .map_err(|source| Error::io(path, source))
         .and_then(|()| write(&temporary))
         .and_then(|()| renamed().map_err(|source| Error::io(path, source)));
-    // It may never have been created, and `path` is complete by now where it will ever be.
+    // The directory may not exist. If writing succeeded, `path` is complete by now.
     let _ = fs::remove_dir_all(&directory);
     written
 }
 
-/// Fills a new directory through `fill` and gives it the name `path`, replacing what was there.
+/// Fills a new directory through `fill` and renames it to `path`, replacing an existing directory.
 ///
-/// Files in it need no flushing of their own. On any failure `path` stays as it was.
+/// `fill` need not flush its files. On any failure `path` is unchanged.
 ///
 /// # Errors
-/// What `fill` returns, or [`Error::Io`].
+/// The error of `fill`, or [`Error::Io`].
 pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
         fs::create_dir_all(missing)
@@ -84,14 +84,14 @@ pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<
         .and_then(|()| sync_tree(&temporary))
         .and_then(|()| replace(&temporary, path));
     if filled.is_err() {
-        // It may never have been created; the first error is the one to report.
+        // The directory may not exist; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);
     }
     filled.map_err(|error| error.relocated(&temporary, path))
 }
 
-/// Makes the directory `to` with the same files as `from`: hard links, or copies where there can be none. Files that
-/// are only ever replaced, never written to, may share their bytes so.
+/// Creates the directory `to` with the files of `from` as hard links, or as copies if links are not possible. Files may share their
+/// bytes this way if they are only ever replaced, never written to.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -100,7 +100,7 @@ pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
     link_files(from, to)
 }
 
-/// As [`link_tree`], into a directory that is there already.
+/// Like [`link_tree`], but into an existing directory.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -117,7 +117,7 @@ pub fn link_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a directory so that a kill on the way leaves nothing under its name.
+/// Removes a directory so that a kill leaves nothing under its name.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -126,7 +126,7 @@ pub fn remove_dir(path: &Path) -> Result<()> {
     fs::rename(path, &doomed).and_then(|()| fs::remove_dir_all(&doomed)).map_err(|source| Error::io(path, source))
 }
 
-/// Flushes a file that grew in place to the disk; one that is not there is none.
+/// Flushes a file that was appended to. A missing file is ignored.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -137,7 +137,7 @@ pub fn sync_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Gives the directory `new` the name `path`.
+/// Renames the directory `new` to `path`.
 fn replace(new: &Path, path: &Path) -> Result<()> {
     let error = |source| Error::io(path, source);
     let old = sibling(path, "old");
@@ -147,7 +147,7 @@ fn replace(new: &Path, path: &Path) -> Result<()> {
     }
     if let Err(source) = fs::rename(new, path) {
         if existed {
-            // Nothing better can be done when this fails too; `recover` will try again.
+            // If this fails too, nothing more can be done; `recover` will try again.
             let _ = fs::rename(&old, path);
         }
         return Err(error(source));
@@ -159,12 +159,12 @@ fn replace(new: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what killed writers left in `directory` and puts back what one had moved aside.
+/// Removes temporary files of killed writers in `directory`, and restores a directory that one of them had renamed.
 ///
 /// Call it only while nothing else writes there. Returns how many entries were cleaned up.
 ///
 /// # Errors
-/// [`Error::Io`] when an entry cannot be removed or renamed.
+/// [`Error::Io`] if an entry cannot be removed or renamed.
 pub fn recover(directory: &Path) -> Result<usize> {
     let mut cleaned = 0;
     let entries = fs::read_dir(directory).map_err(|source| Error::io(directory, source))?;
@@ -185,12 +185,12 @@ pub fn recover(directory: &Path) -> Result<usize> {
     Ok(cleaned)
 }
 
-/// Whether an entry of this name is what a killed writer left.
+/// Returns whether an entry of this name is a leftover of a killed writer.
 pub(crate) fn is_temporary(name: &std::ffi::OsStr) -> bool {
     name.to_str().and_then(split_sibling).is_some()
 }
 
-/// `.NAME.KIND-PID-N` beside `path`.
+/// Returns `.NAME.KIND-PID-N` next to `path`.
 pub(super) fn sibling(path: &Path, kind: &str) -> PathBuf {
     static COUNTER: AtomicUsize = AtomicUsize::new(0);
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -198,7 +198,7 @@ pub(super) fn sibling(path: &Path, kind: &str) -> PathBuf {
     parent(path).join(format!(".{name}.{kind}-{}-{count}", std::process::id()))
 }
 
-/// The final name and the kind of a [`sibling`]'s file name.
+/// Splits the file name of a [`sibling`] into the final name and the kind.
 fn split_sibling(name: &str) -> Option<(&str, &str)> {
     let (stem, suffix) = name.strip_prefix('.')?.rsplit_once('.')?;
     let mut parts = suffix.split('-');
@@ -230,7 +230,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
     sync_directory(directory).map_err(|source| Error::io(directory, source))
 }
 
-/// Makes a rename in `directory` last. Not every platform can open a directory; there it is the file system's business.
+/// Makes a rename in `directory` durable. Not every platform can open a directory; there the file system is responsible.
 pub(super) fn sync_directory(directory: &Path) -> std::io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
@@ -344,7 +344,7 @@ mod tests {
     fn recovery_puts_back_what_a_killed_writer_had_moved_aside() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        // Killed between the two renames: `best` is gone, old and new stand beside it.
+        // State after a kill between the two renames: `best` is missing, and old and new are next to it.
         for (name, content) in [(".best.old-17-3", "old"), (".best.tmp-17-2", "new")] {
             fs::create_dir(at(name)).unwrap();
             fs::write(at(name).join("config.json"), content).unwrap();
@@ -352,7 +352,7 @@ mod tests {
         fs::write(at(".results.json.tmp-17-9"), "{").unwrap();
         fs::create_dir(at(".rollouts.sqlite.tmp-17-8")).unwrap();
         fs::write(at(".rollouts.sqlite.tmp-17-8").join("rollouts.sqlite-journal"), "").unwrap();
-        // Not ours.
+        // Files of others.
         fs::write(at(".gitignore"), "*").unwrap();
         fs::write(at(".notes.tmp-mine"), "").unwrap();
         assert_eq!(recover(directory.path()).unwrap(), 4);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_full_disk_is_reported_as_such() {
-        // Every write to /dev/full answers ENOSPC, as a full file system does.
+        // Every write to /dev/full returns ENOSPC, as on a full file system.
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("results.json");
         let failed = write_file(&path, |_| {
@@ -376,7 +376,7 @@ mod tests {
         assert!(names(directory.path()).is_empty());
     }
 
-    /// Not a test of its own: what the next one runs in a process of its own, and kills.
+    /// Helper of the next test, which runs it in another process and kills it.
     #[test]
     #[ignore = "writes until it is killed"]
     fn endless_writer() {

@@ -1,4 +1,4 @@
-//! What all readers and writers of files share, and the tensors in them.
+//! Functions for all readers and writers of files, and the tensors in files.
 
 pub mod atomic;
 mod network;
@@ -14,10 +14,10 @@ use safetensors::tensor::{Dtype, View};
 use crate::error::{Error, Result};
 pub use network::network_file_system;
 
-/// The most that a file of settings may hold, and one of a tokenizer: ten times what is known.
+/// Maximum sizes of settings files and tokenizer files: ten times the known sizes.
 pub(crate) const SETTINGS_BYTES: u64 = 64 << 20;
 pub(crate) const TOKENIZER_BYTES: u64 = 1 << 30;
-/// The files that a tokenizer is read from: one of them lies in every directory of a tokenizer.
+/// Tokenizer files. Every directory with a tokenizer has one of them.
 pub(crate) const TOKENIZERS: [&str; 7] = [
     "tokenizer.json",
     "vocab.json",
@@ -28,10 +28,10 @@ pub(crate) const TOKENIZERS: [&str; 7] = [
     "spm.model",
 ];
 
-/// Opens a regular file. A pipe or a device is refused: it blocks whoever opens it, or has no end.
+/// Opens a regular file. A pipe or a device is rejected, because opening it may block, or it may have no end.
 ///
 /// # Errors
-/// The operating system's, or what it is instead.
+/// An error of the operating system, or what the path is instead of a file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_file() || kind.is_dir() {
@@ -57,10 +57,10 @@ fn special(_: fs::FileType) -> &'static str {
     "a device"
 }
 
-/// What the regular file `path` holds, of at most `most` bytes.
+/// Reads the regular file `path`, of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`]; or when it is larger, before it is read.
+/// As for [`open`], or if the file is larger, which is checked before reading.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut file = open(path)?;
     let size = file.metadata()?.len();
@@ -69,15 +69,15 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     let mut bytes = Vec::with_capacity(size as usize);
-    // A file may grow meanwhile.
+    // The file may grow while it is read.
     file.by_ref().take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// [`read`] of a text.
+/// Reads a text file like [`read`].
 ///
 /// # Errors
-/// As [`read`]; or when it is not UTF-8.
+/// As for [`read`], or if the file is not UTF-8.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -85,22 +85,22 @@ pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
     })
 }
 
-/// One tensor with its name, as host memory.
+/// A named tensor in host memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedTensor<'a> {
-    /// The key in the file.
+    /// Key in the file.
     pub name: Cow<'a, str>,
-    /// The sizes of its dimensions, outermost first.
+    /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The values in row-major order.
+    /// Values in row-major order.
     pub values: Cow<'a, [f32]>,
 }
 
 impl<'a> NamedTensor<'a> {
-    /// A tensor that owns or borrows its values.
+    /// Creates a tensor that owns or borrows its values.
     ///
     /// # Panics
-    /// When `shape` does not hold that many values.
+    /// If the number of values does not match `shape`.
     pub fn new(name: impl Into<Cow<'a, str>>, shape: impl Into<Vec<usize>>, values: impl Into<Cow<'a, [f32]>>) -> Self {
         let (name, shape, values) = (name.into(), shape.into(), values.into());
         assert_eq!(shape.iter().product::<usize>(), values.len(), "shape of `{name}`");
@@ -125,28 +125,28 @@ impl View for &NamedTensor<'_> {
     }
 }
 
-/// One tensor of codes of a byte each, with its name.
+/// A named tensor of one-byte codes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedCodes<'a> {
-    /// The key in the file.
+    /// Key in the file.
     pub name: Cow<'a, str>,
-    /// The sizes of its dimensions, outermost first.
+    /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The codes in row-major order.
+    /// Codes in row-major order.
     pub codes: Cow<'a, [u8]>,
 }
 
-/// A tensor of a file of state: numbers or codes.
+/// A tensor in a state file: numbers or codes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StateTensor<'a> {
-    /// In f32.
+    /// Values in f32.
     Numbers(NamedTensor<'a>),
-    /// A byte each.
+    /// Codes of one byte each.
     Codes(NamedCodes<'a>),
 }
 
 impl StateTensor<'_> {
-    /// The key in the file.
+    /// Returns the key in the file.
     pub fn name(&self) -> &str {
         match self {
             Self::Numbers(tensor) => &tensor.name,
@@ -188,11 +188,11 @@ impl View for &StateTensor<'_> {
     }
 }
 
-/// Writes safetensors to `path`, with the permissions that a new file gets here: the library writes through a temporary
-/// file that only its owner may read.
+/// Writes safetensors to `path` with the usual permissions of new files. The library writes through a temporary file that only its
+/// owner can read.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::Model`] where the tensors do not make a file.
+/// [`Error::Io`], or [`Error::Model`] if the tensors do not form a valid file.
 pub(crate) fn write_safetensors<N, V, I>(
     tensors: I,
     metadata: Option<std::collections::HashMap<String, String>>,

@@ -1,8 +1,8 @@
-//! Whether a file lies on a file system that several machines share.
+//! Detects file systems that several machines share.
 
 use std::path::{Path, PathBuf};
 
-/// Names that Linux gives file systems of other machines.
+/// Names of network file systems in Linux.
 const SHARED: [&str; 21] = [
     "nfs",
     "nfs3",
@@ -27,17 +27,17 @@ const SHARED: [&str; 21] = [
     "panfs",
 ];
 
-/// The name of the file system at `path`, such as `nfs4`, where other machines may share it; `None` for a local one, or where the
-/// system does not say (only Linux does).
+/// Returns the name of the file system at `path`, such as `nfs4`, if other machines may share it. Returns `None` for a local file
+/// system, and on all systems but Linux.
 ///
-/// SQLite's log of changes (WAL) needs memory that all readers share, so it does not work across machines. On these file systems
+/// SQLite's write-ahead log (WAL) needs memory that all readers share, so it does not work across machines. On these file systems,
 /// databases keep a rollback journal.
 pub fn network_file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().or_else(|_| path.parent().unwrap_or(Path::new(".")).canonicalize()).ok()?;
     of_mounts(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &path)
 }
 
-/// The same by the text of `/proc/self/mountinfo`: of the mounts above `path`, the last of the longest counts.
+/// Does the same with the text of `/proc/self/mountinfo`. Of the mounts above `path`, the last one of the longest counts.
 fn of_mounts(mounts: &str, path: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
@@ -46,11 +46,11 @@ fn of_mounts(mounts: &str, path: &Path) -> Option<String> {
         path.starts_with(&at).then(|| (at.components().count(), kind))
     };
     let (_, kind) = mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length)?;
-    // `fuse.sshfs`, `fuse.glusterfs`, `fuse.juicefs`: all that have a name beyond `fuse` are taken for shared.
+    // `fuse.sshfs`, `fuse.glusterfs`, `fuse.juicefs`: every name that begins with `fuse.` is assumed to be shared.
     (SHARED.contains(&kind.as_str()) || kind.starts_with("fuse.")).then_some(kind)
 }
 
-/// A path of `mountinfo`, in which `\040` stands for a space.
+/// Decodes a path of `mountinfo`, in which `\040` is a space.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()

@@ -1,8 +1,8 @@
-//! Files and directories that a user names for a command to write.
+//! Files and directories that the user names as outputs of a command.
 //!
-//! [`Outputs`] is the one way to get an [`OutputFile`] or an [`OutputDir`], and everything that writes where a user says takes
-//! one of these. So nobody's file is replaced unless the user asked for that (`--overwrite`) or gradus wrote the file itself,
-//! no input is replaced at all, and two outputs are never the same file.
+//! Only [`Outputs`] creates an [`OutputFile`] or an [`OutputDir`], and all code that writes to a path from the user takes one of
+//! these. This guarantees three things: no file is replaced unless the user requested it (`--overwrite`) or gradus wrote the file
+//! itself; no input is ever replaced; two outputs are never the same file.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use super::atomic::{self, parent, sibling, sync_directory};
 use crate::error::{Diagnostic, Error, Result};
 
-/// The outputs of one command.
+/// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct Outputs {
     overwrite: bool,
@@ -20,36 +20,36 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// No outputs yet; `overwrite` says whether they may replace what is there.
+    /// Creates an empty set. `overwrite` permits outputs to replace existing files.
     pub fn new(overwrite: bool) -> Self {
         Self { overwrite, ..Self::default() }
     }
 
-    /// Adds a file or directory that the command reads: no output may replace it, whatever the user says.
+    /// Adds a file or directory that the command reads. No output may replace it, even with `overwrite`.
     #[must_use]
     pub fn reading(mut self, input: impl AsRef<Path>) -> Self {
         self.inputs.push(input.as_ref().to_owned());
         self
     }
 
-    /// [`Self::reading`] for several.
+    /// Like [`Self::reading`], for several inputs.
     #[must_use]
     pub fn reading_all<P: AsRef<Path>>(self, inputs: impl IntoIterator<Item = P>) -> Self {
         inputs.into_iter().fold(self, Self::reading)
     }
 
-    /// The file `path`, for writing.
+    /// Registers the output file `path`.
     ///
     /// # Errors
-    /// [`Error::Config`] when something is there that may not be replaced, it is an input, or another output is the same file.
+    /// [`Error::Config`] if a file exists that may not be replaced, or the path is an input or the same as another output.
     pub fn file(&mut self, path: &Path) -> Result<OutputFile> {
         self.file_unless(path, |_| false)
     }
 
-    /// As [`Self::file`]; a file that `is_ours` may be replaced without being asked.
+    /// Like [`Self::file`], but a file for which `is_ours` returns true may always be replaced.
     ///
     /// # Errors
-    /// As [`Self::file`].
+    /// As for [`Self::file`].
     pub fn file_unless(&mut self, path: &Path, is_ours: impl FnOnce(&Path) -> bool) -> Result<OutputFile> {
         let shown = path.display();
         if path.is_dir() {
@@ -65,15 +65,15 @@ impl Outputs {
         if found && !may_replace && !is_stream(path) {
             return Err(refused(format!("`{shown}` exists; `--overwrite` replaces it"), ""));
         }
-        // A link stays, and what it leads to is replaced.
+        // A link is kept, and its target is replaced.
         let at = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Ok(OutputFile { path: path.to_owned(), at, may_replace })
     }
 
-    /// The page `path`, whose name ends in `.html`, and the file beside it whose name ends in `.json`.
+    /// Registers the page `path`, which must end in `.html`, and a file of the same name that ends in `.json`.
     ///
     /// # Errors
-    /// As [`Self::file`]; a name that ends otherwise.
+    /// As for [`Self::file`], or if the name ends otherwise.
     pub fn report(&mut self, path: &Path) -> Result<ReportFiles> {
         if path.extension().is_none_or(|extension| extension != "html") {
             let message = format!("`{}` is no name for a report: it does not end in `.html`", path.display());
@@ -82,10 +82,11 @@ impl Outputs {
         Ok(ReportFiles { page: self.file(path)?, json: self.file(&path.with_extension("json"))? })
     }
 
-    /// The directory `path`, for a model. With `--overwrite` it may replace the directory of another model, and nothing else.
+    /// Registers the directory `path` for a model. With `--overwrite` it may replace the directory of another model, but nothing
+    /// else.
     ///
     /// # Errors
-    /// As [`Self::file`].
+    /// As for [`Self::file`].
     pub fn model_dir(&mut self, path: &Path) -> Result<OutputDir> {
         self.take(path)?;
         let shown = path.display();
@@ -108,7 +109,7 @@ impl Outputs {
         Ok(OutputDir { path: path.to_owned() })
     }
 
-    /// Takes the name, which must be neither an input's, nor that of a directory with an input in it, nor another output's.
+    /// Reserves a path. It must not be an input, a directory with an input in it, or another output.
     fn take(&mut self, path: &Path) -> Result<()> {
         let shown = path.display();
         let own = identity(path);
@@ -133,13 +134,13 @@ impl Outputs {
     }
 }
 
-/// A mistake on the command line.
+/// Creates the error for a mistake on the command line.
 fn refused(message: String, hint: &str) -> Error {
     let hint = (!hint.is_empty()).then(|| hint.to_owned());
     Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
 }
 
-/// What a directory holds that no model's does; `None` for a model's directory.
+/// Returns what distinguishes a directory from a model's directory, or `None` for a model's directory.
 fn foreign_to_a_model(path: &Path) -> Option<String> {
     let Ok(entries) = fs::read_dir(path) else { return Some("is no directory".into()) };
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
@@ -153,39 +154,40 @@ fn foreign_to_a_model(path: &Path) -> Option<String> {
 /// A file that may be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputFile {
-    /// As the user named it.
+    /// Path as the user gave it.
     path: PathBuf,
-    /// Where it lies: behind a link.
+    /// Real path, after following links.
     at: PathBuf,
     may_replace: bool,
 }
 
 impl OutputFile {
-    /// A file that is not there yet.
+    /// Registers a single new file, which must not exist yet.
     ///
     /// # Errors
-    /// As [`Outputs::file`].
+    /// As for [`Outputs::file`].
     pub fn new(path: &Path) -> Result<Self> {
         Outputs::default().file(path)
     }
 
-    /// As the user named it.
+    /// Returns the path as the user gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the file, whole or not at all, and makes the directories above it.
+    /// Writes the file atomically and creates its parent directories.
     ///
     /// # Errors
-    /// What `write` returns, or [`Error::Io`].
+    /// The error of `write`, or [`Error::Io`].
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
         commit([self.stage(write)?])
     }
 
-    /// Writes the content beside the file, where it waits for [`commit`]; goes away again without that.
+    /// Writes the content to a temporary file next to the final one, for [`commit`]. Without a commit, the temporary file is
+    /// removed.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// As for [`Self::write`].
     pub fn stage(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<Staged> {
         let io = |source| Error::io(&self.path, source);
         let mut staged = Staged { file: self.clone(), temporary: None };
@@ -204,11 +206,11 @@ impl OutputFile {
     }
 }
 
-/// What an [`OutputFile`] will hold, under another name.
+/// Content of an [`OutputFile`] in a temporary file.
 #[derive(Debug)]
 pub struct Staged {
     file: OutputFile,
-    /// `None` once it has its own name, and of a stream.
+    /// Path of the temporary file. `None` after the rename, and for streams.
     temporary: Option<PathBuf>,
 }
 
@@ -220,23 +222,24 @@ impl Drop for Staged {
     }
 }
 
-/// Gives files that belong together their names, after all of them are written.
+/// Renames files that belong together to their final names, after all of them are written.
 ///
 /// # Errors
-/// [`Error::Config`] when meanwhile something is there that may not be replaced; [`Error::Io`].
+/// [`Error::Config`] if a file now exists that may not be replaced; [`Error::Io`].
 pub fn commit(files: impl IntoIterator<Item = Staged>) -> Result<()> {
     let mut done: Vec<PathBuf> = Vec::new();
     for mut staged in files {
         let Some(temporary) = staged.temporary.clone() else { continue };
         let OutputFile { path, at, may_replace } = &staged.file;
         let io = |source| Error::io(path, source);
-        // Names that differ may still be one, as on a file system that ignores case.
+        // Different names may be the same file, for example on a file system that ignores case.
         let may_replace = *may_replace && !done.iter().any(|other| is_same_file(other, at));
         if may_replace {
             fs::rename(&temporary, at).map_err(io)?;
             staged.temporary = None;
         } else {
-            // A link fails where a rename would replace. A file system without links can only be asked before.
+            // Unlike a rename, a link fails if the file exists. On a file system without links, the only option is to check before
+            // renaming.
             match fs::hard_link(&temporary, at) {
                 Ok(()) => {}
                 Err(_) if fs::symlink_metadata(at).is_err() => {
@@ -255,7 +258,7 @@ pub fn commit(files: impl IntoIterator<Item = Staged>) -> Result<()> {
     Ok(())
 }
 
-/// A page, and a file with its numbers beside it.
+/// A page, and a file with its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportFiles {
     page: OutputFile,
@@ -263,15 +266,15 @@ pub struct ReportFiles {
 }
 
 impl ReportFiles {
-    /// The page, as the user named it.
+    /// Returns the path of the page as the user gave it.
     pub fn page(&self) -> &Path {
         self.page.path()
     }
 
-    /// Writes both, or neither.
+    /// Writes both files, or neither.
     ///
     /// # Errors
-    /// As [`OutputFile::write`].
+    /// As for [`OutputFile::write`].
     pub fn write(&self, page: &str, numbers: &serde_json::Value) -> Result<()> {
         let json = serde_json::to_string_pretty(numbers).expect("JSON values serialize") + "\n";
         let files = [(&self.page, page), (&self.json, &json)];
@@ -288,21 +291,21 @@ pub struct OutputDir {
 }
 
 impl OutputDir {
-    /// Fills the directory, whole or not at all, as [`atomic::write_dir`].
+    /// Fills the directory atomically, like [`atomic::write_dir`].
     ///
     /// # Errors
-    /// As [`atomic::write_dir`].
+    /// As for [`atomic::write_dir`].
     pub fn write(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         atomic::write_dir(&self.path, fill)
     }
 
-    /// As the user named it.
+    /// Returns the path as the user gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether both names lead to one file or directory, also where it is not there yet.
+/// Returns whether both paths lead to the same file or directory, even if it does not exist yet.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     inode(one).is_some_and(|of| Some(of) == inode(other)) || identity(one) == identity(other)
 }
@@ -318,8 +321,7 @@ fn inode(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// The one name of what the path leads to: of a file that is not there, the one name of the nearest directory that is, and the
-/// rest.
+/// Returns the canonical path. For a missing file, it is the canonical path of the nearest existing directory and the rest.
 fn identity(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;
@@ -336,7 +338,7 @@ fn identity(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether what is there is no file but a pipe or a device: it is written to and never replaced.
+/// Returns whether the path is a pipe or a device, which is written to but never replaced.
 fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
@@ -430,7 +432,7 @@ mod tests {
         assert!(message.ends_with("is read and would be replaced"), "{message}");
         let message = outputs.model_dir(&at("link")).expect_err("it is read").to_string();
         assert!(message.contains("would be replaced, but"), "{message}");
-        // What is behind a link is replaced, and the link stays.
+        // The target of a link is replaced, and the link is kept.
         Outputs::new(true).file(&at("rows")).expect("asked for").write(text("2")).expect("written");
         assert_eq!(fs::read_to_string(at("real/rows")).expect("there"), "2");
         assert!(at("rows").is_symlink());

@@ -1,4 +1,4 @@
-//! BERTScore: tokens of two texts matched by the cosine of their states.
+//! BERTScore: matches the tokens of two texts by the cosine of their states.
 //!
 //! Zhang et al. 2020, <https://arxiv.org/abs/1904.09675>. Checked against `bert-score` 0.3.13.
 
@@ -14,14 +14,14 @@ use super::models::{Encoded, EncoderModel, Models, TextError};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 
-/// Ids of a text that `bert-score` takes for empty: of most models the two that stand around a text. T5 has one around a text, so
-/// that the tool takes a text of one id for empty there.
+/// Maximum number of ids in a text that `bert-score` treats as empty: most models add two special tokens to a text. T5 adds only
+/// one, so there a text of one id also counts as empty.
 const EMPTY: usize = 2;
 
-/// Texts whose states are held at once.
+/// Number of texts whose states are held in memory at once.
 const TEXTS: usize = 256;
 
-/// The layers that agree best with people, by the end of the model's name (`bert-score`'s table).
+/// Layers that agree best with human ratings, by the end of the model's name (`bert-score`'s table).
 const LAYERS: &[(&str, usize)] = &[
     ("DeBERTa-v3-large-mnli", 18),
     ("albert-base-v1", 10),
@@ -121,29 +121,30 @@ const LAYERS: &[(&str, usize)] = &[
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BertScoreOptions {
-    /// The encoder: a directory or a hub name, such as `FacebookAI/roberta-large` (RL4LMs' for English). Of a T5 the encoder alone is
-    /// read.
+    /// The encoder: a directory or a hub name, such as `FacebookAI/roberta-large` (RL4LMs' for English). For a T5, only its encoder
+    /// is used.
     pub model: String,
-    /// The layer whose states are compared, counted from 1. Default: `bert-score`'s, for the models that it knows.
+    /// The layer whose states are compared, counted from 1. Default: `bert-score`'s layer, for the models in its table.
     #[serde(default)]
     pub layer: Option<usize>,
-    /// Whether a token weighs as much as it is rare in the references.
+    /// Weight tokens by their inverse document frequency in the references.
     #[serde(default)]
     pub idf: bool,
-    /// A file of baselines (`LAYER,P,R,F`), which become 0: `bert-score`'s `rescale_baseline` folder has those of many models.
+    /// A file of baselines (`LAYER,P,R,F`), which scores are rescaled by: a baseline becomes 0. The `rescale_baseline` folder of
+    /// `bert-score` has the baselines of many models.
     #[serde(default)]
     pub baseline: Option<PathBuf>,
 }
 
-/// How well the tokens of the prediction and of the best reference match.
+/// Similarity of the prediction's tokens to those of the best reference.
 pub struct BertScore {
     model: Box<dyn EncoderModel>,
     idf: bool,
-    /// Of precision, recall and F1.
+    /// Baselines of precision, recall and F1.
     baseline: [f64; 3],
 }
 
-/// A text that is compared: its states of length 1, and what each token weighs.
+/// A text to compare: its states, normalized to length 1, and the weights of its tokens.
 struct Weighed {
     states: Vec<f32>,
     weights: Vec<f64>,
@@ -151,10 +152,10 @@ struct Weighed {
 }
 
 impl BertScore {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened, a layer that nobody names, or a file of baselines that has none of it.
+    /// A model that cannot be opened, an unknown default layer, or a file of baselines without that layer.
     pub fn new(options: &BertScoreOptions, models: &dyn Models) -> Result<Self> {
         let layer = options.layer().ok_or_else(|| {
             Error::input(format!("`bert_score` knows no layer for the model `{}`", options.model))
@@ -164,7 +165,8 @@ impl BertScore {
         Ok(Self { model: models.encoder(&options.model, layer)?, idf: options.idf, baseline })
     }
 
-    /// What each id weighs: `ln((N + 1)/(n + 1))`, where n of N references have it; without `idf` 1, and 0 around a text.
+    /// Returns the weight of each id: `ln((N + 1)/(n + 1))`, where n of N references contain it. Without `idf` the weight is 1.
+    /// Special tokens around a text weigh 0.
     fn weigh(&self, references: &[Vec<u32>]) -> impl Fn(u32) -> f64 + Sync + use<> {
         let mut weights: HashMap<u32, f64> = HashMap::new();
         let mut unseen = 1.0;
@@ -183,9 +185,10 @@ impl BertScore {
         move |id| weights.get(&id).copied().unwrap_or(unseen)
     }
 
-    /// Precision, recall and F1 of every row. `done` hears of how many rows the texts are read, and ends the work where it returns false.
+    /// Returns precision, recall and F1 of every row. `done` receives the number of rows read so far, and stops the work by
+    /// returning false.
     fn scores(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<[f64; 3]>, RowError> {
-        // Every text once, with the first row that has it.
+        // Every distinct text, with the first row that has it.
         let mut numbers: HashMap<&str, usize> = HashMap::new();
         let mut texts: Vec<(&str, usize)> = Vec::new();
         let mut add = |text, row| {
@@ -219,7 +222,7 @@ impl BertScore {
         let score = |(prediction, references): &(usize, Vec<usize>)| {
             let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference]);
             let best = references.iter().map(of).fold([f64::NEG_INFINITY; 3], |best, found| {
-                // One that has no value leaves none.
+                // One NaN makes the result NaN.
                 [0, 1, 2].map(|i| if best[i] >= found[i] || best[i].is_nan() { best[i] } else { found[i] })
             });
             [0, 1, 2].map(|i| (best[i] - self.baseline[i]) / (1.0 - self.baseline[i]))
@@ -244,8 +247,9 @@ impl Weighed {
     }
 }
 
-/// Precision, recall and F1 of two texts: the weighted means of each token's largest cosine with a token of the other text.
-/// Precision and recall are 0 where a text counts as empty. F1 is not: as in the tool, it comes from the values before that.
+/// Computes precision, recall and F1 of two texts: the weighted means of each token's largest cosine with a token of the other
+/// text. Precision and recall are 0 if a text counts as empty. F1 is not: as in `bert-score`, it is computed from the values before
+/// that.
 fn compare(prediction: &Weighed, reference: &Weighed) -> [f64; 3] {
     let (n, m) = (prediction.weights.len(), reference.weights.len());
     let (mut best_n, mut best_m) = (vec![f32::NEG_INFINITY; n], vec![f32::NEG_INFINITY; m]);
@@ -267,7 +271,7 @@ fn compare(prediction: &Weighed, reference: &Weighed) -> [f64; 3] {
 }
 
 impl BertScoreOptions {
-    /// The layer: as given, or the tool's.
+    /// Returns the configured layer, or `bert-score`'s default.
     pub(super) fn layer(&self) -> Option<usize> {
         let name = self.model.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let known = LAYERS.iter().find(|(known, _)| *known == name).map(|&(_, layer)| layer);
@@ -275,7 +279,7 @@ impl BertScoreOptions {
     }
 }
 
-/// The baselines of a layer.
+/// Reads the baselines of a layer.
 fn baseline(path: &Path, layer: usize) -> Result<[f64; 3]> {
     let text = crate::files::read_text(path, 1 << 20).map_err(|error| Error::io(path, error))?;
     for (i, line) in text.lines().enumerate().skip(1).filter(|(_, line)| !line.trim().is_empty()) {

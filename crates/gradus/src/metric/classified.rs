@@ -1,7 +1,8 @@
-//! What a classifier says of predictions: RL4LMs' intent accuracy and learned metric, and BLEURT.
+//! Metrics by classifiers: RL4LMs' intent accuracy and learned metric, and BLEURT.
 //!
-//! Sellam et al. 2020, <https://arxiv.org/abs/2004.04696>: BLEURT is a BERT that a number is read off (`transformers`'
-//! `…ForSequenceClassification` of one label, as its checkpoints are published for PyTorch). Checked against `transformers` 5.23.
+//! Sellam et al. 2020, <https://arxiv.org/abs/2004.04696>: BLEURT is a BERT with a regression output (a
+//! `…ForSequenceClassification` with one label in `transformers`, as its checkpoints are published for PyTorch). Checked against
+//! `transformers` 5.23.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use super::models::{ClassifierModel, Longest, Models, TextError, largest, softma
 use super::{Measure, Metric, References, Row, RowError};
 use crate::error::{Error, Result};
 
-/// What ends an utterance in DailyDialog's prompts.
+/// End of an utterance in DailyDialog's prompts.
 const END: &str = "<EOU>";
 
 /// Options of [`IntentAccuracy`].
@@ -22,12 +23,12 @@ pub struct IntentAccuracyOptions {
     pub model: String,
 }
 
-/// 1 where the last utterance of the prompt, followed by the prediction, is of the intent in the row's column `intent` (from
-/// 1, or a list that begins with it), else 0.
+/// 1 if the classifier reads the intent of the row's column `intent` (from 1, or a list that begins with it) in the last utterance
+/// of the prompt followed by the prediction, else 0.
 pub struct IntentAccuracy(Box<dyn ClassifierModel>);
 
 impl IntentAccuracy {
-    /// The metric by this classifier.
+    /// Creates the metric.
     ///
     /// # Errors
     /// A model that cannot be opened.
@@ -69,9 +70,9 @@ impl Metric for IntentAccuracy {
 pub struct LearnedRewardOptions {
     /// The classifier: a directory or a hub name.
     pub model: String,
-    /// The label whose probability is measured, by name or number.
+    /// The label whose probability is the value, by name or number.
     pub label: String,
-    /// Whether the prompt is read before the prediction.
+    /// Put the prompt in front of the prediction.
     #[serde(default = "yes")]
     pub include_prompt: bool,
 }
@@ -80,7 +81,7 @@ fn yes() -> bool {
     true
 }
 
-/// The probability of a label.
+/// Probability of a label.
 pub struct LearnedReward {
     model: Box<dyn ClassifierModel>,
     label: usize,
@@ -88,10 +89,10 @@ pub struct LearnedReward {
 }
 
 impl LearnedReward {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened, or that does not know the label.
+    /// A model that cannot be opened, or that lacks the label.
     pub fn new(options: &LearnedRewardOptions, models: &dyn Models) -> Result<Self> {
         let model = models.classifier(&options.model)?;
         let label =
@@ -117,25 +118,25 @@ impl Metric for LearnedReward {
 pub struct BleurtOptions {
     /// The regression model: a directory or a hub name, such as `Elron/bleurt-base-128`.
     pub model: String,
-    /// How several references are used.
+    /// Treatment of several references.
     #[serde(default)]
     pub references: References,
-    /// Ids that are read of a reference and a prediction together, the longer one cut first. Default: the model's positions.
+    /// Maximum number of ids of a reference and a prediction together; the longer one is cut first. Default: the model's positions.
     #[serde(default)]
     pub max_length: Option<usize>,
 }
 
-/// A number that a model gives to a reference and a prediction.
+/// Score of a reference and a prediction by a regression model.
 pub struct Bleurt {
     model: Box<dyn ClassifierModel>,
     options: BleurtOptions,
 }
 
 impl Bleurt {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened, or that gives other than one number.
+    /// A model that cannot be opened, or that does not have exactly one output.
     pub fn new(options: BleurtOptions, models: &dyn Models) -> Result<Self> {
         let model = models.classifier(&options.model)?;
         match model.labels().len() {
@@ -186,7 +187,7 @@ mod tests {
     use super::super::{EncoderModel, LanguageModel, TextToTextModel};
     use super::*;
 
-    /// Has three labels, and finds the one whose number a text begins with: `2 …` is the last.
+    /// Has three labels, and assigns the one whose number begins the text: `2 …` is the last.
     struct ByNumber(Vec<String>);
 
     impl ClassifierModel for ByNumber {
@@ -250,12 +251,12 @@ mod tests {
     fn the_last_utterance_before_the_prediction_is_judged() {
         let options = IntentAccuracyOptions { model: "fake".into() };
         let metric = IntentAccuracy::new(&options, &Fake).expect("a metric");
-        // The label of the last utterance that says something, whatever those before it say; intents count from 1.
+        // The last non-blank utterance decides, whatever the earlier ones are. Intents count from 1.
         let rows = [
             row("0 hello<EOU>1 how are you<EOU>2 fine<EOU>", "and you", 3),
             row("0 hello<EOU>1 how are you<EOU>", "2 fine", 2),
             row("0 hello<EOU>1 how are you<EOU>  ", "2 fine", 1),
-            // Of a prompt of one utterance, and of none, in which the prediction alone is read.
+            // A prompt of one utterance, and one of none: then only the prediction is read.
             row("1 how are you", "2 fine", 2),
             row("<EOU>", "2 fine", 3),
         ];

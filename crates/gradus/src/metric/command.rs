@@ -1,9 +1,9 @@
 //! A metric from an external program, in any language, over JSON lines.
 //!
-//! The program reads one JSON object a line (`prediction`, `references`, `prompt`, and the row's other columns) and prints one
-//! line for each: a number, `null` where there is nothing to measure, or an object of named numbers. The value of all rows is
-//! the mean of those that have one; with `corpus`, the program is asked for it: it reads `{"corpus": N}` after the N rows, and
-//! prints a line of the same form, in which `null` leaves the mean. It is started once and kept for all evaluations.
+//! The program reads one JSON object per line (`prediction`, `references`, `prompt`, and the row's other columns) and prints one
+//! line for each: a number, `null` for no value, or an object of named numbers. The value over all rows is the mean of the rows
+//! with a value. With `corpus`, the program computes it instead: after the N rows it reads `{"corpus": N}`, and prints a line of
+//! the same form, in which `null` keeps the mean. The program is started once and kept for all evaluations.
 
 use std::sync::Mutex;
 
@@ -15,13 +15,13 @@ use super::{Measure, Metric, Row, RowError, first_values};
 use crate::error::Result;
 use crate::process::{Asked, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
-/// What messages call the program.
+/// Name of the program in messages.
 const WHAT: &str = "metric command";
 
-/// What it may answer.
+/// Valid answers.
 const EXPECTED: &str = "a number, null or an object of numbers";
 
-/// So many values a row may have: more are no names but data.
+/// Maximum number of named values per row. With more, the names are probably data.
 const PARTS_MAX: usize = 100;
 
 /// An external program that measures rows: `[program, args…]`, or a mapping with `program` and more.
@@ -30,13 +30,13 @@ const PARTS_MAX: usize = 100;
 pub struct CommandOptions {
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// Seconds it may take for all rows of one evaluation. Default 60.
+    /// Seconds that the program may take for all rows of one evaluation. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
     /// The name of the metric. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
-    /// Whether the program gives the value of all rows, asked by a line `{"corpus": N}` after N rows. Without it, that is the mean.
+    /// Let the program compute the value of all rows, at a line `{"corpus": N}` after N rows. Otherwise it is the mean.
     #[serde(default)]
     pub corpus: bool,
 }
@@ -48,34 +48,34 @@ impl From<Vec<String>> for CommandOptions {
 }
 
 impl CommandOptions {
-    /// Refuses what cannot be started.
+    /// Rejects options with which the program cannot be started.
     pub(super) fn check(&self) -> Result<()> {
         Program::check(WHAT, &self.program, self.timeout_s)
     }
 }
 
-/// Measures rows by a program that runs beside.
+/// Metric by an external program that keeps running.
 pub struct CommandMetric {
-    /// One evaluation after the other asks it.
+    /// Evaluations use the program one after the other.
     program: Mutex<Program>,
     corpus: bool,
 }
 
 impl CommandMetric {
-    /// Starts the program; an `interrupt` ends the wait for its answers.
+    /// Starts the program. An `interrupt` ends the wait for its answers.
     ///
     /// # Errors
-    /// When none is named, it cannot be started, or the time limit is not a positive number.
+    /// If `program` is empty or cannot be started, or the time limit is not a positive number.
     pub fn start(options: &CommandOptions, interrupt: &Interrupt) -> Result<Self> {
         let program = Program::start(WHAT, &options.program, options.timeout_s, interrupt)?;
         Ok(Self { program: Mutex::new(program), corpus: options.corpus })
     }
 }
 
-/// The values of a row by their names; one without a name has the empty one. What has none is left out.
+/// Values of a row by their names. An unnamed value has the empty name. Missing values are left out.
 type Values = Vec<(String, f64)>;
 
-/// What a line says.
+/// Parses an answer.
 fn parse(line: &str) -> Option<Values> {
     let finite = |value: &Value| value.as_f64().filter(|value| value.is_finite());
     Some(match serde_json::from_str(line.trim()).ok()? {
@@ -88,7 +88,7 @@ fn parse(line: &str) -> Option<Values> {
     })
 }
 
-/// One line for the program. `prediction`, `references` and `prompt` are those that are measured, whatever the columns say.
+/// Formats the line for a row. `prediction`, `references` and `prompt` take precedence over columns of these names.
 fn request(row: &Row) -> String {
     let mut object: Map<String, Value> = Map::new();
     object.insert("prediction".into(), row.prediction.clone().into());
@@ -102,12 +102,12 @@ fn request(row: &Row) -> String {
     Value::Object(object).to_string() + "\n"
 }
 
-/// What goes wrong, at a row.
+/// Converts an error of the program to the error of a row.
 fn at(row: usize) -> impl FnOnce(ProgramError) -> RowError {
     move |ProgramError { message, hint, is_interrupted }| RowError { row, message, hint, is_interrupted }
 }
 
-/// Every row's value of every name, in the order in which names first come.
+/// Values of all rows by name, in the order in which the names first appear.
 struct Table {
     rows: usize,
     parts: Vec<(String, Vec<Option<f64>>)>,
@@ -133,7 +133,7 @@ impl Table {
 }
 
 impl CommandMetric {
-    /// What the program says of the rows. `done` hears of every answer; where it returns false, the program ends.
+    /// Requests the values of the rows. `done` is called after every answer; if it returns false, the program is ended.
     fn answers(&self, rows: &[Row], done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Measure>, RowError> {
         let mut program = self.program.lock().expect("no holder panics");
         let mut lines: Vec<String> = rows.iter().map(request).collect();
@@ -143,7 +143,7 @@ impl CommandMetric {
         }
         let asked: Asked = program.ask(lines);
         let mut table = Table { rows: rows.len(), parts: Vec::new() };
-        // Every answer is read, so that the next evaluation does not read those of this one.
+        // Every answer is read even after an error, so that the next evaluation does not receive old answers.
         let mut first_wrong = None;
         for row in 0..rows.len() {
             let answer = program.answer(asked, EXPECTED, parse).map_err(at(row));
@@ -181,7 +181,7 @@ impl CommandMetric {
             })
             .collect();
         measures.extend(alone);
-        // Nothing to measure anywhere is a value that is none.
+        // If no row has a value, the result is one undefined value.
         if measures.is_empty() {
             measures.push(Measure::mean_of_some("", &vec![None; rows.len()]));
         }
@@ -215,7 +215,7 @@ mod tests {
         (0..count).map(|i| Row { prediction: format!("text {i}"), ..Row::default() }).collect()
     }
 
-    /// The value of all rows and of each, by name.
+    /// Returns the value of all rows and of each row, by name.
     fn found(metric: &CommandMetric, count: usize) -> Vec<(String, f64, Option<Vec<f64>>)> {
         let measures = metric.measure(&rows(count)).expect("measurable");
         measures.iter().map(|of| (of.part.clone(), of.value(), of.row_values())).collect()
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_program_gives_the_value_of_all_rows_where_it_is_asked() {
-        // The maximum of rows, which is no mean; `c` is said of all rows only.
+        // The value of all rows differs from the mean; `c` exists for all rows only.
         let script = r#"while read -r line; do case "$line" in
             '{"corpus":2}') echo '{"a": 9, "c": 4}';; *) echo '{"a": 1, "b": 2}';; esac; done"#;
         let metric = metric(script, 10.0, true);
@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(values, [("a", 9.0), ("b", 2.0), ("c", 4.0)]);
             assert_eq!((found[0].2.clone(), found[2].2.clone()), (Some(vec![1.0, 1.0]), None));
         }
-        // Of a mean there is an interval; what 9 would be of other rows, the program alone knows.
+        // A mean has an interval. The value 9 has none, because only the program could compute it for resampled rows.
         let measures = metric.measure(&rows(2)).expect("measurable");
         let resampling = super::super::Resampling { samples: 10, seed: 1, together: 1 };
         let intervals = super::super::intervals(&measures.iter().collect::<Vec<_>>(), resampling);

@@ -1,4 +1,4 @@
-//! The registry: which metrics there are, under which names, with which options.
+//! Registry of the metrics with their names and options.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error as _};
@@ -20,10 +20,10 @@ use crate::process::{Interrupt, read_program, schema_of_program};
 use crate::suggest::nearest;
 use crate::text::words;
 
-/// The key of metrics that a program adds: those have names of their own.
+/// Key of metrics that a plug-in adds, which have names of their own.
 const PLUGIN: &str = "plugin";
 
-/// One metric and its options: the choice is the key. Names are RL4LMs'.
+/// One metric and its options; the key selects the metric. The names are RL4LMs'.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricConfig {
@@ -33,7 +33,7 @@ pub enum MetricConfig {
     SacreBleu(SacreBleuOptions),
     /// chrF of sacreBLEU, from 0 to 1; chrF++ with `word_order: 2`.
     Chrf(ChrfOptions),
-    /// Translation edit rate: edits per word of the references, less is better.
+    /// Translation edit rate: edits per word of the references; lower is better.
     Ter(TerOptions),
     /// ROUGE-1, -2, -L and -Lsum of `rouge_score`.
     Rouge(RougeOptions),
@@ -43,48 +43,48 @@ pub enum MetricConfig {
     Meteor(MeteorOptions),
     /// CIDEr-D or CIDEr of `pycocoevalcap`, over the references of all rows.
     Cider(CiderOptions),
-    /// F-score of the tuples of scene graphs, which a file gives or SPICE's own program finds.
+    /// F-score of the tuples of scene graphs, from a file or from SPICE's own program.
     Spice(SpiceOptions),
     /// PARENT of ToTTo: a sentence about a table.
     ParentTotto(ParentOptions),
     /// BLEU by ToTTo's protocol.
     BleuTotto(BleuTottoOptions),
-    /// How varied the predictions are: GEM's lengths, type–token ratios, n-grams and entropies.
+    /// Diversity of the predictions: GEM's lengths, type–token ratios, n-grams and entropies.
     Diversity(DiversityOptions),
-    /// How many of the n-grams in the samples of a prompt differ.
+    /// Number of distinct n-grams per word in the samples of a prompt.
     Distinct(NoOptions),
-    /// 1 where the prediction is a reference by SQuAD's rules, else 0.
+    /// 1 if the prediction equals a reference by SQuAD's rules, else 0.
     ExactMatch(NoOptions),
     /// F1 of words by SQuAD's rules.
     TokenF1(NoOptions),
-    /// 1 where the prediction has a date `dddd-dd-dd`, else 0.
+    /// 1 if the prediction has a date `dddd-dd-dd`, else 0.
     Dates(NoOptions),
-    /// How far the numbers of the prediction go up.
+    /// Length of the increasing sequence of numbers in the prediction, per word.
     IncreasingNumbers(IncreasingNumbersOptions),
-    /// Perplexity under a language model: less is better, from 1.
+    /// Perplexity under a language model, from 1; lower is better.
     Perplexity(PerplexityOptions),
-    /// BERTScore: tokens matched by the states that an encoder gives them.
+    /// BERTScore: tokens matched by their states in an encoder.
     BertScore(BertScoreOptions),
-    /// BLEURT: the number that a regression model gives to a reference and a prediction.
+    /// BLEURT: the score of a reference and a prediction by a regression model.
     Bleurt(BleurtOptions),
-    /// SummaC without training: whether a model of inference finds the prediction entailed by its document.
+    /// SummaC without training: whether an inference model finds that the document entails the prediction.
     SummacZs(SummacZsOptions),
-    /// SummaC with a learned convolution over what a model of inference finds.
+    /// SummaC with a trained convolution over the outputs of an inference model.
     SummacConv(SummacConvOptions),
-    /// 1 where a classifier finds the row's intent in the prediction, else 0.
+    /// 1 if a classifier finds the row's intent in the prediction, else 0.
     IntentAccuracy(IntentAccuracyOptions),
     /// The probability of a classifier's label.
     LearnedReward(LearnedRewardOptions),
-    /// How much a text-to-text model would rather call the prediction good than bad (RL4LMs' preference model of CommonGen).
+    /// Preference of a text-to-text model for calling the prediction good rather than bad (RL4LMs' preference model of CommonGen).
     #[serde(rename = "common_gen_preference")]
     CommonGenPreference(CommonGenPreferenceOptions),
-    /// How toxic the samples of a prompt are, by a classifier, a record or a service.
+    /// Toxicity of the samples of a prompt, by a classifier, a record or a service.
     Toxicity(ToxicityOptions),
     /// The score of an external program for every row.
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandOptions>")]
     Command(CommandOptions),
-    /// A metric that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
+    /// A metric that was registered by name (docs/plugins.md). The key is its name, and its options are below it.
     Plugin(Plugin<dyn Metric>),
 }
 
@@ -94,10 +94,10 @@ pub enum MetricConfig {
 pub struct NoOptions {}
 
 impl MetricConfig {
-    /// The metric, which opens what it asks with `models`; an `interrupt` ends the wait for a program.
+    /// Creates the metric and opens its models with `models`. An `interrupt` ends the wait for a program.
     ///
     /// # Errors
-    /// An option out of its bounds, or a file, a model or a program named in the options that cannot be had.
+    /// An option out of its limits, or a file, a model or a program in the options that is not available.
     pub fn build(&self, models: &dyn Models, interrupt: &Interrupt) -> Result<Box<dyn Metric>> {
         self.check()?;
         Ok(match self {
@@ -132,7 +132,7 @@ impl MetricConfig {
         })
     }
 
-    /// The models that it asks.
+    /// Returns the models that the metric uses.
     pub fn models(&self) -> Vec<MetricModel<'_>> {
         let of = |name, asked| vec![MetricModel { name, asked }];
         match self {
@@ -157,7 +157,7 @@ impl MetricConfig {
         }
     }
 
-    /// Whether a program is started for it.
+    /// Returns whether the metric starts a program.
     pub fn starts_program(&self) -> bool {
         match self {
             Self::Command(_) => true,
@@ -166,22 +166,22 @@ impl MetricConfig {
         }
     }
 
-    /// Refuses what can be known to be wrong before a model is opened or a program started: of other metrics all that
-    /// [`build`](Self::build) refuses.
+    /// Rejects mistakes that can be found before a model is opened or a program started. For metrics without models or programs,
+    /// these are all errors of [`build`](Self::build).
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// As for [`build`](Self::build).
     pub fn check_alone(&self) -> Result<()> {
         match self {
             Self::Plugin(plugin) => plugin.make().map(drop),
-            // Without a model it is of the one that is evaluated.
+            // Without a `model`, it uses the model that is evaluated.
             Self::Perplexity(_) => self.check(),
             _ if !self.models().is_empty() || self.starts_program() => self.check(),
             _ => self.build(&NoModels, &Interrupt::default()).map(drop),
         }
     }
 
-    /// Refuses options that no type rules out, of metrics that ask a model or a program. Metrics of text check their own.
+    /// Rejects invalid options of metrics with models or programs. Metrics of text check their own options.
     fn check(&self) -> Result<()> {
         match self {
             Self::Perplexity(PerplexityOptions { stride: Some(0), .. }) => {
@@ -203,7 +203,7 @@ impl MetricConfig {
         }
     }
 
-    /// Its name, as in `--metrics`; a program's and a plug-in's is its own.
+    /// Returns its name, as in `--metrics`. Programs and plug-ins have names of their own.
     pub fn name(&self) -> String {
         match self {
             Self::Command(CommandOptions { name: Some(name), .. }) => return name.clone(),
@@ -215,13 +215,13 @@ impl MetricConfig {
         name.expect("a metric is written as a mapping of one key")
     }
 
-    /// The names of all metrics that there always are.
+    /// Returns the names of all built-in metrics.
     pub fn names() -> Vec<String> {
         registry().into_iter().map(|metric| metric.name).collect()
     }
 }
 
-/// Metrics in a configuration: each its name alone, where it needs no options, or a mapping with its options.
+/// Returns the schema of metrics in a configuration: each is its name alone, if it needs no options, or a mapping with its options.
 pub(crate) fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
     let choice = generator.subschema_for::<MetricConfig>();
     let words: Vec<String> = MetricConfig::names().into_iter().filter(|name| named(name).is_some()).collect();
@@ -232,7 +232,7 @@ pub(crate) fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Reads what [`schema_of_list`] describes.
+/// Deserializes the form that [`schema_of_list`] describes.
 pub(crate) fn read_list<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Vec<MetricConfig>, D::Error> {
@@ -244,7 +244,7 @@ pub(crate) fn read_list<'de, D: Deserializer<'de>>(
     values.into_iter().map(read).collect::<std::result::Result<_, _>>().map_err(D::Error::custom)
 }
 
-/// The metric that is called so, where it needs no options.
+/// Returns the metric with this name, if it needs no options.
 fn named(name: &str) -> Option<MetricConfig> {
     serde_json::from_value(json!({ name: {} })).ok()
 }
@@ -252,19 +252,19 @@ fn named(name: &str) -> Option<MetricConfig> {
 /// An option of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricOption {
-    /// Its name.
+    /// Name of the option.
     pub name: String,
-    /// The JSON type of its value: `boolean`, `integer`, `number`, `array` (of words, as a shell splits them); anything else is text.
+    /// JSON type of its value: `boolean`, `integer`, `number`, `array` (of words, split as by a shell); anything else is text.
     kind: String,
 }
 
-/// A metric as the schema of [`MetricConfig`] has it.
+/// A metric in the schema of [`MetricConfig`].
 struct Registered {
     name: String,
     options: Vec<MetricOption>,
 }
 
-/// All metrics with their options, read from the types.
+/// Returns all metrics with their options, read from the types.
 fn registry() -> Vec<Registered> {
     let schema = schemars::schema_for!(MetricConfig).to_value();
     let variants = schema["oneOf"].as_array().cloned().unwrap_or_default();
@@ -272,7 +272,7 @@ fn registry() -> Vec<Registered> {
     let resolve = |value: &Value| -> Value {
         let name = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
         let found = name.map_or_else(|| value.clone(), |name| schema["$defs"][name].clone());
-        // A value alone, or a mapping, which has the options.
+        // Either a single value, or a mapping that has the options.
         match found["anyOf"].as_array().and_then(|forms| forms.last()?["$ref"].as_str()?.strip_prefix("#/$defs/")) {
             Some(mapping) => schema["$defs"][mapping].clone(),
             None => found,
@@ -296,11 +296,11 @@ fn registry() -> Vec<Registered> {
         .collect()
 }
 
-/// Metrics by name, with options `KEY=VALUE`: a key is an option's name, which then holds for every metric given that has
+/// Returns metrics by name, with options `KEY=VALUE`. A key is the name of an option, which applies to every given metric that has
 /// it, or `metric.option`.
 ///
 /// # Errors
-/// A name or an option that is not known, with the one that may have been meant, and values that do not fit.
+/// An unknown name or option, with a similar known one, and values that do not fit.
 pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfig>> {
     let registry = registry();
     let mut chosen = Vec::new();
@@ -363,10 +363,10 @@ impl MetricOption {
             "boolean" => text.parse::<bool>().ok().map(Value::from),
             "integer" => text.parse::<u64>().ok().map(Value::from),
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
-            // In brackets it is written as in a configuration.
+            // A list in brackets is written as in a configuration.
             "array" if text.trim_start().starts_with('[') => serde_saphyr::from_str(text).ok(),
             "array" => words(text).map(Value::from),
-            // What has keys of its own is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
+            // A mapping is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
             _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),
             _ => Some(Value::from(text)),
         }

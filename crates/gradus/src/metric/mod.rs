@@ -1,8 +1,8 @@
-//! Metrics of generated text in a configuration, and those that ask models or programs.
+//! Metrics of generated text in a configuration, and the metrics that use models or programs.
 //!
-//! `gradus_metrics` has the [`Metric`] trait and the metrics of text alone, one a file; what gradus uses of it is exported here.
-//! [`MetricConfig`] is the registry: it names every metric and its options. A new metric of text is a file there; one that asks a
-//! model is a file here and asks [`Models`], which whoever measures hands in. Either takes one variant and one arm of
+//! `gradus_metrics` has the [`Metric`] trait and the metrics of text alone, one per file; this module re-exports what gradus uses.
+//! [`MetricConfig`] is the registry of all metrics and their options. A new metric of text is a file there. A new metric with a
+//! model is a file here; it gets its model from [`Models`], which the caller passes in. Either needs one variant and one arm of
 //! [`MetricConfig::build`]. Library users implement [`Metric`], or write a program ([`CommandMetric`]).
 
 mod bert_score;
@@ -65,8 +65,8 @@ impl From<gradus_metrics::Error> for Error {
     }
 }
 
-/// The error about a row that cannot be measured. `place` knows where the row stands and makes an error of its number, from 0, and the
-/// message. Where the user stopped the measurement, that is the error.
+/// Converts the error about a row that cannot be measured. `place` makes an error from the row's index, from 0, and the message. If
+/// the user stopped the measurement, the result is [`Error::Interrupted`].
 pub(crate) fn of_row(error: RowError, place: impl FnOnce(usize, String) -> Error) -> Error {
     if error.is_interrupted {
         return Error::Interrupted;
@@ -78,7 +78,7 @@ pub(crate) fn of_row(error: RowError, place: impl FnOnce(usize, String) -> Error
     }
 }
 
-/// The sentence about what a reader of the values must know of the metric called `name`, if there is something.
+/// Returns the metric's remark for readers of its values as a sentence, if it has one.
 pub(crate) fn remark_on(name: &str, metric: &dyn Metric) -> Option<String> {
     Some(format!("`{name}` is computed {}", metric.remark()?))
 }

@@ -1,10 +1,10 @@
 //! Perplexity of texts under a language model.
 //!
-//! Jelinek et al. 1977. Without a `stride` it is `evaluate`'s `perplexity`: every text alone after the id that texts begin
-//! with, and the mean over texts. With one it is RL4LMs' `causal_perplexity`: all texts as one, read through a window that moves
-//! on by so many ids (`transformers`' guide on perplexity of fixed-length models). Checked against `evaluate` 0.4.6 and that loop.
-//! Of continuations it is Quark's (Lu et al. 2022, <https://arxiv.org/abs/2205.13636>), checked against that arithmetic on the losses of
-//! `transformers`.
+//! Jelinek et al. 1977. Without a `stride` it is `evaluate`'s `perplexity`: every text alone after the beginning-of-text id, and
+//! the mean over texts. With a `stride` it is RL4LMs' `causal_perplexity`: all texts as one, read through a window that moves by
+//! `stride` ids (`transformers`' guide on perplexity of fixed-length models). Checked against `evaluate` 0.4.6 and that loop. For
+//! continuations it is Quark's (Lu et al. 2022, <https://arxiv.org/abs/2205.13636>), checked against that arithmetic on the losses
+//! of `transformers`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,32 +14,34 @@ use super::models::{LanguageModel, Models};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 
-/// Continuations of this perplexity and more are left out, as there.
+/// Continuations with at least this perplexity are left out, as in Quark.
 const GARBLED: f64 = 1e4;
 
-/// What stands between texts that are read as one.
+/// Separator of texts that are read as one.
 const BETWEEN: &str = "\n\n";
 
 /// Options of [`Perplexity`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerplexityOptions {
-    /// The language model: a directory or a hub name. Default: the evaluated model as it is at that moment; only evaluations of a model have one.
+    /// The language model: a directory or a hub name. Default: the current state of the evaluated model, which only evaluations of
+    /// a model have.
     #[serde(default)]
     pub model: Option<String>,
-    /// What is read.
+    /// Texts that are read.
     #[serde(default)]
     pub of: PerplexityOf,
-    /// The column of a row that is read instead, a text (RL4LMs' `use_text_from_meta_data`: `reference`). Default: none.
+    /// Column with a text that is read instead (RL4LMs' `use_text_from_meta_data`: `reference`). Default: none.
     #[serde(default)]
     pub column: Option<String>,
-    /// All texts are read as one, through a window that moves on by so many ids. Default: each text alone.
+    /// Read all texts as one, through a window that moves by this number of ids. Default: each text alone.
     #[serde(default)]
     pub stride: Option<usize>,
-    /// Ids of a window; without a `stride`, ids that are kept of a text. Default: the model's positions.
+    /// Maximum number of ids in a window or, without a `stride`, in a text. Default: the model's positions.
     #[serde(default)]
     pub max_length: Option<usize>,
-    /// Whether texts follow the tokenizer's beginning-of-sequence token, which then predicts their first id. With a `stride`, the tokenizer decides which special tokens surround a text.
+    /// Put the tokenizer's beginning-of-sequence token in front of each text, so that the first id is predicted, too. With a
+    /// `stride`, the tokenizer decides which special tokens surround a text.
     #[serde(default = "yes")]
     pub add_start_token: bool,
 }
@@ -48,21 +50,21 @@ fn yes() -> bool {
     true
 }
 
-/// Which texts are read.
+/// Texts that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PerplexityOf {
-    /// Predictions: how fluent they are.
+    /// Predictions: their fluency.
     #[default]
     Prediction,
-    /// References: how far a model went from them (RL4LMs).
+    /// References: how far a model moved away from them (RL4LMs).
     References,
-    /// Predictions after their prompts: (Σ losses of both − Σ losses of the prompt) / (ids of both − ids of the prompt), `exp` of it;
-    /// those of 10,000 and more are left out (Quark). Texts follow no beginning-of-sequence token.
+    /// Predictions after their prompts: `exp` of (Σ losses of both − Σ losses of the prompt) / (ids of both − ids of the prompt).
+    /// Values of 10,000 and more are left out (Quark). No beginning-of-sequence token is added.
     Continuation,
 }
 
-/// `exp` of the mean `−ln p` of the ids of a text.
+/// `exp` of the mean `−ln p` over the ids of a text.
 pub struct Perplexity<'a> {
     options: PerplexityOptions,
     model: Box<dyn LanguageModel + 'a>,
@@ -70,10 +72,10 @@ pub struct Perplexity<'a> {
 }
 
 impl Perplexity<'_> {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened, and a window that does not fit it.
+    /// A model that cannot be opened, or a window that does not fit it.
     pub fn new(options: PerplexityOptions, models: &dyn Models) -> Result<Self> {
         let Some(name) = &options.model else {
             return Err(Error::input("`perplexity` names no model, and no model is evaluated here")
@@ -85,7 +87,7 @@ impl Perplexity<'_> {
 }
 
 impl<'a> Perplexity<'a> {
-    /// The metric of this model, whatever the options name.
+    /// Creates the metric with this model instead of the one in the options.
     ///
     /// # Errors
     /// A window that does not fit the model.
@@ -103,7 +105,7 @@ impl<'a> Perplexity<'a> {
                 let message = format!("the option `stride` of `perplexity` is {stride}");
                 return Err(Error::input(format!("{message}, which is more than a window of {longest} ids")));
             }
-            // A window without end would read everything before it again and again.
+            // Without a limit, each window would read all preceding ids again.
             (Some(_), None) => {
                 let message = format!("`{name}` has no limit to its positions: how long a window is must be said");
                 return Err(
@@ -141,7 +143,7 @@ impl<'a> Perplexity<'a> {
         })
     }
 
-    /// Each text alone; `None` where nothing is predicted.
+    /// Returns the perplexity of each text alone, or `None` if no id is predicted.
     fn alone(&self, texts: &[String]) -> Result<Vec<Option<f64>>, RowError> {
         let start = self.model.start().filter(|_| self.options.add_start_token);
         let room = self.longest.map_or(usize::MAX, |longest| longest - usize::from(start.is_some()));
@@ -160,7 +162,7 @@ impl<'a> Perplexity<'a> {
         Ok(ids.iter().map(&mut value).collect())
     }
 
-    /// Each prediction after its prompt; `None` where nothing is predicted, or hardly anything is right.
+    /// Returns the perplexity of each prediction after its prompt, or `None` if no id is predicted or the value is too large.
     fn continued(&self, rows: &[Row]) -> Result<Vec<Option<f64>>, RowError> {
         let ids = |(row, text): (usize, &str)| {
             let mut ids = self.model.ids(text, false).map_err(|message| RowError::new(row, message))?;
@@ -180,15 +182,15 @@ impl<'a> Perplexity<'a> {
         let mut value = |pair: &[Vec<u32>]| {
             let [whole, prompt] = pair else { unreachable!("two texts of each row") };
             let loss = sum(whole) - sum(prompt);
-            // The first id of all is not predicted.
+            // The very first id is not predicted.
             let predicted = whole.len().checked_sub(prompt.len().max(1)).filter(|count| *count > 0)?;
             Some((loss / predicted as f64).exp()).filter(|value| *value < GARBLED)
         };
         Ok(ids.chunks_exact(2).map(&mut value).collect())
     }
 
-    /// A text through a window that moves on by `stride`. A window's mean counts as often as the window has new ids, of which
-    /// the first of the text is not predicted: so does the loop that this is checked against.
+    /// Computes the perplexity of a text with a window that moves by `stride`. Each window's mean is weighted by its number of new
+    /// ids. The first id of the text is counted although it is not predicted, as in the loop that this is checked against.
     fn through(&self, text: &str, stride: usize) -> Result<f64, String> {
         let ids = self.model.ids(text, true)?;
         let longest = self.longest.unwrap_or(usize::MAX);
@@ -196,7 +198,7 @@ impl<'a> Perplexity<'a> {
             let end = ids.len().min(i + stride);
             (&ids[(i + stride).saturating_sub(longest).min(i)..end], end - i)
         };
-        // What predicts nothing has no mean.
+        // A window without predicted ids has no mean.
         let windows = (0..ids.len()).step_by(stride).map(window).filter(|(ids, _)| ids.len() > 1);
         let windows: Vec<(&[u32], usize)> = windows.collect();
         let losses = self.model.losses(&windows.iter().map(|&(ids, _)| ids).collect::<Vec<_>>());

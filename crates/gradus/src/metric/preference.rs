@@ -1,4 +1,4 @@
-//! RL4LMs' preference model of CommonGen: a text-to-text model that learned to answer a sentence with `good` or `bad`.
+//! RL4LMs' preference model of CommonGen: a text-to-text model trained to answer a sentence with `good` or `bad`.
 //!
 //! Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>. Checked against `transformers` 5.23.
 
@@ -16,17 +16,16 @@ use crate::error::{Error, Result};
 pub struct CommonGenPreferenceOptions {
     /// The model with an encoder and a decoder: a directory or a hub name.
     pub model: String,
-    /// The word that it answers a good sentence with. Default `good`.
+    /// The model's answer to a good sentence. Default `good`.
     #[serde(default = "good")]
     pub good: String,
-    /// The word that it answers a bad sentence with. Default `bad`.
+    /// The model's answer to a bad sentence. Default `bad`.
     #[serde(default = "bad")]
     pub bad: String,
-    /// How much the value falls with each concept that is missing in the prediction: it is divided by 1 + penalty · missing.
-    /// Default 0.
+    /// Penalty per concept that is missing in the prediction: the value is divided by 1 + penalty · missing. Default 0.
     #[serde(default)]
     pub concept_penalty: f64,
-    /// The column that lists the concepts. Default `concepts`, as the task `commongen` has it.
+    /// The column that lists the concepts. Default `concepts`, as in the task `commongen`.
     #[serde(default = "concepts")]
     pub concepts: String,
 }
@@ -41,20 +40,20 @@ fn concepts() -> String {
     "concepts".into()
 }
 
-/// `p / (1 + penalty · missing)`. `p` is the probability of the first id of the good word against that of the bad word, as the
-/// first id of the model's answer to the prediction; `missing` counts the concepts that are not in the prediction in lower case.
+/// `p / (1 + penalty · missing)`. `p` is the probability of the good word's first id relative to the bad word's, as the first id of
+/// the model's answer to the prediction. `missing` is the number of concepts that the lower-cased prediction does not contain.
 pub struct CommonGenPreference {
     options: CommonGenPreferenceOptions,
     model: Box<dyn TextToTextModel>,
-    /// Of the good and the bad word.
+    /// First ids of the good and the bad word.
     words: [u32; 2],
 }
 
 impl CommonGenPreference {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened, words that its tokenizer does not tell apart, and a penalty below 0.
+    /// A model that cannot be opened, words that begin with the same id, or a penalty below 0.
     pub fn new(options: CommonGenPreferenceOptions, models: &dyn Models) -> Result<Self> {
         let refuse = |message: String| Error::input(format!("`common_gen_preference`: {message}"));
         if !(options.concept_penalty.is_finite() && options.concept_penalty >= 0.0) {
@@ -71,7 +70,7 @@ impl CommonGenPreference {
         Ok(Self { options, model, words })
     }
 
-    /// How many concepts of a row its prediction lacks.
+    /// Returns the number of a row's concepts that its prediction lacks.
     fn missing(&self, i: usize, row: &Row) -> Result<usize, RowError> {
         if self.options.concept_penalty == 0.0 {
             return Ok(0);
@@ -114,7 +113,7 @@ mod tests {
     use super::super::{ClassifierModel, EncoderModel, LanguageModel};
     use super::*;
 
-    /// Knows three words by their first letters.
+    /// Accepts three words, by their first letters.
     struct Fake;
 
     impl TextToTextModel for Fake {
@@ -167,7 +166,7 @@ mod tests {
         let rows = [
             row("A Man drives a car", json!(["man", "car"])),
             row("A car", json!(["man", "car", "race"])),
-            // As there, concepts are not put in lower case.
+            // As in RL4LMs, concepts are not converted to lower case.
             row("A man", json!(["Man"])),
         ];
         let values = |more: &str| metric(more).expect("a metric").measure(&rows).expect("measurable")[0].row_values();

@@ -1,4 +1,4 @@
-//! SPICE by a file of scene graphs, or by the program of its authors (`spice-1.0.jar`), which parses and scores.
+//! SPICE from a file of scene graphs, or by its authors' program (`spice-1.0.jar`), which parses and scores.
 //!
 //! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>.
 
@@ -19,18 +19,18 @@ use crate::process::{Interrupt, Program, ProgramError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpiceOptions {
-    /// A file of JSON lines, one a row, in the order of the rows: `{"prediction": [["girl"], ["girl", "young"], ["girl", "on",
+    /// A file of JSON lines, one per row, in the order of the rows: `{"prediction": [["girl"], ["girl", "young"], ["girl", "on",
     /// "court"]], "references": [[…], …]}`.
     #[serde(default)]
     pub scene_graphs: Option<PathBuf>,
-    /// WordNet, as METEOR's option: words of one synset match. Without it, words match by their letters. Only with `scene_graphs`.
+    /// WordNet, as for METEOR: words of one synset match. Without it, words match by their letters. Only with `scene_graphs`.
     #[serde(default)]
     pub wordnet: Option<PathBuf>,
     /// SPICE's own program instead of `scene_graphs`, such as `[java, -Xmx8G, -jar, spice-1.0.jar]`. It is started for each
-    /// evaluation with a file of texts, `-out FILE -subset -silent`, and `-cache DIR` where `cache` is set.
+    /// evaluation with a file of texts, `-out FILE -subset -silent` and, if `cache` is set, `-cache DIR`.
     #[serde(default)]
     pub program: Vec<String>,
-    /// The folder in which the program keeps the graphs of references that it has parsed. Default: it keeps none.
+    /// The folder in which the program caches parsed graphs of references. Default: no cache.
     #[serde(default)]
     pub cache: Option<PathBuf>,
     /// Seconds that the program may take for all rows of one evaluation. Default 3600.
@@ -46,7 +46,7 @@ fn an_hour() -> f64 {
 }
 
 impl SpiceOptions {
-    /// Refuses options that do not fit each other.
+    /// Rejects options that do not fit together.
     pub(super) fn check(&self) -> Result<()> {
         let has_program = !self.program.is_empty();
         match (&self.scene_graphs, has_program) {
@@ -70,7 +70,7 @@ impl SpiceOptions {
         }
     }
 
-    /// The metric; an `interrupt` ends the wait for a program.
+    /// Creates the metric. An `interrupt` ends the wait for a program.
     pub(super) fn build(&self, interrupt: &Interrupt) -> Result<Box<dyn Metric>> {
         self.check()?;
         Ok(match &self.scene_graphs {
@@ -80,33 +80,33 @@ impl SpiceOptions {
     }
 }
 
-/// What messages call the program.
+/// Name of the program in messages.
 const WHAT: &str = "program of `spice`";
 
-/// The longest answer of the program: a few hundred bytes a row.
+/// Maximum size of the program's answer. A row takes a few hundred bytes.
 const ANSWER_BYTES: u64 = 1 << 30;
 
-/// SPICE by the program of its authors, which is started for each evaluation.
+/// SPICE by its authors' program, which is started for each evaluation.
 pub struct SpiceProgram {
     options: SpiceOptions,
     interrupt: Interrupt,
 }
 
-/// What the program says of a row.
+/// The program's answer for a row.
 #[derive(Deserialize)]
 struct Answer {
     image_id: usize,
     scores: HashMap<String, Scores>,
 }
 
-/// `null` where there is nothing to compare.
+/// The scores of a row. `f` is `null` if there is nothing to compare.
 #[derive(Deserialize)]
 struct Scores {
     f: Option<f64>,
 }
 
 impl SpiceProgram {
-    /// Every row's F-score by the program; `None` where it finds nothing to compare.
+    /// Returns the program's F-score of every row, or `None` if there is nothing to compare.
     fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
         let Self { options, interrupt } = self;
         if rows.is_empty() {
@@ -133,7 +133,7 @@ impl SpiceProgram {
             .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
         program.close();
         let waiting = program.waiting();
-        // What it prints is not its answer.
+        // The answer is in the file; printed text is ignored.
         while program.line(waiting).map_err(of_program)?.is_some() {}
         program.finish().map_err(of_program)?;
         let answers = crate::files::read_text(&output, ANSWER_BYTES)
@@ -177,7 +177,7 @@ mod tests {
         vec![row("a girl", "a young girl"), row("\"quoted\"", "a boy"), row("", "a dog")]
     }
 
-    /// A program that takes SPICE's place: a shell script, which is given the texts' file, `-out`, the scores' file, and more.
+    /// A substitute for SPICE's program: a shell script that gets the file of texts, `-out`, the file of scores, and more.
     fn spice(script: &str, cache: Option<&Path>) -> Box<dyn Metric> {
         let options = SpiceOptions {
             scene_graphs: None,

@@ -1,4 +1,4 @@
-//! SummaC: whether a summary follows from its document, by what a model of inference says of pairs of their sentences.
+//! SummaC: whether a summary follows from its document, by an inference model on pairs of their sentences.
 //!
 //! Laban et al. 2022, <https://aclanthology.org/2022.tacl-1.10>. Checked against `summac` 0.0.4 in f32 on a CPU.
 
@@ -14,48 +14,48 @@ use super::models::{ClassifierModel, Longest, Models, softmax};
 use super::{Measure, Metric, Punkt, Row, RowError};
 use crate::error::{Error, Result};
 
-/// Ids of a pair at most, and characters that a chunk must exceed.
+/// Maximum number of ids in a pair, and number of characters that a chunk must exceed.
 const IDS: usize = 500;
 const CHARACTERS: usize = 10;
-/// Chunks of a document that are read.
+/// Maximum number of chunks read from a document.
 const CHUNKS: usize = 100;
-/// Chunks of a summary that the convolution sees.
+/// Maximum number of chunks of a summary in the convolution.
 const SEEN: usize = 10;
-/// Pairs that are asked at once.
+/// Number of pairs in one call of the model.
 const PAIRS: usize = 512;
-/// What names of labels begin with, in lower case: entailment, contradiction (`vitc` has its own).
+/// Prefixes of label names, in lower case, for entailment and contradiction (`vitc` has its own).
 const ENTAILMENT: [&str; 2] = ["entail", "support"];
 const CONTRADICTION: [&str; 2] = ["contradict", "refute"];
 
-/// How texts are cut into chunks: one word, or two with a `-` between for document and summary.
+/// Granularity of the chunks of a text: one word, or two joined by `-` for document and summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Granularity {
     /// The whole text.
     #[serde(rename = "document")]
     Document,
-    /// What blank lines part, or where there is none, lines.
+    /// Paragraphs, separated by blank lines, or lines if there is no blank line.
     #[serde(rename = "paragraph")]
     Paragraph,
     /// Sentences.
     #[serde(rename = "sentence")]
     Sentence,
-    /// Every sentence with the one after it.
+    /// Every sentence with the next one.
     #[serde(rename = "2sents")]
     TwoSentences,
-    /// Sentences, and paragraphs.
+    /// Sentences and paragraphs.
     #[serde(rename = "mixed")]
     Mixed,
 }
 
-/// What makes one of several values.
+/// Operation that combines several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fold {
-    /// The largest.
+    /// The maximum.
     Max,
     /// The mean.
     Mean,
-    /// The least.
+    /// The minimum.
     Min,
 }
 
@@ -70,17 +70,17 @@ impl Fold {
     }
 }
 
-/// What is made of the values of a summary's chunks before the convolution's last layer.
+/// Operation that combines the values of a summary's chunks for the convolution's last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
-    /// The largest, three times.
+    /// The maximum, three times.
     Max,
     /// The mean, three times.
     Mean,
-    /// The least, three times.
+    /// The minimum, three times.
     Min,
-    /// The least, the mean and the largest.
+    /// The minimum, the mean and the maximum.
     All,
 }
 
@@ -100,36 +100,37 @@ impl Aggregate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SummacZsOptions {
-    /// The model of inference: a directory or a hub name, such as `tals/albert-xlarge-vitaminc-mnli`.
+    /// The inference model: a directory or a hub name, such as `tals/albert-xlarge-vitaminc-mnli`.
     pub model: String,
     /// The column that holds the document. Default: the prompt.
     #[serde(default)]
     pub document: Option<String>,
-    /// How documents are cut.
+    /// Granularity of documents.
     #[serde(default = "paragraph")]
     pub granularity: Granularity,
-    /// How summaries are cut. Default: as documents.
+    /// Granularity of summaries. Default: that of documents.
     #[serde(default)]
     pub summary_granularity: Option<Granularity>,
-    /// How the chunks of the document are combined.
+    /// Operation that combines the chunks of the document.
     #[serde(default = "max")]
     pub op1: Fold,
-    /// How the chunks of the summary are combined.
+    /// Operation that combines the chunks of the summary.
     #[serde(default = "mean")]
     pub op2: Fold,
-    /// Whether entailment counts.
+    /// Count entailment.
     #[serde(default = "yes")]
     pub use_ent: bool,
-    /// Whether contradiction counts.
+    /// Count contradiction.
     #[serde(default = "yes")]
     pub use_con: bool,
-    /// The label of entailment, by name or number. Default: the one whose name says so.
+    /// The label of entailment, by name or number. Default: the label with such a name.
     #[serde(default)]
     pub entailment: Option<String>,
     /// The label of contradiction.
     #[serde(default)]
     pub contradiction: Option<String>,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for splitting sentences. Without it, a list of
+    /// abbreviations is used.
     #[serde(default)]
     pub punkt: Option<PathBuf>,
 }
@@ -153,13 +154,13 @@ fn yes() -> bool {
     true
 }
 
-/// Which bins probabilities are counted in.
+/// Bins of the histogram of probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bins {
-    /// Fifty of one width.
+    /// Fifty bins of equal width.
     Even50,
-    /// Those of the published weights, which are narrow where probabilities are frequent.
+    /// The bins of the published weights, which are narrow where probabilities are frequent.
     Percentile,
 }
 
@@ -179,50 +180,51 @@ impl Bins {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SummacConvOptions {
-    /// The model of inference.
+    /// The inference model.
     pub model: String,
-    /// Further models of inference, in the order of the weights. Default: none.
+    /// Additional inference models, in the order of the weights. Default: none.
     #[serde(default)]
     pub more_models: Vec<InferenceModel>,
-    /// The convolution's weights `mlp.weight`, `mlp.bias`, `layer_final.weight` and `layer_final.bias`: PyTorch's file
-    /// (`summac_conv_vitc_sent_perc_e.bin`), safetensors, or JSON (`.json`) as nested lists.
+    /// The weights of the convolution, `mlp.weight`, `mlp.bias`, `layer_final.weight` and `layer_final.bias`, in PyTorch's format
+    /// (`summac_conv_vitc_sent_perc_e.bin`), safetensors, or JSON (`.json`) with nested lists.
     pub weights: PathBuf,
-    /// The bins that the weights were learned with.
+    /// The bins that the weights were trained with.
     #[serde(default = "percentile")]
     pub bins: Bins,
-    /// Which probabilities are counted: `e`, `c` and `n` for entailment, contradiction, neither.
+    /// Probabilities that are counted: `e`, `c` and `n` for entailment, contradiction, neither.
     #[serde(default = "entailed")]
     pub nli_labels: String,
-    /// How the chunks of the summary are combined.
+    /// Operation that combines the chunks of the summary.
     #[serde(default = "mean_of_chunks")]
     pub agg: Aggregate,
     /// The column that holds the document. Default: the prompt.
     #[serde(default)]
     pub document: Option<String>,
-    /// How documents are cut.
+    /// Granularity of documents.
     #[serde(default = "sentence")]
     pub granularity: Granularity,
-    /// How summaries are cut. Default: as documents.
+    /// Granularity of summaries. Default: that of documents.
     #[serde(default)]
     pub summary_granularity: Option<Granularity>,
-    /// The label of entailment, by name or number. Default: the one whose name says so.
+    /// The label of entailment, by name or number. Default: the label with such a name.
     #[serde(default)]
     pub entailment: Option<String>,
     /// The label of contradiction.
     #[serde(default)]
     pub contradiction: Option<String>,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for splitting sentences. Without it, a list of
+    /// abbreviations is used.
     #[serde(default)]
     pub punkt: Option<PathBuf>,
 }
 
-/// A further model of inference.
+/// An additional inference model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InferenceModel {
     /// The model: a directory or a hub name.
     pub model: String,
-    /// The label of entailment, by name or number. Default: the one whose name says so.
+    /// The label of entailment, by name or number. Default: the label with such a name.
     #[serde(default)]
     pub entailment: Option<String>,
     /// The label of contradiction.
@@ -237,7 +239,7 @@ fn entailed() -> String {
     "e".into()
 }
 
-/// What models of inference say of every chunk of a document with every chunk of its summary.
+/// Applies inference models to every pair of a document's and a summary's chunk.
 struct Inference {
     judges: Vec<Judge>,
     document: Option<String>,
@@ -245,14 +247,14 @@ struct Inference {
     punkt: Punkt,
 }
 
-/// A model of inference.
+/// An inference model.
 struct Judge {
     model: Box<dyn ClassifierModel>,
-    /// Entailment, contradiction, and of three labels the other.
+    /// Indices of entailment, contradiction and, of three labels, the third.
     labels: [Option<usize>; 3],
 }
 
-/// Of each chunk of a summary, of each chunk of the document: entailment, contradiction, neither.
+/// Probabilities for each chunk of a summary and each chunk of the document: entailment, contradiction, neither.
 type Image = Vec<Vec<[f64; 3]>>;
 
 impl Judge {
@@ -314,7 +316,7 @@ impl Inference {
         }
     }
 
-    /// Every row's images, one a model; zeros where document or summary has no chunks.
+    /// Returns the images of every row, one per model. They are zeros if the document or the summary has no chunks.
     fn images(&self, rows: &[Row]) -> Result<Vec<Vec<Image>>, RowError> {
         let [of_document, of_summary] = self.granularity;
         let (mut chunks, mut pairs) = (Vec::new(), Vec::new());
@@ -355,14 +357,14 @@ impl Inference {
     }
 }
 
-/// Of each chunk of the summary how much the document entails it, less how much it contradicts it (ZS).
+/// For each chunk of the summary, how much the document entails it minus how much it contradicts it (ZS).
 pub struct SummacZs {
     inference: Inference,
     options: SummacZsOptions,
 }
 
 impl SummacZs {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
     /// A model that cannot be opened or has other labels.
@@ -401,29 +403,29 @@ impl Metric for SummacZs {
     }
 }
 
-/// The probability that a summary is consistent, by what a small convolution makes of the histogram of each of its chunks.
+/// Probability that a summary is consistent, from a small convolution over the histograms of its chunks.
 pub struct SummacConv {
     inference: Inference,
     edges: Vec<f64>,
-    /// Which probabilities are counted, in the order of an [`Image`].
+    /// Probabilities that are counted, as indices of an [`Image`].
     counted: Vec<usize>,
     agg: Aggregate,
     weights: Weights,
 }
 
-/// The convolution: a value of a histogram, and two of what is made of the values.
+/// Weights of the convolution: one output per histogram, and two outputs from the combined values.
 struct Weights {
     mlp: Vec<f64>,
     mlp_bias: f64,
-    /// Of each label: the weights of the three values, and its bias.
+    /// Weights of the three values and bias, for each of the two outputs.
     last: [([f64; 3], f64); 2],
 }
 
 impl SummacConv {
-    /// The metric with these options.
+    /// Creates the metric.
     ///
     /// # Errors
-    /// A model that cannot be opened or has other labels, and weights of other shapes.
+    /// A model that cannot be opened or has other labels, or weights of other shapes.
     pub fn new(options: &SummacConvOptions, models: &dyn Models) -> Result<Self> {
         let letters: Vec<Option<usize>> = options.nli_labels.chars().map(|letter| "ecn".find(letter)).collect();
         let counted = letters
@@ -450,15 +452,15 @@ impl SummacConv {
         Ok(Self { inference, edges, counted, agg: options.agg, weights })
     }
 
-    /// How many probabilities of a summary's chunk lie in each bin, one label of a model after the other, one model after the other.
-    /// A bin has its lower edge, the last one both.
+    /// Counts the probabilities of a summary's chunk in each bin, concatenated over the labels and then the models. A bin includes
+    /// its lower edge; the last bin includes both edges.
     fn histogram(&self, images: &[Image], chunk: usize) -> Vec<f64> {
         let bins = self.edges.len() - 1;
         let mut counts = vec![0.0; images.len() * self.counted.len() * bins];
         let kinds = images.iter().flat_map(|image| self.counted.iter().map(move |&label| (&image[chunk], label)));
         for (i, (pairs, label)) in kinds.enumerate() {
             for pair in pairs {
-                // Probabilities reach the bins as f32.
+                // Probabilities are binned as f32.
                 let value = f64::from(pair[label] as f32);
                 let bin = self.edges.partition_point(|&edge| edge <= value).saturating_sub(1).min(bins - 1);
                 counts[i * bins + bin] += 1.0;
@@ -501,7 +503,7 @@ impl Weights {
     }
 }
 
-/// Tensors as nested lists by name.
+/// Reads tensors from nested lists by name.
 fn read_json(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
     let text = crate::files::read_text(path, crate::files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
     let tensors: BTreeMap<String, Value> = serde_json::from_str(&text)
@@ -521,7 +523,7 @@ fn widened(tensors: BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f64>> {
     tensors.into_iter().map(wide).collect()
 }
 
-/// The numbers of nested lists; whether there is nothing else.
+/// Appends the numbers of nested lists. Returns whether there are only numbers.
 fn flatten(value: &Value, into: &mut Vec<f64>) -> bool {
     match value {
         Value::Array(values) => values.iter().all(|value| flatten(value, into)),

@@ -10,16 +10,16 @@ use crate::data::Place;
 use crate::error::Result;
 use crate::metric::{MetricConfig, WordRules, WordTokenizer};
 
-/// Keys of `cnn_daily_mail`: the prompt is the article between `prompt_prefix` and `prompt_suffix`, the reference its highlights,
-/// one a line.
+/// Keys of `cnn_daily_mail`. The prompt is the article between `prompt_prefix` and `prompt_suffix`; the reference is its
+/// highlights, one per line.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CnnDailyMail {
-    /// Text before the article. By default nothing (RL4LMs; its recipes say `Summarize: `).
+    /// Text before the article. By default nothing (RL4LMs; its recipes use `Summarize: `).
     pub prompt_prefix: String,
     /// Text after the article. By default nothing (RL4LMs).
     pub prompt_suffix: String,
-    /// Only so many words of the article, as NLTK finds them, with a blank between them. Default: the article as it is (RL4LMs).
+    /// Maximum number of words of the article, as NLTK splits them, joined by blanks. Default: the unchanged article (RL4LMs).
     pub truncate_article: Option<usize>,
 }
 

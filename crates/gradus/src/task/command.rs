@@ -1,9 +1,9 @@
-//! A task of an external program, in any language, that prints rows as JSON lines.
+//! A task from an external program, in any language, that prints rows as JSON lines.
 //!
-//! The program reads one line, `{"split": "train", "from": null, "max_rows": null}` (the split that is asked for, what `data.from`
-//! names, and how many rows are wanted at most), and prints one JSON object a line for each row: `prompt`, and where there are
-//! any `references`, a text or several; whatever else it says is a column that rewards and metrics read. It ends when it is done;
-//! once there are as many rows as are wanted, it is ended.
+//! The program reads one line, `{"split": "train", "from": null, "max_rows": null}`: the requested split, the value of `data.from`,
+//! and the maximum number of rows. It prints one JSON object per row: `prompt` and, if there are any, `references` (one text or
+//! several). All other keys become columns that rewards and metrics read. The program exits when it is done. Once enough rows have
+//! arrived, it is ended.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result, excerpt};
 use crate::metric::MetricConfig;
 use crate::process::{Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
-/// What messages call the program.
+/// Name of the program in messages.
 const WHAT: &str = "task command";
 
 /// An external program that prints rows: `[program, args…]`, or a mapping with `program` and more.
@@ -27,10 +27,10 @@ const WHAT: &str = "task command";
 pub struct CommandTask {
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// Seconds it may take for one row. Default 60.
+    /// Seconds that the program may take for one row. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// Metrics of its completions, unless others are named. Default: none.
+    /// Metrics of the task's completions, unless others are configured. Default: none.
     #[serde(default, deserialize_with = "crate::metric::read_list")]
     #[schemars(schema_with = "crate::metric::schema_of_list")]
     pub metrics: Vec<MetricConfig>,
@@ -43,10 +43,10 @@ impl From<Vec<String>> for CommandTask {
 }
 
 impl CommandTask {
-    /// Refuses what cannot be started.
+    /// Rejects configurations that cannot be started.
     ///
     /// # Errors
-    /// No program, or a time limit that is none.
+    /// The program is empty, or the time limit is not valid.
     pub fn check(&self) -> Result<()> {
         Program::check(WHAT, &self.program, self.timeout_s)
     }
@@ -60,7 +60,7 @@ impl Task for CommandTask {
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let mut program = Program::start(WHAT, &self.program, self.timeout_s, files.interrupt())?;
         let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.most() });
-        // One that needs no request may have printed rows already.
+        // A program that needs no request may have printed rows already.
         let mut asked = program.send(vec![request.to_string() + "\n"]);
         program.close();
         let file = Path::new(&format!("the {WHAT} `{}`", self.program.join(" "))).into();
@@ -94,7 +94,7 @@ fn failed(ProgramError { message, hint, is_interrupted }: ProgramError) -> Error
     }
 }
 
-/// What a line says of a row.
+/// Parses a sample from a line.
 fn sample(line: &str) -> std::result::Result<Sample, String> {
     let mut columns: Map<String, Value> = serde_json::from_str(line)
         .map_err(|_| format!("expected a JSON object with `prompt` (found `{}`)", excerpt(line, 80)))?;

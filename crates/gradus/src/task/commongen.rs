@@ -10,20 +10,20 @@ use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
-/// Keys of `commongen`: the prompt is `prefix`, the concepts and `concept_end_token`, the reference a sentence with all of them.
-/// Reads rows with `concepts` and `target` (GEM's have all sentences in `references`), with `concept_set` and `scene` (the authors' files), and the files of lines
-/// `…src_alpha.txt` and `…tgt.txt`.
+/// Keys of `commongen`. The prompt is `prefix`, the concepts and `concept_end_token`; the reference is a sentence with all
+/// concepts. Reads rows with `concepts` and `target` (GEM's have all sentences in `references`), rows with `concept_set` and
+/// `scene` (the authors' files), and the line files `…src_alpha.txt` and `…tgt.txt`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Commongen {
-    /// Text before the concepts. Default `summarize: ` (RL4LMs; its recipes say `generate a sentence with: `).
+    /// Text before the concepts. Default `summarize: ` (RL4LMs; its recipes use `generate a sentence with: `).
     pub prefix: String,
     /// Text between two concepts. Default ` ` (RL4LMs).
     pub concept_separator_token: String,
-    /// Text after the last concept. Default ` ` (RL4LMs; its recipes say `.`).
+    /// Text after the last concept. Default ` ` (RL4LMs; its recipes use `.`).
     pub concept_end_token: String,
-    /// Which sentences a sample has: each row `one` of its own (RL4LMs), or each set of concepts `all` of them, as the metrics of
-    /// the paper want them. Default `one`.
+    /// References of a sample: `one` makes a sample of each row (RL4LMs); `all` collects the sentences of equal concepts in one
+    /// sample, as the paper's metrics require. Default `one`.
     pub references: References,
 }
 
@@ -38,13 +38,13 @@ impl Default for Commongen {
     }
 }
 
-/// Which references a sample has.
+/// References of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum References {
-    /// One; rows that share a prompt are samples of their own.
+    /// One reference. Rows with the same prompt are separate samples.
     One,
-    /// All of the rows with the same concepts, which are one sample.
+    /// All references of the rows with the same concepts, which form one sample.
     All,
 }
 
@@ -56,7 +56,8 @@ impl Task for Commongen {
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
         let ends = |end: &'static str| files.text(&move |name: &str| name.ends_with(end));
         let (concepts, targets) = (ends("src_alpha.txt")?, ends("tgt.txt")?);
-        // Rows of one set stand together, so a few more than are wanted would be enough; whole sets are read to the end.
+        // Rows of one set are adjacent, so slightly more rows than requested would suffice. To keep sets complete, all rows are
+        // read.
         let most = files.most().filter(|_| self.references == References::One);
         let samples = if concepts.is_empty() {
             files.rows(self.home(files.split()), files.split(), most, |columns| self.row(columns))?
@@ -83,7 +84,7 @@ impl Commongen {
     fn row(&self, mut columns: Map<String, Value>) -> Result<Vec<Sample>, String> {
         if columns.contains_key("concept_set") {
             let set = text(&mut columns, &["concept_set"])?;
-            // `field_N#look_V`: the word, and what part of speech it is.
+            // `field_N#look_V`: each word and its part of speech.
             let word = |concept: &str| concept.rsplit_once('_').map_or(concept, |(word, _)| word).to_owned();
             let concepts: Vec<String> = set.split('#').map(word).collect();
             let scenes = if columns.contains_key("scene") { texts(&mut columns, "scene")? } else { Vec::new() };
@@ -91,7 +92,7 @@ impl Commongen {
             return Ok(scenes.into_iter().map(|scene| self.sample(concepts.clone(), vec![scene])).collect());
         }
         let concepts = texts(&mut columns, "concepts")?;
-        // GEM's rows for validation have one target, and all sentences beside it.
+        // GEM's validation rows have one target, and all sentences in `references`.
         let all = match columns.get("references") {
             Some(Value::Array(all)) if self.references == References::All && !all.is_empty() => {
                 texts(&mut columns, "references")?
@@ -104,13 +105,13 @@ impl Commongen {
     fn sample(&self, concepts: Vec<String>, mut references: Vec<String>) -> Sample {
         let prompt =
             format!("{}{}{}", self.prefix, concepts.join(&self.concept_separator_token), self.concept_end_token);
-        // The hidden answers of the test split.
+        // The test split's answers are hidden.
         references.iter_mut().filter(|text| text.is_empty()).for_each(|text| *text = "empty reference".into());
         Sample { prompt, references, metadata: Map::from_iter([("concepts".to_owned(), concepts.into())]) }
     }
 }
 
-/// Neighbors with the same prompt as one sample.
+/// Merges adjacent samples with the same prompt into one.
 fn gathered(samples: Vec<(Place, Sample)>) -> Vec<(Place, Sample)> {
     let mut found: Vec<(Place, Sample)> = Vec::new();
     for (place, sample) in samples {

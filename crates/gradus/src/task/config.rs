@@ -1,4 +1,4 @@
-//! The registry: which tasks there are, under which names, with which keys.
+//! Registry of the tasks with their names and keys.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error as _};
@@ -12,19 +12,19 @@ use super::{
 use crate::plugin::Plugin;
 use crate::process::{read_program, schema_of_program};
 
-/// One task and its keys: the choice is the key. Names are RL4LMs'.
+/// One task and its keys; the key selects the task. The names are RL4LMs'.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub enum TaskConfig {
-    /// Numbers that go up, from one prompt.
+    /// Increasing numbers, from one prompt.
     #[serde(rename = "increasing_numbers")]
     IncreasingNumbers(IncreasingNumbers),
     /// A sentence with a date, from one prompt.
     #[serde(rename = "dates")]
     Dates(Dates),
-    /// One prompt, over and over.
+    /// One repeated prompt.
     #[serde(rename = "dummy_pool")]
     DummyPool(DummyPool),
-    /// IMDB: go on with a film review.
+    /// IMDB: continue a film review.
     #[serde(rename = "imdb")]
     Imdb(Imdb),
     /// IMDB for supervised training: the second half of a positive review.
@@ -63,7 +63,7 @@ pub enum TaskConfig {
     /// DailyDialog: the next utterance.
     #[serde(rename = "daily_dialog")]
     DailyDialog(DailyDialog),
-    /// RealToxicityPrompts: go on with the beginning of a sentence.
+    /// RealToxicityPrompts: continue the beginning of a sentence.
     #[serde(rename = "real_toxicity_prompts")]
     RealToxicityPrompts(RealToxicityPrompts),
     /// Rows that an external program prints.
@@ -71,16 +71,16 @@ pub enum TaskConfig {
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandTask>")]
     Command(CommandTask),
-    /// A task that the program was given by name (docs/plugins.md): its name is the key, below which its keys stand.
+    /// A task that was registered by name (docs/plugins.md). The key is its name, and its keys are below it.
     #[serde(rename = "plugin")]
     Plugin(Plugin<dyn Task>),
 }
 
 impl TaskConfig {
-    /// The task. The only `match` on it in the program.
+    /// Creates the task. This is the only `match` on it in the program.
     ///
     /// # Errors
-    /// Of a plug-in.
+    /// Errors of a plug-in.
     pub fn build(&self) -> crate::error::Result<Box<dyn Task>> {
         Ok(match self {
             Self::IncreasingNumbers(task) => Box::new(task.clone()),
@@ -105,12 +105,12 @@ impl TaskConfig {
         })
     }
 
-    /// Whether a program is started for it.
+    /// Returns whether the task starts a program.
     pub fn starts_program(&self) -> bool {
         matches!(self, Self::Command(_))
     }
 
-    /// Refuses what can be known to be wrong before anything is read or started.
+    /// Rejects mistakes that are known before anything is read or started.
     ///
     /// # Errors
     /// A program that cannot be started.
@@ -118,7 +118,7 @@ impl TaskConfig {
         if let Self::Command(task) = self { task.check() } else { Ok(()) }
     }
 
-    /// Its name; a plug-in's is its own.
+    /// Returns the name of the task or the plug-in.
     pub fn name(&self) -> String {
         if let Self::Plugin(plugin) = self {
             return plugin.name().to_owned();
@@ -128,7 +128,7 @@ impl TaskConfig {
         name.expect("a task is written as a mapping of one key")
     }
 
-    /// The names of all tasks that there always are.
+    /// Returns the names of all built-in tasks.
     pub fn names() -> Vec<String> {
         let schema = schemars::schema_for!(Self).to_value();
         let sides = schema["oneOf"].as_array().cloned().unwrap_or_default();
@@ -136,13 +136,13 @@ impl TaskConfig {
         names.filter(|name| name != "plugin").collect()
     }
 
-    /// The task that is called so, with its defaults; `None` where there is none, or it has keys that must be given.
+    /// Returns the task with this name and its defaults. Returns `None` if there is no such task, or it has required keys.
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(json!({ name: {} })).ok()
     }
 }
 
-/// A task in a configuration: its name alone, where it needs no keys, or a mapping with its keys.
+/// Returns the schema of a task in a configuration: its name alone, if it has no required keys, or a mapping with its keys.
 pub(super) fn schema_of_task(generator: &mut SchemaGenerator) -> Schema {
     let choice = generator.subschema_for::<TaskConfig>();
     let words: Vec<String> = TaskConfig::names().into_iter().filter(|name| TaskConfig::named(name).is_some()).collect();
@@ -152,7 +152,7 @@ pub(super) fn schema_of_task(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Reads what [`schema_of_task`] describes.
+/// Deserializes the form that [`schema_of_task`] describes.
 pub(super) fn read_task<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaskConfig>, D::Error> {
     let task = match Value::deserialize(deserializer)? {
         Value::Null => return Ok(None),

@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::metric::MetricConfig;
 
-/// Keys of `crd3`: the prompt is the turns before, one a line as `NAME: text`, and the name of who speaks; the reference what
-/// that person says. Turns with two before them at least are samples.
+/// Keys of `crd3`. The prompt is the previous turns, one per line as `NAME: text`, and the name of the next speaker. The reference
+/// is that speaker's turn. Turns with at least two turns before them are samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Crd3 {
-    /// The most turns before.
+    /// Maximum number of previous turns in the prompt.
     pub max_context_size: usize,
 }
 
@@ -58,7 +58,7 @@ impl Task for Crd3 {
     }
 }
 
-/// Who speaks (the first, where several do), and what is said.
+/// Reads the turns of an episode: the (first) speaker and the text.
 fn turns(path: &Path) -> Result<Vec<(String, String)>> {
     let text = files::read_text(path, files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
     let read: Value = serde_json::from_str(&text)

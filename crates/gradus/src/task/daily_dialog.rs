@@ -10,16 +10,16 @@ use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
-/// What ends an utterance.
+/// End of an utterance.
 const END: &str = "<EOU>";
 
-/// Keys of `daily_dialog`: the prompt is the last utterances with `<EOU>` after each, the reference the next one and `<EOU>`;
-/// `emotion` and `intent` of it (1 to 4: inform, question, directive, commissive) are columns. Reads rows with `dialog`,
-/// `act` and `emotion`, and the authors' files `dialogues_train.txt`, `dialogues_act_train.txt`, `dialogues_emotion_train.txt`.
+/// Keys of `daily_dialog`. The prompt is the last utterances with `<EOU>` after each; the reference is the next one and `<EOU>`.
+/// Its `emotion` and `intent` (1 to 4: inform, question, directive, commissive) are columns. Reads rows with `dialog`, `act` and
+/// `emotion`, and the authors' files `dialogues_train.txt`, `dialogues_act_train.txt`, `dialogues_emotion_train.txt`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DailyDialog {
-    /// How many utterances a prompt has; an utterance with fewer before it is no sample. Default 5 (RL4LMs' recipes).
+    /// Number of utterances in a prompt. An utterance with fewer utterances before it is not a sample. Default 5 (RL4LMs' recipes).
     pub context_size: usize,
 }
 
@@ -29,7 +29,7 @@ impl Default for DailyDialog {
     }
 }
 
-/// A conversation: what is said, with its emotion and its intent.
+/// A conversation: utterances with their emotion and intent.
 type Dialogue = Vec<(String, Value, Value)>;
 
 impl Task for DailyDialog {

@@ -1,4 +1,4 @@
-//! Tasks without files: one prompt, over and over. What they reward can be learned in minutes.
+//! Tasks without files: one repeated prompt. A policy learns their rewards in minutes.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::metric::{IncreasingNumbersOptions, MetricConfig};
 pub struct DummyPool {
     /// The prompt.
     pub prompt: String,
-    /// How many samples there are, in every split. Default 100 (RL4LMs).
+    /// Number of samples in every split. Default 100 (RL4LMs).
     #[serde(default = "hundred")]
     #[schemars(range(max = 10_000_000))]
     pub n_samples: usize,
@@ -27,16 +27,17 @@ fn hundred() -> usize {
     100
 }
 
-/// Keys of `increasing_numbers`: numbers that go up. With the reward `metric: { increasing_numbers: … }` RL4LMs' synthetic task.
+/// Keys of `increasing_numbers`: numbers that increase. With the reward `metric: { increasing_numbers: … }` it is RL4LMs' synthetic
+/// task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IncreasingNumbers {
-    /// The prompt. Default `<|endoftext|>`, GPT-2's one token (RL4LMs; for T5 `Let us generate some numbers`).
+    /// The prompt. Default `<|endoftext|>`, a single token of GPT-2 (RL4LMs; for T5 `Let us generate some numbers`).
     pub prompt: String,
-    /// How many samples there are, in every split. Default 50 (RL4LMs).
+    /// Number of samples in every split. Default 50 (RL4LMs).
     #[schemars(range(max = 10_000_000))]
     pub n_samples: usize,
-    /// Tokens that the metric expects at least. Default 20 (RL4LMs).
+    /// Minimum number of tokens that the metric expects. Default 20 (RL4LMs).
     pub min_tokens: usize,
 }
 
@@ -46,13 +47,13 @@ impl Default for IncreasingNumbers {
     }
 }
 
-/// Keys of `dates`: a sentence with a date. With the reward `metric: { dates: {} }` RL4LMs' synthetic task.
+/// Keys of `dates`: a sentence with a date. With the reward `metric: { dates: {} }` it is RL4LMs' synthetic task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dates {
-    /// The prompt. Default `<|endoftext|>`, GPT-2's one token (RL4LMs).
+    /// The prompt. Default `<|endoftext|>`, a single token of GPT-2 (RL4LMs).
     pub prompt: String,
-    /// How many samples there are, in every split. Default 50 (RL4LMs).
+    /// Number of samples in every split. Default 50 (RL4LMs).
     #[schemars(range(max = 10_000_000))]
     pub n_samples: usize,
 }

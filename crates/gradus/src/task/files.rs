@@ -1,4 +1,4 @@
-//! The files of a task: where they are, and the forms that public data sets have.
+//! Files of a task: their location, and readers for the formats of public data sets.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -13,32 +13,32 @@ use crate::process::Interrupt;
 /// Where the rows of a task are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Home {
-    /// On the hub, in the folder of a configuration where the data set has several.
+    /// On the hub. Data sets with several configurations have a folder for each.
     Hub {
-        /// The data set.
+        /// Name of the data set.
         name: String,
-        /// The folder.
+        /// Folder of the configuration.
         folder: Option<String>,
     },
-    /// In files to be fetched by hand; the text says which, and from where.
+    /// In files to be downloaded by hand. The text names them and their source.
     Files(&'static str),
-    /// Nowhere: the task makes them up.
+    /// Nowhere: the task generates its rows.
     Nowhere,
 }
 
 impl Home {
-    /// A data set on the hub without folders.
+    /// Returns a data set on the hub without folders.
     pub fn hub(name: &str) -> Self {
         Self::Hub { name: name.to_owned(), folder: None }
     }
 
-    /// A folder of a data set on the hub.
+    /// Returns a folder of a data set on the hub.
     pub fn folder(name: &str, folder: &str) -> Self {
         Self::Hub { name: name.to_owned(), folder: Some(folder.to_owned()) }
     }
 }
 
-/// What a task reads: the files that somebody named, or those of its home.
+/// Input of a task: the files that the user named, or the published ones.
 #[derive(Debug)]
 pub struct Files<'a> {
     name: Option<&'a str>,
@@ -50,53 +50,53 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// The files of `name` (a file, a directory or a hub name; without one the task's home), of which at most `most` samples of
-    /// `split` are wanted. An `interrupt` ends the wait for a program.
+    /// Creates the input from `name`: a file, a directory or a hub name; `None` uses the task's home. At most `most` samples of
+    /// `split` are needed. An `interrupt` ends the wait for a program.
     pub fn new(name: Option<&'a str>, split: Split, most: Option<usize>, interrupt: &'a Interrupt) -> Self {
         Self { name, split, most, interrupt, bad_rows: BadRows::Fail, left_out: RefCell::default() }
     }
 
-    /// The same with what happens to bad rows; otherwise they end the reading.
+    /// Sets the treatment of bad rows. Without it, a bad row is an error.
     #[must_use]
     pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
         Self { bad_rows, left_out: RefCell::new(RowErrors::new(bad_rows)), ..self }
     }
 
-    /// The bad rows that were left out.
+    /// Returns the bad rows that were left out.
     pub fn into_left_out(self) -> RowErrors {
         self.left_out.into_inner()
     }
 
-    /// What somebody named.
+    /// Returns the name that the user gave.
     pub fn name(&self) -> Option<&'a str> {
         self.name
     }
 
-    /// What is raised when the user wants to stop.
+    /// Returns the flag that is set when the user wants to stop.
     pub fn interrupt(&self) -> &'a Interrupt {
         self.interrupt
     }
 
-    /// The split that is asked for.
+    /// Returns the requested split.
     pub fn split(&self) -> Split {
         self.split
     }
 
-    /// How many samples are wanted; none: all.
+    /// Returns the maximum number of samples, or `None` for all.
     pub fn most(&self) -> Option<usize> {
         self.most
     }
 
-    /// The path that somebody named.
+    /// Returns the user's name as a path, if it exists.
     pub fn path(&self) -> Option<&'a Path> {
         self.name.map(Path::new).filter(|path| path.exists())
     }
 
-    /// Rows of columns, from the files of `split` (which may be another than the one asked for, where a task cuts its own):
-    /// `make` turns each into samples. Reads until there are enough.
+    /// Reads rows from the files of `split` and turns each into samples with `make`, until there are enough. `split` may differ
+    /// from the requested one, if a task makes its own splits.
     ///
     /// # Errors
-    /// Files that are missing or cannot be read, and the rows of which `make` says what is wrong, ten at most.
+    /// Files that are missing or cannot be read, and at most ten rows that `make` rejects.
     pub fn rows(
         &self,
         home: Home,
@@ -129,7 +129,7 @@ impl<'a> Files<'a> {
         self.settle(samples, bad, read)
     }
 
-    /// The samples of `read` rows, once it is known what becomes of the bad ones among them.
+    /// Returns the samples, after handling the bad ones among the `read` rows.
     pub(super) fn settle(
         &self,
         samples: Vec<(Place, Sample)>,
@@ -141,24 +141,24 @@ impl<'a> Files<'a> {
         Ok(samples)
     }
 
-    /// None yet of the bad rows of a file.
+    /// Returns an empty list of bad rows.
     pub(super) fn bad(&self) -> RowErrors {
         RowErrors::new(self.bad_rows)
     }
 
-    /// Text files of the split below the path that somebody named, by their names without `.gz`, in the order of the names; none
-    /// where the name is no path.
+    /// Finds text files of the split below the user's path by their names without `.gz`, in name order. Empty if the user's name is
+    /// not a path.
     ///
     /// # Errors
-    /// When a directory cannot be read.
+    /// If a directory cannot be read.
     pub fn text(&self, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
         self.path().map_or_else(|| Ok(Vec::new()), |path| data::text_files(path, self.split.name(), is_wanted))
     }
 
-    /// The lines of several files, side by side: of each set one file after the other.
+    /// Reads several sets of files line by line in parallel. The files of a set are concatenated.
     ///
     /// # Errors
-    /// A file that cannot be read, and sets of which one ends before the others.
+    /// If a file cannot be read, or one set has fewer lines than the others.
     pub fn side_by_side(&self, sets: &[Vec<PathBuf>]) -> Result<Vec<(Place, Vec<String>)>> {
         let mut columns = Vec::new();
         for files in sets {
@@ -189,10 +189,10 @@ impl<'a> Files<'a> {
         Ok((0..count).map(row).collect())
     }
 
-    /// The name of the data set, and the folder in it.
+    /// Returns the name of the data set and its folder.
     ///
     /// # Errors
-    /// Where nobody named one, and there is none on the hub.
+    /// If the user named no data set, and none is on the hub.
     fn named(&self, home: &Home) -> Result<(String, Option<String>)> {
         match (self.name, home) {
             (Some(name), Home::Hub { folder, .. }) => Ok((name.to_owned(), folder.clone())),
@@ -203,13 +203,13 @@ impl<'a> Files<'a> {
     }
 }
 
-/// What is said where nobody named files that are on no hub.
+/// Returns the error for a task whose files are not on the hub, if the user named none.
 pub(super) fn missing(home: &Home) -> Error {
     let which = if let Home::Files(which) = home { which } else { "a directory" };
     Error::input("the task's files are on no hub, and no path was given").with_hint(format!("`data.from`: {which}"))
 }
 
-/// A text column, taken out of a row.
+/// Takes a text column out of a row.
 pub(super) fn text(columns: &mut Map<String, Value>, names: &[&str]) -> Result<String, String> {
     let found = names.iter().find(|name| columns.contains_key(**name));
     match found.and_then(|name| columns.shift_remove(*name)) {
@@ -222,7 +222,7 @@ pub(super) fn text(columns: &mut Map<String, Value>, names: &[&str]) -> Result<S
     }
 }
 
-/// A column that is a list of texts, taken out of a row.
+/// Takes a column with a list of texts out of a row.
 pub(super) fn texts(columns: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
     match columns.shift_remove(name) {
         Some(value) => texts_of(name, value),
@@ -230,7 +230,7 @@ pub(super) fn texts(columns: &mut Map<String, Value>, name: &str) -> Result<Vec<
     }
 }
 
-/// The texts of a column's value, a list.
+/// Converts the value of a column to a list of texts.
 pub(super) fn texts_of(name: &str, value: Value) -> Result<Vec<String>, String> {
     let text = |value: Value| match value {
         Value::String(text) => Ok(text),

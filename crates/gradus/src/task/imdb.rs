@@ -1,4 +1,4 @@
-//! IMDB: go on with a film review. Maas et al. 2011, <https://aclanthology.org/P11-1015>.
+//! IMDB: continue a film review. Maas et al. 2011, <https://aclanthology.org/P11-1015>.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
-/// Keys of `imdb`: the prompt is the first half of a review's words, the reference the whole review. Of the rows for training,
-/// in the order of the seed, four fifths are trained on and the others are the validation split; 5000 rows of the test split are
-/// taken.
+/// Keys of `imdb`. The prompt is the first half of a review's words; the reference is the whole review. The training rows are
+/// shuffled by the seed: four fifths are trained on, the others are the validation split. The test split has 5000 rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Imdb {
-    /// The order of the rows, which decides the split: NumPy's permutation, as `datasets` shuffles. Default 42 (RL4LMs' recipes).
+    /// Seed of the order of the rows, which decides the split: NumPy's permutation, as `datasets` shuffles. Default 42 (RL4LMs'
+    /// recipes).
     pub seed: u64,
 }
 
@@ -27,14 +27,14 @@ impl Default for Imdb {
     }
 }
 
-/// Keys of `imdb_seq2seq`: the same reviews for supervised training. The prompt is the first half of the words, the reference the
-/// second; only positive reviews are trained on. Unlike in RL4LMs the splits are seeded, so they never overlap.
+/// Keys of `imdb_seq2seq`: the same reviews for supervised training. The prompt is the first half of the words; the reference is
+/// the second half. Only positive reviews are trained on. Unlike in RL4LMs, the splits are seeded, so they never overlap.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImdbSeq2seq {
-    /// The order of the rows, which decides the split. Default 42.
+    /// Seed of the order of the rows, which decides the split. Default 42.
     pub seed: u64,
-    /// This share of the positive reviews is trained on. Default 1.
+    /// Share of the positive reviews to train on. Default 1.
     pub positive_ratio: f64,
 }
 
@@ -44,7 +44,7 @@ impl Default for ImdbSeq2seq {
     }
 }
 
-/// Rows of the test split.
+/// Number of rows in the test split.
 const TEST_ROWS: usize = 5000;
 
 impl Task for Imdb {
@@ -98,7 +98,7 @@ impl Task for ImdbSeq2seq {
     }
 }
 
-/// There is no validation split: it is cut from the rows for training.
+/// Maps the validation split to the training rows, because it is cut from them.
 fn reads(split: Split) -> Split {
     if split == Split::Test { Split::Test } else { Split::Train }
 }
@@ -112,7 +112,7 @@ struct Review {
     is_positive: bool,
 }
 
-/// The reviews of the split, in the order of the seed.
+/// Returns the reviews of the split, in the order of the seed.
 fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
     let rows = files.rows(home(), reads(files.split()), None, |mut columns| {
         let text = text(&mut columns, &["text"])?;
@@ -134,7 +134,7 @@ fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
     Ok(chosen.iter().map(review).collect())
 }
 
-/// The first half of the words, rounded down, and the rest. Words are what stands between single blanks.
+/// Splits a text after the first half of its words, rounded down. Words are separated by single blanks.
 fn halves(text: &str) -> (String, String) {
     let words: Vec<&str> = text.split(' ').collect();
     let (first, second) = words.split_at(words.len() / 2);

@@ -1,4 +1,4 @@
-//! From a task to the rows that training and sampling take.
+//! Turns tasks into rows for training and sampling.
 
 use serde_json::Value;
 
@@ -7,11 +7,10 @@ use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData
 use crate::error::Result;
 use crate::process::Interrupt;
 
-/// Reads the rows that a configuration names: those of files as they are, or those of a task.
-/// An `interrupt` ends the wait for a program.
+/// Loads the rows that a configuration names: those of files, or those of a task. An `interrupt` ends the wait for a program.
 ///
 /// # Errors
-/// As [`data::load`]; or when a task has no rows of the kind that is needed.
+/// As for [`data::load`]; also if a task cannot supply rows for `options.need`.
 pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -> Result<Dataset> {
     let Some(task) = &config.task else { return data::load(&config.name(), options) };
     let split = config.split.unwrap_or(Split::Train);
@@ -35,11 +34,11 @@ pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -
     Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad, remarks: Vec::new() })
 }
 
-/// Samples as rows: prompts with their references and metadata as columns; or, to learn from, a prompt and a completion for each
+/// Converts samples to rows: prompts with references and metadata as columns or, for training, one prompt and completion per
 /// reference.
 ///
 /// # Errors
-/// Where the samples have nothing to learn from, or nothing is made of prompts and references.
+/// If training needs references and there are none, or `need` is not possible with prompts and references.
 pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for (number, (place, sample)) in samples.into_iter().enumerate() {

@@ -1,10 +1,9 @@
 //! Tasks: each turns its public files into prompts, references and metadata.
 //!
-//! A task is the struct of its keys, in a file of its own; [`TaskConfig`] names them all. [`DataConfig`] is what a
-//! configuration says of where rows come from, with a task or without one, and [`load`] reads them. The tasks and their texts
-//! are those of RL4LMs (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>), beside the one of detoxification. A new task is one file here, one variant
-//! and one arm in `config.rs`; library users implement [`Task`], and [`rows`] makes rows of what it gives;
-//! who writes no Rust has [`CommandTask`].
+//! A task is a struct of its keys in a file of its own; [`TaskConfig`] lists all tasks. [`DataConfig`] is the source of rows in a
+//! configuration, with or without a task, and [`load`] reads them. The tasks and their texts are those of RL4LMs (Ramamurthy et al.
+//! 2023, <https://arxiv.org/abs/2210.01241>), and one for detoxification. To add a task, add a file here, and a variant and an arm
+//! in `config.rs`. Library users implement [`Task`], and [`rows`] converts its samples to rows. A [`CommandTask`] needs no Rust.
 
 pub mod demo;
 
@@ -58,11 +57,11 @@ use crate::plugin::Kind;
 /// One sample of a task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
-    /// What the model reads.
+    /// Input of the model.
     pub prompt: String,
-    /// What it should write, one text or several; none where the task has no answers.
+    /// Expected outputs, one text or several. Empty if the task has no answers.
     pub references: Vec<String>,
-    /// What else rewards and metrics may read. Without an `id`, the sample gets the one of its split and number.
+    /// Additional values for rewards and metrics. Without an `id`, the sample gets one from its split and number.
     pub metadata: Map<String, Value>,
 }
 
@@ -70,16 +69,16 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
-    /// Rows to learn from.
+    /// Rows for training.
     Train,
-    /// Rows that are looked at while training.
+    /// Rows for evaluation during training.
     Validation,
-    /// Rows that are looked at last.
+    /// Rows for evaluation after training.
     Test,
 }
 
 impl Split {
-    /// As files are named.
+    /// Returns the name of the split in file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -88,7 +87,7 @@ impl Split {
         }
     }
 
-    /// As samples are named.
+    /// Returns the name of the split in sample ids.
     fn short(self) -> &'static str {
         if self == Self::Validation { "val" } else { self.name() }
     }
@@ -96,21 +95,21 @@ impl Split {
 
 /// Turns public files into samples. The open extension point of the module.
 pub trait Task: Send + Sync {
-    /// Where the rows of a split are published, for those who name no place.
+    /// Returns where the rows of a split are published, for users who name no source.
     fn home(&self, split: Split) -> Home;
 
-    /// Which split of the published files the rows of a split are cut from.
+    /// Returns the published split from which the rows of a split are taken.
     fn reads(&self, split: Split) -> Split {
         split
     }
 
-    /// The samples of a split, in a fixed order, each with where it stands.
+    /// Returns the samples of a split in a fixed order, each with its place.
     ///
     /// # Errors
-    /// Files that are missing, or rows that are not what the task reads.
+    /// Files that are missing, or rows that the task cannot read.
     fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>>;
 
-    /// What its completions are measured with, unless something else is asked for.
+    /// Returns the default metrics of the task's completions.
     fn metrics(&self) -> Vec<MetricConfig>;
 }
 
@@ -119,7 +118,7 @@ impl Kind for dyn Task {
     type Make = dyn Fn() -> Result<Box<dyn Task>> + Send + Sync;
 }
 
-/// The metrics with these names, which need no options.
+/// Returns the metrics with these names, which need no options.
 fn metrics(names: &[&str]) -> Vec<MetricConfig> {
     let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     crate::metric::configure(&names, &[]).expect("names of metrics")

@@ -1,5 +1,5 @@
-//! NarrativeQA: questions about stories. Kočiský et al. 2018, <https://aclanthology.org/Q18-1023>; in UnifiedQA's form
-//! (Khashabi et al. 2020).
+//! NarrativeQA: questions about stories. Kočiský et al. 2018, <https://aclanthology.org/Q18-1023>; in UnifiedQA's format (Khashabi
+//! et al. 2020).
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use crate::data::{self, Place};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
 
-/// Keys of `narrative_qa` (there are none): files of lines with a prompt (the question, `\n`, the story) and an answer, a TAB
-/// between. All answers to a prompt are its references; everything is in lower case.
+/// Keys of `narrative_qa` (there are none). Its files have one prompt (the question, `\n`, the story), a TAB and one answer per
+/// line. All answers to a prompt are its references. Everything is in lower case.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NarrativeQa {}
@@ -34,7 +34,7 @@ impl Task for NarrativeQa {
             return Err(Error::data(path, None, format!("no file `{}.tsv` in it", files.split().name())));
         }
         let mut samples: Vec<(Place, Sample)> = Vec::new();
-        // A prompt comes again with another answer, not always on the next line.
+        // A prompt is repeated for each of its answers, not always on adjacent lines.
         let mut known: HashMap<String, usize> = HashMap::new();
         for file in found {
             for line in data::lines(&file)? {

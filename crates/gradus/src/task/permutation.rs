@@ -1,10 +1,9 @@
-//! The order in which NumPy's default generator puts rows: what `datasets` shuffles by.
+//! Permutations of NumPy's default generator, which `datasets` uses to shuffle rows.
 //!
-//! `numpy.random.default_rng(seed).permutation(n)`: `SeedSequence` makes a state of the seed, PCG64 (O'Neill 2014, the XSL-RR
-//! variant) draws, and draws that are too large are left out of a Fisher–Yates shuffle.
-//! Checked against NumPy 2.4.
+//! `numpy.random.default_rng(seed).permutation(n)`: `SeedSequence` derives a state from the seed, PCG64 (O'Neill 2014, the XSL-RR
+//! variant) draws numbers, and a Fisher–Yates shuffle rejects draws that are too large. Checked against NumPy 2.4.
 
-/// The numbers from 0 to `n` in the order of `seed`.
+/// Returns the numbers from 0 to `n − 1` in the order of `seed`.
 pub fn permutation(seed: u64, n: usize) -> Vec<usize> {
     let mut rng = Pcg64::new(seed);
     let mut order: Vec<usize> = (0..n).collect();
@@ -14,7 +13,7 @@ pub fn permutation(seed: u64, n: usize) -> Vec<usize> {
     order
 }
 
-/// PCG64 with the half of a draw that is left over.
+/// PCG64, with the unused half of the last draw.
 struct Pcg64 {
     state: u128,
     increment: u128,
@@ -49,7 +48,7 @@ impl Pcg64 {
         drawn as u32
     }
 
-    /// A number from 0 to `most`: as many low bits as `most` has, drawn again until they are not above it.
+    /// Draws a number from 0 to `most`, with as many low bits as `most` has. Repeats until it is not larger.
     fn below_or_at(&mut self, most: u32) -> u32 {
         let mask = u32::MAX >> most.leading_zeros();
         loop {
@@ -61,7 +60,7 @@ impl Pcg64 {
     }
 }
 
-/// `SeedSequence(seed).generate_state(4, uint64)`.
+/// Computes `SeedSequence(seed).generate_state(4, uint64)`.
 fn seed_words(seed: u64) -> [u64; 4] {
     let mut constant = 0x43b0_d7e5_u32;
     let mut hash = |value: u32| {
@@ -104,7 +103,7 @@ mod tests {
             let order = permutation(seed, n);
             let first: Vec<u64> = order.iter().take(20).map(|&i| i as u64).collect();
             assert_eq!(serde_json::json!(first), case["first"], "seed {seed}, {n} rows");
-            // Σ i · order[i] depends on every place.
+            // Σ i · order[i] depends on every element.
             let sum: u64 = order.iter().enumerate().map(|(i, &row)| (i as u64 + 1) * row as u64).sum();
             assert_eq!(Some(sum), case["sum"].as_u64(), "seed {seed}, {n} rows");
         }

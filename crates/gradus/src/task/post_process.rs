@@ -1,4 +1,4 @@
-//! What is done to completions before they are measured.
+//! Changes to completions before they are measured.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::metric::Punkt;
 use crate::plugin::{Kind, Plugin};
 
-/// Changes completions before metrics see them. The open extension point of post-processing.
+/// Changes completions before metrics see them. This is the open extension point of post-processing.
 pub trait PostProcessor: Send + Sync {
-    /// The completion as it is measured.
+    /// Returns the completion to measure.
     fn apply(&self, completion: &str) -> String;
 }
 
@@ -18,21 +18,21 @@ impl Kind for dyn PostProcessor {
     type Make = dyn Fn() -> Result<Box<dyn PostProcessor>> + Send + Sync;
 }
 
-/// What is done to completions before they are measured.
+/// Change to completions before they are measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PostProcess {
-    /// The first three sentences, one a line (RL4LMs: for CNN/DailyMail, whose highlights are lines).
+    /// The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights are lines).
     ThreeSentenceSummary,
-    /// One that the program was given by name (docs/plugins.md).
+    /// A processor that was registered by name (docs/plugins.md).
     Plugin(Plugin<dyn PostProcessor>),
 }
 
 impl PostProcess {
-    /// The processor.
+    /// Creates the processor.
     ///
     /// # Errors
-    /// Of a plug-in.
+    /// Errors of a plug-in.
     pub fn build(&self) -> Result<Box<dyn PostProcessor>> {
         Ok(match self {
             Self::ThreeSentenceSummary => Box::new(ThreeSentenceSummary),
@@ -41,7 +41,7 @@ impl PostProcess {
     }
 }
 
-/// A word, or a mapping with a plug-in: words and mappings of one enum have no schema of their own.
+/// Written by hand, because the derived schema cannot combine a word with a mapping for plug-ins.
 impl JsonSchema for PostProcess {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "PostProcess".into()

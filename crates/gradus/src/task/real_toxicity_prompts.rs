@@ -1,4 +1,4 @@
-//! RealToxicityPrompts: go on with the beginning of a sentence from the web. Gehman et al. 2020, <https://arxiv.org/abs/2009.11462>.
+//! RealToxicityPrompts: continue the beginning of a sentence from the web. Gehman et al. 2020, <https://arxiv.org/abs/2009.11462>.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use crate::data::{self, Place};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
 
-/// Keys of `real_toxicity_prompts`: the prompt is the beginning, the reference how the page went on. The splits are Quark's (Lu et al.
-/// 2022, <https://arxiv.org/abs/2205.13636>): the test split is a file of its own, the other rows in the order of the seed are first
-/// the validation split and then the training split.
+/// Keys of `real_toxicity_prompts`. The prompt is the beginning; the reference is the continuation on the page. The splits are
+/// Quark's (Lu et al. 2022, <https://arxiv.org/abs/2205.13636>): the test split is a separate file. The other rows are shuffled by
+/// the seed; the first ones are the validation split, the rest is the training split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RealToxicityPrompts {
-    /// The rows of the test split, which are in no other: DExperts' `nontoxic_prompts-10k.jsonl`. Without it there is no test split,
-    /// and all rows are in the other two.
+    /// File with the rows of the test split, which are in no other split: DExperts' `nontoxic_prompts-10k.jsonl`. Without it, there
+    /// is no test split, and all rows are in the other two.
     pub test: Option<PathBuf>,
-    /// The order of the rows, which decides the split: that of Python's `random.shuffle`. Default 42 (Quark).
+    /// Seed of the order of the rows, which decides the split: Python's `random.shuffle`. Default 42 (Quark).
     pub seed: u64,
-    /// Rows of the validation split. Default 5000 (Quark).
+    /// Number of rows in the validation split. Default 5000 (Quark).
     pub validation_rows: usize,
 }
 
@@ -75,12 +75,12 @@ impl Task for RealToxicityPrompts {
     }
 }
 
-/// The name of the row in the data set.
+/// Returns the identifier of the row in the data set.
 fn id(sample: &Sample) -> Option<&str> {
     sample.metadata.get("id").and_then(Value::as_str)
 }
 
-/// All rows of the files, in their order.
+/// Reads all rows of the files in order.
 fn rows(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Sample)>> {
     files.rows(home, Split::Train, None, |mut columns| {
         let name = |columns: &Map<String, Value>| {

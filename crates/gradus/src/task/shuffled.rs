@@ -1,15 +1,15 @@
-//! The order in which Python's `random` puts a list.
+//! Shuffling as in Python's `random`.
 //!
-//! `random.Random(seed).shuffle(list)`: a Mersenne Twister (Matsumoto and Nishimura 1998) that `init_by_array` seeds with the 32-bit
-//! words of the seed; bits that are too many are drawn again. Checked against CPython 3.
+//! `random.Random(seed).shuffle(list)`: a Mersenne Twister (Matsumoto and Nishimura 1998), seeded by `init_by_array` with the
+//! 32-bit words of the seed. Draws that are too large are repeated. Checked against CPython 3.
 
-/// Words of the generator's state.
+/// Number of words in the generator's state.
 const N: usize = 624;
 
-/// How far apart words are mixed.
+/// Distance between words that are mixed.
 const M: usize = 397;
 
-/// The numbers from 0 to `n` as `random.Random(seed).shuffle` leaves them.
+/// Returns the numbers from 0 to `n − 1` as `random.Random(seed).shuffle` leaves them.
 pub fn shuffled(seed: u64, n: usize) -> Vec<usize> {
     let mut rng = Twister::new(seed);
     let mut order: Vec<usize> = (0..n).collect();
@@ -46,7 +46,7 @@ impl Twister {
         for j in (0..key.len()).cycle().take(N) {
             step(&mut state, 1_664_525, key[j].wrapping_add(j as u32));
         }
-        // What is taken away is the place itself; the loop above has gone around once and a step.
+        // This pass subtracts the index itself. It starts at 2, because the loop above went once around and one step further.
         let mut place = 2;
         for _ in 1..N {
             place = step(&mut state, 1_566_083_941, 0_u32.wrapping_sub(place));
@@ -71,7 +71,7 @@ impl Twister {
         y ^ y >> 18
     }
 
-    /// A number below `n`: as many of the highest bits as `n` has, drawn again until they are.
+    /// Draws a number below `n` from as many of the highest bits as `n` has. Repeats until it is below.
     fn below(&mut self, n: u32) -> u32 {
         loop {
             let drawn = self.next_u32() >> n.leading_zeros();
@@ -98,7 +98,7 @@ mod tests {
             let order = shuffled(seed, n);
             let first: Vec<u64> = order.iter().take(20).map(|&i| i as u64).collect();
             assert_eq!(serde_json::json!(first), case["first"], "seed {seed}, {n} rows");
-            // Σ i · order[i] depends on every place.
+            // Σ i · order[i] depends on every element.
             let sum: u64 = order.iter().enumerate().map(|(i, &row)| (i as u64 + 1) * row as u64).sum();
             assert_eq!(Some(sum), case["sum"].as_u64(), "seed {seed}, {n} rows");
         }

@@ -1,4 +1,4 @@
-//! Where rows come from, as a configuration says it.
+//! Sources of rows in a configuration.
 
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,17 +10,17 @@ use super::{Home, Split, TaskConfig};
 use crate::data::{self, Place};
 use crate::error::Result;
 
-/// Where rows come from: a file, a directory or a hub name; or a task, which makes rows of its public files.
+/// Source of rows: a file, a directory or a hub name; or a task, which makes rows from its public files.
 ///
-/// In a configuration a text is `from` alone.
+/// A plain string in a configuration is `from` alone.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DataConfig {
-    /// A file, a directory or a hub name; the row format is recognized from the columns. With a `task` its files; by default those
-    /// that are published on the hub.
+    /// A file, a directory or a hub name; the row format is recognized from the columns. With a `task`, the task's files; by
+    /// default, those published on the hub.
     pub from: Option<String>,
-    /// The task that makes rows of the files.
+    /// Task that makes rows from the files.
     pub task: Option<TaskConfig>,
-    /// The part of the data.
+    /// Part of the data.
     pub split: Option<Split>,
 }
 
@@ -28,14 +28,14 @@ pub struct DataConfig {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DataMapping {
-    /// A file, a directory or a hub name. With a `task`, its public files; by default the data set on the hub.
+    /// A file, a directory or a hub name. With a `task`, its public files; by default, the data set on the hub.
     #[serde(default)]
     from: Option<String>,
-    /// The task that makes rows of its public files: its name, or a mapping of its name and its keys.
+    /// The task that makes rows from its public files: its name, or a mapping of its name and its keys.
     #[serde(default, deserialize_with = "read_task")]
     #[schemars(schema_with = "schema_of_task")]
     task: Option<TaskConfig>,
-    /// The part of the data. Default: for training `train`; to evaluate a task `validation`.
+    /// The part of the data. Default: `train` for training, `validation` for the evaluation of a task.
     #[serde(default)]
     split: Option<Split>,
 }
@@ -47,7 +47,7 @@ impl From<&str> for DataConfig {
 }
 
 impl std::fmt::Display for DataConfig {
-    /// The name of the rows, for people.
+    /// Writes the name of the rows, for people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let task = self.task.as_ref().map(TaskConfig::name);
         let parts: Vec<&str> = [task.as_deref(), self.from.as_deref()].into_iter().flatten().collect();
@@ -57,7 +57,7 @@ impl std::fmt::Display for DataConfig {
 }
 
 impl DataConfig {
-    /// The same, with what is left out as in `other`, which has a task.
+    /// Returns this configuration with missing values taken from `other`, if only `other` has a task.
     #[must_use]
     pub fn or_of(&self, other: &Self) -> Self {
         if self.task.is_some() || other.task.is_none() {
@@ -66,14 +66,14 @@ impl DataConfig {
         Self { from: self.from.clone().or_else(|| other.from.clone()), task: other.task.clone(), split: self.split }
     }
 
-    /// What a task is evaluated on, unless something else is named: its validation split. A single file has none.
+    /// Returns the default evaluation data of a task: its validation split. A single file has none.
     pub fn validation(&self) -> Option<Self> {
         self.task.as_ref()?;
         let is_file = self.from.as_ref().is_some_and(|from| std::path::Path::new(from).is_file());
         (!is_file).then(|| Self { split: Some(Split::Validation), ..self.clone() })
     }
 
-    /// The name of the rows without a task, as [`data::load`] takes it.
+    /// Returns the name of the rows without a task, as [`data::load`] takes it.
     pub(crate) fn name(&self) -> String {
         let from = self.from.as_deref().unwrap_or_default();
         match self.split {
@@ -82,10 +82,10 @@ impl DataConfig {
         }
     }
 
-    /// Fetches from the hub what is not here; `on_progress` hears of it.
+    /// Downloads missing files from the hub, and reports to `on_progress`.
     ///
     /// # Errors
-    /// When there are no such files.
+    /// If the files do not exist.
     pub fn fetch(&self, on_progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
         let Some(task) = &self.task else { return data::resolve(&self.name(), on_progress).map(drop) };
         let split = self.split.unwrap_or(Split::Train);
@@ -98,7 +98,7 @@ impl DataConfig {
         data::resolve_split(&name, folder.as_deref(), task.reads(split).name(), on_progress).map(drop)
     }
 
-    /// An error about rows without a place of their own.
+    /// Returns a place for errors about rows without a place of their own.
     pub(super) fn place(&self) -> Place {
         Place { file: std::path::PathBuf::from(self.to_string()).into(), line: 1, row_in_array: None }
     }
@@ -115,7 +115,7 @@ impl Serialize for DataConfig {
     }
 }
 
-// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+// Written by hand, because an untagged enum would report every mistake as "did not match any variant".
 impl<'de> Deserialize<'de> for DataConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextOrMapping;

@@ -10,13 +10,13 @@ use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
 
-/// Keys of `totto`: the prompt is the table in one line, twice: without and with the titles of page and section, as RL4LMs has it;
-/// the references are the final sentences. The column `raw_table` holds the row, which `parent_totto` and `bleu_totto` read. Reads
-/// the authors' files and those with annotations as lists.
+/// Keys of `totto`. The prompt is the table in one line, twice: without and with the titles of page and section, as in RL4LMs. The
+/// references are the final sentences. The column `raw_table` holds the row for `parent_totto` and `bleu_totto`. Reads the authors'
+/// files, and files with annotations as lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Totto {
-    /// Which cells stand in the line. Default `subtable` (RL4LMs).
+    /// Cells that are written to the line. Default `subtable` (RL4LMs).
     pub representation: Representation,
 }
 
@@ -26,13 +26,13 @@ impl Default for Totto {
     }
 }
 
-/// Which cells of a table are written.
+/// Cells of a table that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Representation {
-    /// The highlighted ones.
+    /// Only the highlighted cells.
     Subtable,
-    /// All, row by row, the highlighted ones marked.
+    /// All cells, row by row, with the highlighted ones marked.
     Fulltable,
 }
 
@@ -65,7 +65,7 @@ impl Totto {
         let mut annotations = annotations(row.get("sentence_annotations"))?;
         let final_sentence = |of: &Value| of["final_sentence"].as_str().map(str::to_owned);
         let references = match is_test {
-            // Its sentences are not published; an empty one keeps metrics going, as in RL4LMs.
+            // The sentences of the test split are not published. An empty reference keeps metrics working, as in RL4LMs.
             true => {
                 annotations.truncate(1);
                 vec![String::new()]
@@ -79,7 +79,7 @@ impl Totto {
     }
 }
 
-/// Annotations as a list of one mapping each. Some copies of the data hold a mapping of lists.
+/// Returns annotations as a list of mappings. Some copies of the data have a mapping of lists.
 fn annotations(value: Option<&Value>) -> Result<Vec<Value>, String> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -99,7 +99,7 @@ fn annotations(value: Option<&Value>) -> Result<Vec<Value>, String> {
 struct Cell<'a> {
     value: &'a str,
     is_header: bool,
-    /// The columns it covers, from the first to before the last, where cells to its left cover several.
+    /// Range of columns that the cell covers, given that cells to its left may cover several.
     columns: (u64, u64),
 }
 
@@ -135,7 +135,7 @@ impl<'a> Table<'a> {
         Ok(Self { rows, highlighted })
     }
 
-    /// The table in one line, without titles.
+    /// Formats the table in one line, without titles.
     fn line(&self, representation: Representation) -> String {
         let mut text = String::from("<table> ");
         match representation {
@@ -155,7 +155,7 @@ impl<'a> Table<'a> {
         text + "</table>"
     }
 
-    /// A cell with its headers: those above that cover one of its columns, and those left of it in its row.
+    /// Formats a cell with its headers: those above that cover one of its columns, and those to its left in its row.
     fn cell(&self, (r, c): (usize, usize), tag: &str, text: &mut String) {
         let mut write = |tag: &str, value: &str| *text += &format!("<{tag}> {value} ");
         let cell = &self.rows[r][c];

@@ -1,7 +1,7 @@
 //! Translation: WMT 2014 and 2016, IWSLT 2017.
 //!
-//! Rows hold `translation: { en: …, de: … }`, as on the hub; or two text files of a split, with a sentence a line, end in the
-//! languages: `train.en` and `train.de`, gzipped or not.
+//! Rows have `translation: { en: …, de: … }`, as on the hub. Alternatively, a split has two text files with one sentence per line,
+//! whose names end in the languages: `train.en` and `train.de`, optionally gzipped.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct Wmt14ProcessedEnDe {
     pub prompt_suffix: String,
 }
 
-/// Keys of `wmt16newsonly`: English to German; trained on news commentary, measured on WMT 2016.
+/// Keys of `wmt16newsonly`: English to German, trained on news commentary and evaluated on WMT 2016.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wmt16NewsOnly {
@@ -59,7 +59,7 @@ pub struct Wmt16NewsOnly {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iwslt2017EnDe {
-    /// Text before the sentence. By default nothing (RL4LMs; its recipes say `translate English to German: `).
+    /// Text before the sentence. By default nothing (RL4LMs; its recipes use `translate English to German: `).
     pub prompt_prefix: String,
     /// Text after the sentence. By default nothing (RL4LMs).
     pub prompt_suffix: String,
@@ -67,7 +67,7 @@ pub struct Iwslt2017EnDe {
 
 impl Task for Wmt16 {
     fn home(&self, _split: Split) -> Home {
-        // The hub has each pair once; pairs with English end in it.
+        // The hub has each pair once; in pairs with English, English comes last.
         let (from, to) = (&self.source_language, &self.target_language);
         let folder = if from == "en" { format!("{to}-{from}") } else { format!("{from}-{to}") };
         Home::folder(&self.wmt_id, &folder)

@@ -1,18 +1,18 @@
-//! The tokenizer of ByT5, which has no file: every byte of a text is an id.
+//! Tokenizer of ByT5. It has no file: every byte of a text is an id.
 //!
-//! Xue et al. 2022, <https://arxiv.org/abs/2105.13626>. Ids 0 to 2 are `<pad>`, `</s>` and `<unk>`, then come the 256 bytes, then
+//! Xue et al. 2022, <https://arxiv.org/abs/2105.13626>. Ids 0 to 2 are `<pad>`, `</s>` and `<unk>`. The 256 bytes follow, then
 //! `<extra_id_0>` and so on. Checked against `transformers`' `ByT5Tokenizer`.
 
 use serde_json::{Map, Value, json};
 
-/// The ids before that of byte 0.
+/// Tokens before that of byte 0.
 const SPECIAL: [&str; 3] = ["<pad>", "</s>", "<unk>"];
-/// `<extra_id_…>`, where the settings do not say how many.
+/// Default number of `<extra_id_…>` tokens.
 const EXTRA: u64 = 125;
-/// More than any model has.
+/// Limit on their number, above that of any model.
 const MOST_EXTRA: u64 = 10_000;
 
-/// The `tokenizer.json` that says the same; `config` is `tokenizer_config.json`.
+/// Builds the equivalent `tokenizer.json`. `config` is `tokenizer_config.json`.
 pub(super) fn json(config: &Value) -> Value {
     let extra = config.get("extra_ids").and_then(Value::as_u64).unwrap_or(EXTRA).min(MOST_EXTRA);
     let extra: Vec<String> = (0..extra).map(|id| format!("<extra_id_{id}>")).collect();
@@ -46,7 +46,7 @@ pub(super) fn json(config: &Value) -> Value {
     })
 }
 
-/// The character that stands for each byte in byte-level vocabularies: itself where it can be seen, else one from 256 on.
+/// Returns the character for each byte in byte-level vocabularies: itself if it is visible, else a character from 256 on.
 fn characters() -> Vec<char> {
     let is_seen = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut hidden = 0;

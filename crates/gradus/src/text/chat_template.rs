@@ -1,12 +1,12 @@
-//! Chat templates: conversations to text, in the dialect that Hugging Face model directories use.
+//! Chat templates turn conversations into text, in the dialect of Hugging Face model directories.
 //!
-//! Jinja with `trim_blocks` and `lstrip_blocks`, loop controls, Python's string methods, `raise_exception`,
-//! `strftime_now`, a `tojson` that writes what Python's `json.dumps` writes, and
-//! `{% generation %}…{% endgeneration %}` blocks that mark what the assistant said.
+//! The dialect is Jinja with `trim_blocks` and `lstrip_blocks`, loop controls, Python's string methods, `raise_exception`,
+//! `strftime_now`, a `tojson` equal to Python's `json.dumps`, and `{% generation %}…{% endgeneration %}` blocks that mark the
+//! assistant's text.
 //!
-//! Templates come from strangers, so they are compiled and rendered where [`render`](super::render) says: in a process of their
-//! own. Their size is bounded here; the instructions that they run, what they write and the widths that they pad to are
-//! bounded by the engine; memory, stack and processor time by the process.
+//! Templates come from untrusted sources. They are therefore compiled and rendered in a process of their own; see
+//! [`render`](super::render). This module limits their size. The engine limits the instructions they run, the text they write and
+//! the widths they pad to. The process limits memory, stack and processor time.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use super::Tokenizer;
 use super::render::{CLOSE, Conversation, OPEN, Pool, Refused, Settings, Source, marks_generation};
 use crate::{Error, Result, files};
 
-/// The most bytes of a template; the longest that are known have 20,000.
+/// Maximum size of a template in bytes. The longest known templates have 20,000.
 const SOURCE_BYTES: usize = 1 << 20;
 
-/// A compiled chat template with the special tokens it may print. Copies share it.
+/// A compiled chat template with the special tokens that it may print. Copies share it.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     pool: Arc<Pool>,
@@ -32,38 +32,37 @@ pub struct ChatTemplate {
     path: PathBuf,
 }
 
-/// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and what else
-/// it is rendered with.
+/// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and its options.
 pub type Request<'a, M> = (&'a [M], RenderOptions<'a>);
 
-/// What a template is rendered with besides the messages.
+/// Options for rendering a conversation.
 #[derive(Debug, Clone, Default)]
 pub struct RenderOptions<'a> {
-    /// Tool descriptions; an empty list counts as none.
+    /// Tool descriptions. An empty list counts as none.
     pub tools: Option<&'a [Value]>,
-    /// Ends the text with the head of the assistant's next turn.
+    /// Append the head of the assistant's next turn.
     pub add_generation_prompt: bool,
-    /// Further variables (`enable_thinking`, …), over everything else of the same name.
+    /// Additional variables (`enable_thinking`, …). They override all others of the same name.
     pub variables: Option<&'a Map<String, Value>>,
-    /// What `strftime_now` takes for now. Default: now.
+    /// Time that `strftime_now` uses. Default: the current time.
     pub now: Option<SystemTime>,
 }
 
 /// A rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text, to be tokenized without adding special tokens.
+    /// Rendered text, to be tokenized without adding special tokens.
     pub text: String,
-    /// The bytes of `text` that stand in generation blocks, in order.
+    /// Byte ranges of `text` inside generation blocks, in order.
     pub assistant: Vec<Range<usize>>,
 }
 
 impl ChatTemplate {
-    /// The template of a model directory: `chat_template.jinja`, then the key `chat_template` of
-    /// `tokenizer_config.json`. `None` where it has neither.
+    /// Loads the template of a model directory: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`.
+    /// Returns `None` if it has neither.
     ///
     /// # Errors
-    /// When a file cannot be read, or the template is not valid.
+    /// If a file cannot be read, or the template is not valid.
     pub fn from_dir(directory: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let file = directory.join("chat_template.jinja");
         if file.is_file() {
@@ -91,13 +90,13 @@ impl ChatTemplate {
         Self::compile(&named, path, tokenizer).map(Some)
     }
 
-    /// The template in a file of its own.
+    /// Loads the template from a file of its own.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let source = files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))?;
         Self::compile(&[("default", &source)], path.to_path_buf(), tokenizer)
     }
 
-    /// A template given as text; `path` names it in messages.
+    /// Compiles a template given as text. `path` identifies it in messages.
     pub fn from_source(source: &str, path: impl Into<PathBuf>, tokenizer: &Tokenizer) -> Result<Self> {
         Self::compile(&[("default", source)], path.into(), tokenizer)
     }
@@ -119,33 +118,33 @@ impl ChatTemplate {
         Ok(Self { pool: Arc::new(pool), marks_assistant: marks_generation(&default), source: default, path })
     }
 
-    /// Its text.
+    /// Returns the source of the template.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the template marks what the assistant said, which `assistant_only_loss` needs.
+    /// Returns whether the template marks the assistant's text, which `assistant_only_loss` needs.
     pub fn marks_assistant(&self) -> bool {
         self.marks_assistant
     }
 
-    /// The file the template came from.
+    /// Returns the file of the template.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Renders a conversation; each message serializes to an object with `role` and `content`.
+    /// Renders a conversation. Each message serializes to an object with `role` and `content`.
     ///
     /// # Errors
-    /// When the template refuses the conversation (`raise_exception`), fails, or is stopped because it takes too much.
+    /// If the template rejects the conversation (`raise_exception`), fails, or is stopped because it exceeds a limit.
     pub fn render<M: Serialize>(&self, messages: &[M], options: &RenderOptions) -> Result<Rendered> {
         self.render_all(&[(messages, options.clone())]).pop().expect("an answer for each conversation")
     }
 
-    /// Renders many conversations at once, which costs less than one after the other.
+    /// Renders many conversations at once. This is faster than one call per conversation.
     ///
     /// # Errors
-    /// Each conversation has its own, as in [`render`](Self::render).
+    /// Each conversation has its own error, as in [`render`](Self::render).
     pub fn render_all<M: Serialize>(&self, requests: &[Request<'_, M>]) -> Vec<Result<Rendered>> {
         let prepared: Vec<Result<Conversation>> = requests.iter().map(|request| self.prepare(request)).collect();
         let (mut conversations, mut refused) = (Vec::with_capacity(prepared.len()), Vec::new());
@@ -189,14 +188,14 @@ impl ChatTemplate {
     }
 }
 
-/// A template that was stopped from outside. Its message does not begin as one about a conversation does: it speaks against
-/// the template, not against a row.
+/// Returns the error for a template that was stopped from outside. The message names the template, not a conversation, because the
+/// template is at fault, not the row.
 fn stopped(path: &Path, what: &str) -> Error {
     Error::model(path, format!("the chat template was stopped: {what}"))
         .with_hint("the template is broken or meant to do harm: use another with `--chat-template FILE`")
 }
 
-/// The text without its marks, and where they stood.
+/// Removes the marks from a text and records their positions.
 fn unmark(marked: String) -> Rendered {
     if !marked.contains([OPEN, CLOSE]) {
         return Rendered { text: marked, assistant: Vec::new() };
@@ -254,7 +253,7 @@ mod tests {
         }
         let divided = rendered("{{ 1 is divisibleby(0) }}");
         assert!(divided.contains("the engine failed at it: attempt to calculate the remainder"), "{divided}");
-        // What is usual goes on as before.
+        // Normal use still works.
         assert_eq!(rendered("{{ 'Date: 20240115 %s' | format(7) }}"), "Date: 20240115 7");
         assert_eq!(rendered("{{ '{}: 20240115 {:5.1f}|'.format('a', 2.0) }}"), "a: 20240115   2.0|");
         assert_eq!(rendered("{{ 'a\nb' | indent(2) }}{{ 'a\nb' | indent(width=1, first=true) }}"), "a\n  b a\n b");

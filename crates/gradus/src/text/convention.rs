@@ -1,9 +1,9 @@
-//! What the class of a tokenizer takes for granted: many directories on the hub name no special tokens and leave them to the
-//! class, which `tokenizer_class` says, or else the `model_type` of the model beside it.
+//! Defaults of tokenizer classes. Many directories on the hub do not name special tokens and rely on the class. `tokenizer_class`
+//! names it, or else it follows from the `model_type` of the model.
 
 use serde_json::Value;
 
-/// A class of tokenizers, as far as its files leave anything open.
+/// A tokenizer class, with the defaults that files may leave open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Convention {
     Gpt2,
@@ -32,8 +32,8 @@ pub(super) enum Convention {
 }
 
 impl Convention {
-    /// The class that `tokenizer_config.json` names, or `config.json`, or that goes with the kind of model. None where another
-    /// class is named: it takes nothing for granted that is known here.
+    /// Returns the class that `tokenizer_config.json` or `config.json` names, or that belongs to the model type. Returns `None` for
+    /// any other class, because no defaults are known for it.
     pub fn of(tokenizer_config: &Value, model_config: &Value) -> Option<Self> {
         let text = |of: &'static str, config: &Value| config.get(of).and_then(Value::as_str).map(str::to_owned);
         let class = text("tokenizer_class", tokenizer_config).or_else(|| text("tokenizer_class", model_config));
@@ -43,7 +43,7 @@ impl Convention {
         }
     }
 
-    /// `kind` as classes spell it (`XLMRoberta`) or as models do (`xlm-roberta`).
+    /// Parses `kind` in the spelling of classes (`XLMRoberta`) or of models (`xlm-roberta`).
     fn of_kind(kind: &str) -> Option<Self> {
         Some(match kind.replace('-', "").to_ascii_lowercase().as_str() {
             "gpt2" => Self::Gpt2,
@@ -65,7 +65,7 @@ impl Convention {
         })
     }
 
-    /// What the class calls the special token `name`, such as `eos_token`.
+    /// Returns the class's default for the special token `name`, such as `eos_token`.
     pub fn token(self, name: &str) -> Option<&'static str> {
         let [begin, end, unknown, separator, padding, first, mask] = match self {
             Self::Gpt2 => ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "", "", ""],
@@ -94,28 +94,28 @@ impl Convention {
         (!token.is_empty()).then_some(token)
     }
 
-    /// Whether its `vocab.json` and `merges.txt` are of bytes, as GPT-2's are.
+    /// Returns whether `vocab.json` and `merges.txt` are byte-level, as for GPT-2.
     pub fn is_byte_level(self) -> bool {
         matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot | Self::Qwen2 | Self::DebertaV1)
     }
 
-    /// Whether its older file is SentencePiece's, which then says what stands around a text.
+    /// Returns whether the older file of the class is SentencePiece's. It then also decides which tokens are added around a text.
     pub fn is_sentencepiece(self) -> bool {
         use Convention::{Albert, Camembert, Deberta, Gemma, Llama, T5, XlmRoberta};
         matches!(self, T5 | Albert | Deberta | XlmRoberta | Camembert | Llama | Gemma)
     }
 
-    /// Whether its older files put the token that begins a text before each, where they do not say.
+    /// Returns whether the older files of the class put a beginning-of-text token in front of each text by default.
     pub fn adds_bos(self) -> bool {
         matches!(self, Self::Llama | Self::Gemma)
     }
 
-    /// Whether words begin with a space that the text need not have, where the files do not say.
+    /// Returns whether, by default, a space is added in front of the text.
     pub fn adds_space(self) -> bool {
         self == Self::Blenderbot
     }
 
-    /// Whether a token that its file calls ordinary is a special one.
+    /// Returns whether a token is special although its file marks it as ordinary.
     pub fn is_special(self, token: &str) -> bool {
         self == Self::Gemma && ["<start_of_turn>", "<end_of_turn>"].contains(&token)
     }

@@ -1,6 +1,6 @@
-//! Text: the tokenizer, chat templates, stop strings, the places of ids, and segments of texts.
+//! Text processing: tokenizer, chat templates, stop strings, byte ranges of ids, and segments of texts.
 //!
-//! Nothing here knows about rows, models or rewards.
+//! This module does not depend on rows, models or rewards.
 
 mod byt5;
 pub mod chat_template;

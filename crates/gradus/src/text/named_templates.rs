@@ -1,7 +1,7 @@
-//! Chat templates that are known by a name: the forms in which widespread families of models write conversations.
+//! Named chat templates: the formats in which widespread model families write conversations.
 //!
-//! The templates are written from the documented forms and mark what the assistant said. A model keeps the source of its
-//! template, so a template is known again by its source.
+//! The templates follow the documented formats and mark the assistant's text. A model directory stores the source of its template,
+//! so a template is identified by its source.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use super::{ChatTemplate, Tokenizer};
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
 
-/// A template with a name.
+/// A named chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedTemplate {
-    /// Its name.
+    /// Name of the template.
     pub name: &'static str,
-    /// Its source.
+    /// Source of the template.
     pub source: &'static str,
-    /// The token that ends a turn of the assistant; none where that is the tokenizer's end-of-text token.
+    /// Token that ends an assistant turn, or `None` if that is the tokenizer's end-of-text token.
     pub turn_end: Option<&'static str>,
 }
 
@@ -26,7 +26,7 @@ macro_rules! named {
     };
 }
 
-/// All of them.
+/// All named templates.
 pub const NAMED_TEMPLATES: [NamedTemplate; 8] = [
     named!("chatml", Some("<|im_end|>")),
     named!("gemma", Some("<end_of_turn>")),
@@ -39,17 +39,17 @@ pub const NAMED_TEMPLATES: [NamedTemplate; 8] = [
 ];
 
 impl NamedTemplate {
-    /// The template called `name`.
+    /// Returns the template called `name`.
     pub fn named(name: &str) -> Option<Self> {
         NAMED_TEMPLATES.into_iter().find(|template| template.name == name)
     }
 
-    /// The template with this source.
+    /// Returns the template with this source.
     pub fn of_source(source: &str) -> Option<Self> {
         NAMED_TEMPLATES.into_iter().find(|template| template.source == source)
     }
 
-    /// What to do about a name that no template and no file has.
+    /// Returns a hint for a name that is neither a template nor a file.
     fn hint(name: &str) -> String {
         match nearest(name, NAMED_TEMPLATES.map(|template| template.name)) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -62,10 +62,10 @@ impl NamedTemplate {
 }
 
 impl ChatTemplate {
-    /// The template that a user chooses: one of [`NAMED_TEMPLATES`] by its name, or a file.
+    /// Loads the template that a user chose: one of [`NAMED_TEMPLATES`] by its name, or a file.
     ///
     /// # Errors
-    /// When there is neither, the file cannot be read, or it is no template.
+    /// If neither exists, the file cannot be read, or it is not a valid template.
     pub fn chosen(choice: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         match choice.to_str().and_then(NamedTemplate::named) {
             Some(named) => Self::from_source(named.source, choice, tokenizer),

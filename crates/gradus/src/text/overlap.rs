@@ -1,13 +1,13 @@
-//! How much of one text stands in another, whatever the order of its letters.
+//! Overlap of two texts, independent of the order of their characters.
 
 use std::collections::HashMap;
 
-/// The best match of `target` in `context`, from 0 to 1: FineGrainedRLHF's approximate match.
+/// Returns the best match of `target` in `context`, from 0 to 1: FineGrainedRLHF's approximate match.
 ///
-/// 1 where `target` is a part of `context`. Otherwise the largest `q(target, window)` over the windows of
-/// `n = L + ⌊L / 20⌋` words of `context`, joined by single spaces, where `target` has `L` words: `q(a, b)` is twice the number
-/// of characters that both have, over the number of all (`quick_ratio` of Python's `difflib`). A `context` of `n` words or
-/// fewer is filled with words `#` up to one more than `n`. Time is linear in both texts.
+/// The result is 1 if `context` contains `target`. Otherwise it is the largest `q(target, window)` over all windows of `n = L + ⌊L
+/// / 20⌋` words of `context`, joined by single spaces, where L is the number of words in `target`. `q(a, b)` is twice the number of
+/// characters that both share, divided by the number of all characters (`quick_ratio` of Python's `difflib`). A `context` of at
+/// most `n` words is padded with words `#` to `n + 1` words. Time is linear in both texts.
 pub fn match_score(context: &str, target: &str) -> f64 {
     let length = target.split_whitespace().count();
     let n = length + length / 20;
@@ -16,7 +16,7 @@ pub fn match_score(context: &str, target: &str) -> f64 {
     if filled.contains(target) {
         return 1.0;
     }
-    // A target of white space alone has no words.
+    // A target of only white space has no words.
     if n == 0 {
         return 0.0;
     }
@@ -33,9 +33,9 @@ pub fn match_score(context: &str, target: &str) -> f64 {
     best
 }
 
-/// How many characters a target and a window have in common.
+/// Number of characters that a target and a window share.
 struct Window {
-    /// How often each character is in the target, and in the window.
+    /// Number of occurrences of each character in the target and in the window.
     counts: HashMap<char, [usize; 2]>,
     target: usize,
     length: usize,
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn hand_values() {
-        // Windows of as many words as the target has.
+        // The windows have as many words as the target.
         for (context, target, expected) in [
             ("bcde", "abcd", 0.75),
             ("cat the", "the cat", 1.0),
@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn a_short_context_is_filled() {
-        // `cat` becomes `cat # #` for two words: `cat #` and `# #` beside `cat s`, which have `cat ` in common, 8 of 10.
+        // For two words, `cat` becomes `cat # #`. Its windows are `cat #` and `# #`; `cat #` shares `cat ` with `cat s`: 8 of 10.
         assert_eq!(match_score("cat", "cat s"), 0.8);
         assert_eq!(match_score("cat", "cat #"), 1.0);
         // q("cat #", "cat") = 0.75.
         let mut window = Window::of("cat");
         window.add("cat #");
         assert_eq!(window.ratio(), 0.75);
-        // 20 words ask for windows of 21: 41 characters of 39 and 41, twice 39 of 80.
+        // 20 words need windows of 21 words: 39 of 41 characters are shared, so twice 39 of 80.
         let (target, context) = (["a"; 20].join(" "), ["a"; 21].join("  "));
         assert_eq!(match_score(&context, &target), 78.0 / 80.0);
     }

@@ -1,6 +1,6 @@
-//! Texts with places for columns: `question: {prompt} answer: {completion}`.
+//! Texts with placeholders for columns: `question: {prompt} answer: {completion}`.
 
-/// A text with places for columns. `{name}` is a place; `{{` and `}}` are braces.
+/// A text with placeholders for columns. `{name}` is a placeholder; `{{` and `}}` are literal braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     parts: Vec<Part>,
@@ -13,10 +13,10 @@ enum Part {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// Where a brace has no partner, or a place no name.
+    /// If a brace is unmatched, or a placeholder has no name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {
@@ -45,10 +45,10 @@ impl Pattern {
         Ok(Self { parts })
     }
 
-    /// The text with the value of each column in its places.
+    /// Returns the text with each placeholder replaced by the value of its column.
     ///
     /// # Errors
-    /// The first of `value`.
+    /// The first error of `value`.
     pub fn fill<E>(&self, mut value: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
         let mut text = String::new();
         for part in &self.parts {
@@ -60,7 +60,7 @@ impl Pattern {
         Ok(text)
     }
 
-    /// The columns that it names, in their order.
+    /// Returns the names of its columns in order.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Column(name) => Some(name.as_str()),

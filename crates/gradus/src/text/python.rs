@@ -1,15 +1,15 @@
-//! Values written as Python writes them: `json.dumps` and `repr`.
+//! Formats values like Python's `json.dumps` and `repr`.
 
 use gradus_metrics::python::number;
 pub(super) use gradus_metrics::python::repr;
 use serde_json::Value;
 
-/// `json.dumps` with its options.
+/// Options of `json.dumps`.
 pub(super) struct Json {
     pub indent: Option<usize>,
-    /// Between items.
+    /// Separator between items.
     pub item: String,
-    /// Between a key and its value.
+    /// Separator between a key and its value.
     pub key: String,
     pub sort_keys: bool,
     pub ascii: bool,

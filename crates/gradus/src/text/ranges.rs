@@ -1,41 +1,41 @@
-//! Which bytes of a text stand behind each of the ids that it was decoded from.
+//! Finds the bytes of a text that each of its ids decodes to.
 
 use std::ops::Range;
 
 use super::Tokenizer;
 use crate::error::Result;
 
-/// Ids decoded together at most, where nothing shorter shows what the newest one adds.
+/// Maximum number of ids that are decoded together to find the text of the newest one.
 const LONGEST: usize = 64;
-/// Ids decoded together before decoding begins anew where there is a gap between characters.
+/// Number of ids that are decoded together before decoding restarts at a gap between characters.
 const LONG: usize = 8;
-/// Ids that must read alone what the text ends with, to begin with them: one most often, more where a character or a lost
-/// space needs them.
+/// Maximum number of ids with which decoding restarts. Their text alone must equal the end of the text. Usually one id is enough;
+/// split characters and lost spaces need more.
 const FEW: usize = 4;
 
-/// The text that `ids` add to `before`.
+/// Returns the text that `ids` add to `before`.
 ///
-/// Decoded alone, ids lose the space they begin with in tokenizers of Llama's kind (`there was` for ` there was`), and
-/// both texts joined would be another one than the model wrote. Where the ids of `before` read otherwise once others
-/// follow, the text is that of `ids` alone.
+/// If ids are decoded alone, tokenizers like Llama's lose the leading space (`there was` for ` there was`). The joined text would
+/// then differ from what the model wrote. If the ids of `before` decode differently once others follow, the text is that of `ids`
+/// alone.
 ///
 /// # Errors
-/// When the tokenizer cannot decode them.
+/// If the tokenizer cannot decode the ids.
 pub fn continuation(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<String> {
     let (mut text, begin) = joined(tokenizer, before, ids)?;
     Ok(text.split_off(begin))
 }
 
-/// The bytes of [`continuation`] behind each of `ids`.
+/// Returns the bytes of [`continuation`] that belong to each of `ids`.
 ///
-/// The ranges follow each other without gaps from 0 to the end of the text, on boundaries of characters, so what they hold
-/// joins to the text. A character that several ids spell (byte-level tokenizers split those of several bytes) belongs to
-/// the one that completes it, and the others' range is empty; so is that of special ids, which have no text.
+/// The ranges follow each other without gaps from 0 to the end of the text, on character boundaries, so their texts join to the
+/// whole text. Byte-level tokenizers may split a character over several ids. It then belongs to the id that completes it, and the
+/// ranges of the others are empty. Special ids have no text and also have empty ranges.
 ///
-/// Time is linear in the ids: each is decoded with a few before it, and the text says where they stand.
+/// Time is linear in the ids: each id is decoded with a few ids before it, and its position follows from the text.
 ///
 /// # Errors
-/// When the tokenizer cannot decode them.
+/// If the tokenizer cannot decode the ids.
 pub fn ranges(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<Vec<Range<usize>>> {
     let (text, begin) = joined(tokenizer, before, ids)?;
     let mut last: Vec<u32> = before.iter().rev().copied().filter(|&id| !tokenizer.is_special(id)).take(FEW).collect();
@@ -54,7 +54,7 @@ pub fn ranges(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<Vec<
         }
         ends.push(end - begin);
     }
-    // What no id could be shown to have written is the last one's.
+    // Text that could not be attributed to any id belongs to the last one.
     if end < text.len()
         && let Some(last) = ids.iter().rposition(|&id| !tokenizer.is_special(id))
     {
@@ -64,38 +64,38 @@ pub fn ranges(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<Vec<
     Ok(ends.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect())
 }
 
-/// The text of `before` and `ids`, and where that of `ids` begins in it.
+/// Returns the text of `before` and `ids`, and the position in it at which `ids` begin.
 fn joined(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Result<(String, usize)> {
     let prompt = tokenizer.decode(before, true)?;
     let whole = tokenizer.decode(&[before, ids].concat(), true)?;
     if whole.starts_with(&prompt) { Ok((whole, prompt.len())) } else { Ok((tokenizer.decode(ids, true)?, 0)) }
 }
 
-/// The ids that are decoded to see what the newest adds.
+/// Ids that are decoded together to find the text of the newest one.
 struct Window {
     ids: Vec<u32>,
-    /// Where their text begins in the whole text.
+    /// Start of their text in the whole text.
     start: usize,
-    /// Whether others stand before them, so that a space at their beginning may be lost.
+    /// Whether other ids precede them, so that a leading space may be lost.
     is_cut: bool,
 }
 
 impl Window {
-    /// How far into `text` these ids reach when they read `said`: incomplete characters at the end of it do not count.
+    /// Returns how far into `text` these ids reach if they decode to `said`. Incomplete characters at the end do not count.
     fn reach(&self, text: &str, said: &str) -> usize {
         let rest = &text[self.start..];
         let spaces = |text: &str| text.len() - text.trim_start_matches(' ').len();
         let lost = usize::from(self.is_cut && spaces(rest) > spaces(said));
         match common(&rest[lost..], said) {
-            // Spaces alone do not say whether one of them was lost.
+            // If there are only spaces, nothing shows whether one of them was lost.
             _ if lost > 0 && spaces(said) == said.len() => self.start,
             0 => self.start,
             bytes => self.start + lost + bytes,
         }
     }
 
-    /// Begins anew where the ids that follow need not be decoded with all of these. `known` is the text so far, to which
-    /// the newest id has added something or not.
+    /// Restarts the window if later ids do not need all of these ids. `known` is the text so far; `has_grown` tells whether the
+    /// newest id added to it.
     fn restart(&mut self, tokenizer: &Tokenizer, known: &str, said: &str, has_grown: bool) -> Result<()> {
         let ids = std::mem::take(&mut self.ids);
         let has_begun = has_grown && self.begin_with_the_last(&ids, tokenizer, known)?;
@@ -110,7 +110,7 @@ impl Window {
         Ok(())
     }
 
-    /// Leaves the last of `ids`, or as few as read alone what `known` ends with: they show where the ids after them stand.
+    /// Keeps the fewest of the last `ids` whose text alone equals the end of `known`. They fix the position of later ids.
     fn begin_with_the_last(&mut self, ids: &[u32], tokenizer: &Tokenizer, known: &str) -> Result<bool> {
         for count in 1..=ids.len().min(FEW) {
             let last = &ids[ids.len() - count..];
@@ -124,7 +124,7 @@ impl Window {
     }
 }
 
-/// Bytes at the beginning that both texts share, whole characters of them.
+/// Returns the length in bytes of the common beginning of both texts, in whole characters.
 fn common(text: &str, other: &str) -> usize {
     let pairs = text.char_indices().zip(other.chars());
     let differs = pairs.clone().find(|((_, a), b)| a != b).map(|((at, _), _)| at);

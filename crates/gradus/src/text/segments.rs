@@ -1,4 +1,4 @@
-//! Segments: a text as one, by sentences, or by parts of sentences.
+//! Segments of a text: the whole text, its sentences, or parts of sentences.
 //!
 //! The rules are those of FineGrainedRLHF (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
 
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use super::sentences::{SentenceSplitter, word_ranges};
 
-/// How finely a text is cut.
+/// Granularity of segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Not at all.
+    /// The whole text.
     Whole,
-    /// By sentences.
+    /// Sentences.
     Sentence,
-    /// By parts of sentences that commas, semicolons and the like separate, of five words or more.
+    /// Parts of sentences, separated by commas, semicolons and similar marks, of at least five words.
     SubSentence,
 }
 
-/// The fewest words of a part of a sentence that has several.
+/// Minimum number of words in a part, if the sentence has several parts.
 const FEWEST_WORDS: usize = 5;
 
-/// The bytes of each segment of `text`, in order and without gaps; a blank text has none. A sentence begins with the space
-/// before it, a part of a sentence with its first word (what stands before the first word of the text is left out).
+/// Returns the byte range of each segment of `text`, in order and without gaps. A blank text has none. A sentence begins with the
+/// space before it. A part of a sentence begins with its first word; text before the first word is left out.
 pub fn segments(splitter: &dyn SentenceSplitter, text: &str, level: Level) -> Vec<Range<usize>> {
     if text.trim().is_empty() {
         return Vec::new();
@@ -46,10 +46,10 @@ pub fn segments(splitter: &dyn SentenceSplitter, text: &str, level: Level) -> Ve
     }
 }
 
-/// Which words of a sentence begin a part of it.
+/// Returns the indices of the words that begin a part of a sentence.
 ///
-/// A word may begin one after a word that ends in `,`, `;`, `!` or `?`, where more than five words are left with it. A part of
-/// fewer than five words is glued to the one before it, or where it is the first, to the one after it.
+/// A word may begin a part if the word before it ends in `,`, `;`, `!` or `?`, and more than five words are left, including itself.
+/// A part of fewer than five words is merged into the preceding part. The first part is merged into the following one.
 pub fn part_starts(words: &[&str]) -> Vec<usize> {
     let mut starts = Vec::new();
     if !words.is_empty() {
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn the_vectors_of_the_specification() {
-        // 2 opens too short a part; 15 and 16 are too close to the end.
+        // Word 2 would end too short a part; 15 and 16 are too close to the end.
         assert_eq!(starts(19, &[1, 7, 14, 15]), [0, 8]);
-        // 5 begins a part of three words, which is glued to the first.
+        // Word 5 begins a part of three words, which is merged into the first.
         assert_eq!(starts(15, &[4, 7]), [0, 8]);
         assert_eq!(starts(2, &[0]), [0]);
         assert!(starts(0, &[]).is_empty());
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn several_parts_have_five_words_each_and_the_last_six() {
-        // All sentences of up to 16 words with punctuation wherever it may be.
+        // All sentences of up to 16 words, with punctuation at all possible places.
         for n in 1..=16usize {
             for marks in 0..1u32 << (n - 1) {
                 let punctuated: Vec<usize> = (0..n).filter(|i| marks >> i & 1 == 1).collect();

@@ -1,8 +1,8 @@
-//! SentencePiece's own file (`spiece.model`, `tokenizer.model`, …), as the `tokenizer.json` that says the same.
+//! Converts SentencePiece's own file (`spiece.model`, `tokenizer.model`, …) to an equivalent `tokenizer.json`.
 //!
-//! The file is a protocol buffer with the pieces, their scores, and the table of the normalization. What a class of tokenizers
-//! does around it (ids that it moves, tokens that it adds, spaces, tokens around a text) is not in the file. It follows what
-//! `transformers` 4 makes of each class.
+//! The file is a protocol buffer with the pieces, their scores, and the normalization table. It does not contain what a tokenizer
+//! class adds: moved ids, additional tokens, spaces, and tokens around a text. These follow the behavior of each class in
+//! `transformers` 4.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use super::convention::Convention;
 use crate::{Error, Result, files};
 
-/// The names that such a file has beside a model.
+/// Names of such files next to a model.
 pub(super) const FILES: [&str; 4] = ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"];
 
-/// The most bytes of such a file. Known ones have four million.
+/// Maximum size of such a file in bytes. Known files have four million.
 const BYTES: u64 = 32 << 20;
 
-/// The space of SentencePiece.
+/// SentencePiece's symbol for a space.
 const SPACE: &str = "▁";
 
-/// `ModelProto`: what is used of it.
+/// The used fields of `ModelProto`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Model {
     #[prost(message, repeated, tag = "1")]
@@ -60,17 +60,17 @@ struct Normalizer {
     precompiled_charsmap: Option<Vec<u8>>,
 }
 
-/// `Piece::kind` of control tokens, such as `</s>`, and of tokens that the maker of the file defined.
+/// `Piece::kind` of control tokens, such as `</s>`, and of user-defined tokens.
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
 /// A piece with its score.
 type Scored = (String, f64);
 
-/// The `tokenizer.json` of the file in `path`, read as tokenizers of `class` read it.
+/// Converts the file in `path` to the `tokenizer.json` of a tokenizer of `class`.
 ///
 /// # Errors
-/// When it is no such file, or of a kind that is not supported.
+/// If the file is not SentencePiece's, or its kind is not supported.
 pub(super) fn read(path: &Path, class: Option<Convention>, config: &Value) -> Result<Value> {
     let bytes = files::read(path, BYTES).map_err(|error| Error::io(path, error))?;
     let model = Model::decode(bytes.as_slice())
@@ -92,7 +92,7 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
     let mut added: Vec<(String, bool)> =
         kinds.map(|piece| (text(piece), piece.kind == Some(CONTROL) || class.is_special(piece.piece()))).collect();
     let pieces: Vec<Scored> = model.pieces.iter().map(|piece| (text(piece), f64::from(piece.score()))).collect();
-    // The first pieces of some classes are others than those of the file.
+    // Some classes replace the first pieces of the file.
     let instead = |first: &[&str], of: usize| {
         let first = first.iter().map(|piece| ((*piece).to_owned(), 0.0));
         first.chain(pieces.iter().skip(of).cloned()).collect::<Vec<Scored>>()
@@ -126,7 +126,7 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
         Convention::Gemma => (with_tab(instead(&["<pad>", "<eos>", "<bos>"], 3)), 3),
         _ => return Err("tokenizers of its class do not read files of SentencePiece".to_owned()),
     };
-    // Tokens that the class has, and the file has not, come behind.
+    // Tokens that the class has but the file lacks are appended.
     for name in ["unk_token", "sep_token", "pad_token", "cls_token", "mask_token"] {
         let Some(token) = class.token(name) else { continue };
         if class == Convention::Deberta && !pieces.iter().any(|(piece, _)| piece == token) {
@@ -157,7 +157,7 @@ fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, S
     let added: Vec<Value> = added
         .iter()
         .filter_map(|(token, special)| {
-            // A mask takes the spaces before it.
+            // A mask token absorbs the spaces before it.
             let lstrip = token == class.token("mask_token").unwrap_or("") && class != Convention::Deberta;
             Some(json!({
                 "id": ids.get(token.as_str())?, "content": token, "single_word": false, "lstrip": lstrip, "rstrip": false,
@@ -238,14 +238,14 @@ fn text(piece: &Piece) -> String {
     piece.piece().to_owned()
 }
 
-/// ALBERT's class avoids pieces that end with a digit and a comma.
+/// Lowers the scores of pieces that end with a digit and a comma, as ALBERT's class avoids them.
 fn penalised((piece, score): Scored) -> Scored {
     let mut ends = piece.chars().rev();
     let is_number = ends.next() == Some(',') && ends.next().is_some_and(char::is_numeric);
     (piece, if is_number { score - 100.0 } else { score })
 }
 
-/// Gemma's first files have no tab: its byte stands for it.
+/// Replaces the byte piece of the tab by a tab, which Gemma's first files lack.
 fn with_tab(mut pieces: Vec<Scored>) -> Vec<Scored> {
     if !pieces.iter().any(|(piece, _)| piece == "\t")
         && let Some(byte) = pieces.iter_mut().find(|(piece, _)| piece == "<0x09>")
@@ -255,9 +255,9 @@ fn with_tab(mut pieces: Vec<Scored>) -> Vec<Scored> {
     pieces
 }
 
-/// The pairs that make pieces, in the order in which they are merged: by the piece's score, then the longer left part first.
+/// Returns the merges in order: by the score of the resulting piece, then the longer left part first.
 fn merges(pieces: &[Scored], ids: &HashMap<&str, usize>) -> Vec<[String; 2]> {
-    // (score, characters left, characters right, the pair)
+    // Score, characters of the left part, characters of the right part, both parts.
     let mut found: Vec<(f64, usize, usize, [&str; 2])> = Vec::new();
     for (piece, score) in pieces {
         let mut local: Vec<(usize, usize, usize, usize, [&str; 2])> = Vec::new();
@@ -271,19 +271,19 @@ fn merges(pieces: &[Scored], ids: &HashMap<&str, usize>) -> Vec<[String; 2]> {
         local.sort_unstable_by_key(|&(first, second, ..)| (first, second));
         found.extend(local.into_iter().map(|(_, _, left, right, pair)| (*score, left, right, pair)));
     }
-    // Stable: what is equal stays in the order of the pieces.
+    // The sort is stable: equal entries stay in the order of the pieces.
     found.sort_by(|a, b| b.0.total_cmp(&a.0).then((b.1, b.2).cmp(&(a.1, a.2))));
     found.into_iter().map(|(.., pair)| pair.map(str::to_owned)).collect()
 }
 
-/// What stands around a text.
+/// Builds the post-processor with the tokens around a text.
 fn around(class: Convention, config: &Value, ids: &HashMap<&str, usize>) -> Result<Value, String> {
     let [before, after] = match class {
         Convention::T5 => [vec![], vec!["</s>"]],
         Convention::XlmRoberta | Convention::Camembert => [vec!["<s>"], vec!["</s>"]],
         Convention::Albert | Convention::Deberta => [vec!["[CLS]"], vec!["[SEP]"]],
         _ => {
-            // Where the configuration states either, the template is made of what it says.
+            // The configuration may override the defaults of the class.
             let adds = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
             let token = |name: &str| class.token(name).into_iter().collect::<Vec<_>>();
             let bos = if adds("add_bos_token", true) { token("bos_token") } else { vec![] };

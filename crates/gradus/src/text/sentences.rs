@@ -1,41 +1,41 @@
-//! Sentences: where a text is cut so that its parts can be judged one by one.
+//! Splits texts into sentences, so that each can be scored separately.
 
 use std::fmt::Debug;
 use std::ops::Range;
 
-/// Finds sentences. What judges them, and what it learned from, must be cut by the same one, so each has a name.
+/// A sentence splitter. Training data and the texts to be scored must be split by the same splitter, so each has a name.
 pub trait SentenceSplitter: Debug + Send + Sync {
-    /// What it is called, with its version: it is written beside what was trained with it.
+    /// Returns the name with its version. It is stored with everything that was trained with the splitter.
     fn name(&self) -> &'static str;
 
-    /// The bytes of each sentence. They follow each other without gaps from 0 to the end of the text and none is blank, so
-    /// the white space between two words that a boundary separates belongs to one of them; a blank text has none.
+    /// Returns the byte range of each sentence. The ranges follow each other without gaps from 0 to the end of the text, so the
+    /// white space at a boundary belongs to one of the two sentences. No sentence is blank, and a blank text has none.
     fn split(&self, text: &str) -> Vec<Range<usize>>;
 }
 
-/// Sentences by rules on the two words at a boundary.
+/// Splits sentences by rules on the two words at a boundary.
 ///
-/// Written to agree with the boundaries of spaCy's `en_core_web_sm` (the segmenter of FineGrainedRLHF, a dependency parser) on
-/// answers to questions: a sentence ends with a word that ends in `.`, `!`, `?` or `…`, closing marks aside, unless that is
-/// an initial or an abbreviation, or the next word goes on in lower case or with punctuation; and at a blank line.
+/// The rules imitate the boundaries of spaCy's `en_core_web_sm` (FineGrainedRLHF's segmenter, a dependency parser) on answers to
+/// questions. A sentence ends at a blank line, and after a word that ends in `.`, `!`, `?` or `…`, ignoring closing marks. It does
+/// not end there if the word is an initial or an abbreviation, or the next word starts with a lower-case letter or punctuation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleSplitter;
 
-/// Abbreviations that a name or a number follows.
+/// Abbreviations that precede a name or a number.
 const BEFORE_NAMES: &[&str] = &[
     "Adm", "Brig", "Capt", "Ch", "Cmdr", "Col", "Cpl", "Dr", "Fig", "Figs", "Ft", "Gen", "Gov", "Hon", "Lt", "Maj",
     "Messrs", "Mme", "Mr", "Mrs", "Ms", "Mt", "No", "Nos", "Op", "Pres", "Prof", "Rep", "Rev", "Sec", "Sen", "Sgt",
     "St", "Sts", "Supt", "Vol", "approx", "c", "ca", "cf", "e.g", "ft", "i.e", "p", "pp", "v", "viz", "vs",
 ];
 
-/// Abbreviations that may end a sentence as well.
+/// Abbreviations that may also end a sentence.
 const ANYWHERE: &[&str] = &[
     "Apr", "Assn", "Aug", "Ave", "Blvd", "Bn", "Bros", "Calif", "Co", "Corp", "Dec", "Dept", "Est", "Feb", "Inc",
     "Jan", "Jr", "Jul", "Jun", "Ltd", "Mar", "Mass", "Md", "Nov", "Oct", "Pa", "Ph.D", "Rd", "Sep", "Sept", "Sr",
     "Univ", "Va", "a.m", "al", "est", "etc", "feat", "in", "lb", "lbs", "max", "mi", "min", "p.m", "sq",
 ];
 
-/// Words that begin a sentence even after an abbreviation that may end one.
+/// Words that begin a sentence even after an abbreviation from [`ANYWHERE`].
 const STARTERS: &[&str] = &[
     "A", "After", "All", "An", "And", "Another", "As", "At", "Before", "Both", "But", "By", "During", "Each", "For",
     "From", "He", "Her", "His", "However", "I", "If", "In", "It", "Its", "Many", "Most", "Of", "On", "One", "Other",
@@ -54,7 +54,7 @@ impl SentenceSplitter for RuleSplitter {
         for pair in words.windows(2) {
             let between = &text[pair[0].end..pair[1].start];
             if ends(&text[pair[0].clone()], &text[pair[1].clone()]) || between.matches('\n').count() > 1 {
-                // A single space begins the next sentence, more of it ends this one: so spaCy's tokens have it.
+                // A single space begins the next sentence; longer white space ends this one. This agrees with spaCy's tokens.
                 let end = if between == " " { pair[0].end } else { pair[1].start };
                 sentences.push(start..end);
                 start = end;
@@ -67,13 +67,13 @@ impl SentenceSplitter for RuleSplitter {
     }
 }
 
-/// The bytes of each word: what stands between white space.
+/// Returns the byte range of each word: the text between white space.
 pub fn word_ranges(text: &str) -> Vec<Range<usize>> {
     let start = |word: &str| word.as_ptr() as usize - text.as_ptr() as usize;
     text.split_whitespace().map(|word| start(word)..start(word) + word.len()).collect()
 }
 
-/// Whether a sentence ends between these words.
+/// Returns whether a sentence ends between these words.
 fn ends(word: &str, next: &str) -> bool {
     const OPENING: &[char] = &['\'', '"', '(', '[', '{', '“', '‘', '«', '*'];
     const CLOSING: &[char] = &['\'', '"', ')', ']', '}', '”', '’', '»'];
@@ -90,7 +90,7 @@ fn ends(word: &str, next: &str) -> bool {
     if marks.starts_with("...") || mark == '…' {
         return first.is_uppercase() || next.starts_with(OPENING);
     }
-    // Whatever is closed is no abbreviation.
+    // A word with a closing mark is not an abbreviation.
     if mark != '.' || marks.len() > 1 || bare.len() < word.len() {
         return true;
     }

@@ -1,6 +1,6 @@
-//! Words of one text, split as a shell splits them.
+//! Splits a text into words like a shell.
 
-/// White space between words, single and double quotes, a backslash before a character; `None` where a quote does not end.
+/// Supports white space, single and double quotes, and backslash escapes. Returns `None` if a quote is not closed.
 pub fn words(text: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = text.chars();

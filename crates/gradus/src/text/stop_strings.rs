@@ -1,11 +1,11 @@
-//! Stop strings: a completion ends where one of them appears in its text.
+//! Stop strings: a completion ends when one of them appears in its text.
 
 use super::Tokenizer;
 
-/// Watches completions token by token for stop strings.
+/// Checks completions for stop strings, token by token.
 ///
-/// Each call decodes only the last ids, as many as the longest stop string has bytes and a few more: every id adds at
-/// least one byte, so a string that ends in the newest id lies within them.
+/// Each call decodes only the last ids: as many as the longest stop string has bytes, and a few more. Every id adds at least one
+/// byte, so a string that ends in the newest id is within them.
 #[derive(Debug, Clone)]
 pub struct StopStrings<'a> {
     tokenizer: &'a Tokenizer,
@@ -13,40 +13,40 @@ pub struct StopStrings<'a> {
     window: usize,
 }
 
-/// Ids decoded beyond the longest stop string: characters of four bytes may be split, and decoders strip at the start.
+/// Ids decoded in addition to the longest stop string: characters of four bytes may be split, and decoders strip the start.
 const SLACK: usize = 8;
 
 impl<'a> StopStrings<'a> {
-    /// Stops at any of `stops`; empty strings are ignored.
+    /// Creates a check for `stops`. Empty strings are ignored.
     pub fn new(tokenizer: &'a Tokenizer, stops: impl IntoIterator<Item = String>) -> Self {
         let stops: Vec<String> = stops.into_iter().filter(|s| !s.is_empty()).collect();
         let window = stops.iter().map(String::len).max().map_or(0, |longest| longest + SLACK);
         Self { tokenizer, stops, window }
     }
 
-    /// Whether there is nothing to watch for.
+    /// Returns whether there are no stop strings.
     pub fn is_empty(&self) -> bool {
         self.stops.is_empty()
     }
 
-    /// Whether the completion ends here: a stop string appeared with its newest id. `row` names the completion.
+    /// Returns whether a stop string appeared with the newest id. `row` identifies the completion.
     pub fn stops(&mut self, _row: usize, completion_ids: &[u32]) -> bool {
         if self.stops.is_empty() {
             return false;
         }
         let tail = &completion_ids[completion_ids.len().saturating_sub(self.window)..];
-        // Ids outside the vocabulary cannot be decoded and cannot end a stop string either.
+        // Ids outside of the vocabulary cannot be decoded, and cannot end a stop string either.
         self.tokenizer.decode(tail, false).is_ok_and(|text| self.stops.iter().any(|stop| text.contains(stop.as_str())))
     }
 }
 
-/// `text` up to the first of `stops` that appears in it.
+/// Cuts `text` at the first occurrence of any of `stops`.
 pub fn cut_at_stop<'t>(text: &'t str, stops: &[String]) -> &'t str {
     let end = stops.iter().filter(|s| !s.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
     &text[..end.unwrap_or(text.len())]
 }
 
-/// The part of an unfinished text that no later id changes: without half a character, or what may become a stop string.
+/// Returns the part of an unfinished text that later ids cannot change: without incomplete characters and possible stop strings.
 pub fn certain<'t>(text: &'t str, stop: &[String]) -> &'t str {
     let text = text.trim_end_matches('\u{FFFD}');
     let half = |stop: &String| {

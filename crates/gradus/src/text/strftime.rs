@@ -1,4 +1,4 @@
-//! `strftime_now` of chat templates: the date in a system prompt.
+//! `strftime_now` of chat templates, for the date in a system prompt.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// `time` in UTC, in the forms of C's strftime that chat templates use. An unknown form is an error naming it.
+/// Formats `time` in UTC with the codes of C's strftime that chat templates use. An unknown code is an error that names it.
 pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String> {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);

@@ -1,16 +1,16 @@
-//! Reasoning that a model writes before its answer.
+//! Reasoning ("thoughts") that a model writes before its answer.
 
 use std::borrow::Cow;
 
-/// Begins a thought.
+/// Opening tag of a thought.
 pub const OPEN: &str = "<think>";
-/// Ends it.
+/// Closing tag of a thought.
 pub const CLOSE: &str = "</think>";
 
-/// `text` without its `<think>…</think>` blocks and the white space behind each. A block that never ends goes to the end
-/// of the text: there is no answer yet.
+/// Removes `<think>…</think>` blocks and the white space after each. An unclosed block extends to the end of the text, because
+/// there is no answer yet.
 ///
-/// What stands before a lone `</think>` is reasoning too, because chat templates may open the block in the prompt.
+/// Text before a lone `</think>` is also reasoning, because chat templates may open the block in the prompt.
 pub fn without_thoughts(text: &str) -> Cow<'_, str> {
     if !text.contains(OPEN) && !text.contains(CLOSE) {
         return text.into();
@@ -27,15 +27,15 @@ pub fn without_thoughts(text: &str) -> Cow<'_, str> {
     (answer + rest).into()
 }
 
-/// A prompt and its completion as a reward model reads them: without what was thought in either.
+/// Removes thoughts from a prompt and its completion, for a reward model.
 ///
-/// A prompt that ends within a thought (chat templates may open the block) gives up the block's beginning, and what its
-/// completion says before the end of that thought is reasoning. Unlike in an answer, a lone `</think>` in a prompt is
-/// text: what stands before it is what was asked.
+/// A prompt may end within a thought, if a chat template opens the block. The opening of that block is removed, and the completion
+/// is reasoning up to the end of the thought. A lone `</think>` in a prompt is ordinary text, unlike in an answer: the text before
+/// it is part of the request.
 pub fn without_thoughts_after<'t>(prompt: &'t str, completion: &'t str) -> (Cow<'t, str>, Cow<'t, str>) {
     let opens_last = |text: &str| text.rfind(OPEN).is_some_and(|open| !text[open..].contains(CLOSE));
     let asked = match prompt.find(OPEN) {
-        // From the first opened block on, every close has its beginning.
+        // From the first opened block on, every closing tag has its opening tag.
         Some(open) => (prompt[..open].to_owned() + &without_thoughts(&prompt[open..])).into(),
         None => prompt.into(),
     };
@@ -46,8 +46,7 @@ pub fn without_thoughts_after<'t>(prompt: &'t str, completion: &'t str) -> (Cow<
     (asked, said)
 }
 
-/// `text`, which a chat template rendered, without the blocks in which nothing is thought: templates open and close them
-/// for models that answer at once.
+/// Removes empty blocks from a text that a chat template rendered. Templates write them for models that answer without reasoning.
 pub fn without_empty_thoughts(text: &str) -> Cow<'_, str> {
     let (mut kept, mut rest) = (String::new(), text);
     while let Some(open) = rest.find(OPEN) {
@@ -64,17 +63,17 @@ pub fn without_empty_thoughts(text: &str) -> Cow<'_, str> {
     if kept.is_empty() && rest.len() == text.len() { text.into() } else { (kept + rest).into() }
 }
 
-/// A stretch of an answer.
+/// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'t> {
-    /// Between the tags, both included.
+    /// Thought, including its tags.
     Thought(&'t str),
     /// Everything else.
     Said(&'t str),
 }
 
-/// Splits an answer into what was thought and what was said. `inside` says that a thought was begun before it, as chat
-/// templates do that end with `<think>`. A thought without an end goes on to the end of the text.
+/// Splits an answer into thoughts and other text. `inside` means that a thought was opened before the text, as by chat templates
+/// that end with `<think>`. An unclosed thought extends to the end of the text.
 pub fn parts(text: &str, inside: bool) -> Vec<Part<'_>> {
     let (mut parts, mut rest, mut inside) = (Vec::new(), text, inside);
     while !rest.is_empty() {

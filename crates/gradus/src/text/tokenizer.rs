@@ -1,9 +1,9 @@
 //! The tokenizer of a Hugging Face model directory.
 //!
-//! `tokenizer.json` decides how text becomes ids; `tokenizer_config.json` and `special_tokens_map.json` say which
-//! tokens end a text, begin it and pad it; what they leave open, the class of the tokenizer decides. Where `tokenizer.json` is
-//! missing, older files are read: `vocab.json` + `merges.txt` (GPT-2, RoBERTa, BART, Blenderbot, Qwen), `vocab.txt` (BERT,
-//! DistilBERT), and those of SentencePiece (T5, ALBERT, DeBERTa, XLM-RoBERTa, Llama, Gemma).
+//! `tokenizer.json` defines how text becomes ids. `tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin,
+//! end and pad a text; the class of the tokenizer supplies defaults. If `tokenizer.json` is missing, older files are read:
+//! `vocab.json` + `merges.txt` (GPT-2, RoBERTa, BART, Blenderbot, Qwen), `vocab.txt` (BERT, DistilBERT), and those of SentencePiece
+//! (T5, ALBERT, DeBERTa, XLM-RoBERTa, Llama, Gemma).
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -24,11 +24,12 @@ use super::convention::Convention;
 use super::{byt5, sentencepiece, tokenizer_bounds};
 use crate::{Error, Result, border, files};
 
-/// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
+/// Converts text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
-    /// The same with a space before every word, made when words are given; none where words are read as they are.
+    /// The same tokenizer with a space in front of every word, created at the first use for words. `None` if words need no such
+    /// space.
     of_words: Option<Arc<OnceLock<tokenizers::Tokenizer>>>,
     special: Special,
     special_ids: HashSet<u32>,
@@ -44,71 +45,71 @@ struct Special {
     eos: Option<String>,
     pad: Option<String>,
     unk: Option<String>,
-    /// Every named special token, as a chat template sees them (`bos_token`, …).
+    /// All named special tokens, as chat templates see them (`bos_token`, …).
     named: Vec<(String, String)>,
 }
 
-/// A text tokenized with the place of every token in it.
+/// A tokenized text with the position of each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// The ids.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// The bytes of the text each id stands for.
+    /// Byte range in the text of each id.
     pub offsets: Vec<(usize, usize)>,
 }
 
-/// One text, or two that are read together, as ids.
+/// Token ids of one text, or of two that are read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// The ids, special ones included.
+    /// Token ids, including special ones.
     pub ids: Vec<u32>,
-    /// Which of the texts each belongs to, 0 or 1.
+    /// Text that each id belongs to, 0 or 1.
     pub types: Vec<u32>,
 }
 
-/// How a text that is too long is cut.
+/// Cut of a long text. The limit counts tokens, including special ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// At its beginning, to so many tokens, special ones included.
+    /// Cuts the beginning.
     Left(usize),
-    /// At its end.
+    /// Cuts the end.
     Right(usize),
 }
 
-/// More bytes than most tokens of any text have.
+/// Upper estimate of the bytes per token.
 const BYTES_A_TOKEN: usize = 16;
 
 impl Tokenizer {
-    /// Whether `directory` holds a tokenizer, of whatever format.
+    /// Returns whether `directory` holds a tokenizer of any format.
     pub fn is_in(directory: &Path) -> bool {
         let has_file = files::TOKENIZERS.iter().any(|file| directory.join(file).is_file());
-        // ByT5's has no vocabulary of its own, and its settings name it.
+        // ByT5's tokenizer has no vocabulary; its settings name it.
         let settings = || read_json(&directory.join("tokenizer_config.json")).ok().flatten();
         has_file || settings().is_some_and(|config| Convention::of(&config, &Value::Null) == Some(Convention::ByT5))
     }
 
-    /// Reads the tokenizer of a model directory.
+    /// Loads the tokenizer of a model directory.
     ///
     /// # Errors
-    /// When a file is missing or corrupt; the message names it.
+    /// If a file is missing or corrupt. The message names it.
     pub fn from_dir(directory: &Path) -> Result<Self> {
         Self::of_model(directory, directory)
     }
 
-    /// Reads the tokenizer in `directory`, of the model in `model`: its `config.json` says which class the tokenizer has, where
-    /// no file beside the tokenizer does.
+    /// Loads the tokenizer in `directory` for the model in `model`. If no file next to the tokenizer names its class, the model's
+    /// `config.json` decides.
     ///
     /// # Errors
-    /// When a file is missing or corrupt; the message names it.
+    /// If a file is missing or corrupt. The message names it.
     pub fn of_model(directory: &Path, model: &Path) -> Result<Self> {
         let config = read_json(&directory.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
         let special_map = read_json(&directory.join("special_tokens_map.json"))?.unwrap_or(Value::Null);
-        // What is wrong with it, whoever reads the model says.
+        // Errors in this file are reported when the model is loaded.
         let model_config = [directory, model].map(|of| read_json(&of.join("config.json")).ok().flatten());
         let model_config = model_config.into_iter().flatten().next().unwrap_or(Value::Null);
         let convention = Convention::of(&config, &model_config);
         let mut inner = load_model(directory, convention, &config)?;
-        // Padding and truncation are the caller's business; a `tokenizer.json` saved by a trainer often holds both.
+        // The caller decides on padding and truncation; a `tokenizer.json` that was saved by a trainer often sets both.
         inner.with_padding(None);
         inner.with_truncation(None).expect("no truncation is always valid");
 
@@ -123,7 +124,7 @@ impl Tokenizer {
             .map(|(_, token)| AddedToken::from(token.clone(), true))
             .filter(|token| !inner.get_added_vocabulary().is_special_token(&token.content))
             .collect();
-        // Tokens already in the vocabulary only become special: no id is added.
+        // Tokens that are already in the vocabulary only become special; no id is added.
         inner.add_special_tokens(added).map_err(|e| Error::model(directory, e.to_string()))?;
         let is_old = !directory.join(WHOLE).is_file();
         if let Some(convention) = convention.filter(|of| is_old && !of.is_sentencepiece()) {
@@ -138,35 +139,35 @@ impl Tokenizer {
         let of_words = spaces_words(&inner, convention).then(Arc::default);
         let inner = Arc::new(inner);
         let directory = directory.to_path_buf();
-        // What has no limit is written as 1e30.
+        // A missing limit is written as 1e30.
         let longest = config.get("model_max_length").and_then(Value::as_u64).and_then(|ids| usize::try_from(ids).ok());
         let mut tokenizer =
             Self { inner, of_words, special, special_ids, vocab_size, longest, appends_eos: false, directory };
-        // With special tokens a text ends with eos, without them it does not: the letter alone may be unknown, and a
-        // tokenizer may call what is unknown eos.
+        // A text must end with eos with special tokens, and must not without them: the letter alone may be unknown, and the unknown
+        // token may be eos.
         let last = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.last().copied());
         let eos = tokenizer.eos_id();
         tokenizer.appends_eos = eos.is_some() && last(true)? == eos && last(false)? != eos;
         Ok(tokenizer)
     }
 
-    /// The ids of `text`; with `add_special`, also those the tokenizer puts around a text by itself (Llama's bos, …).
+    /// Returns the ids of `text`. With `add_special`, they include the special tokens that the tokenizer adds (Llama's bos, …).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encoding = self.cross(|inner| inner.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of `text` as [`encode`](Self::encode) gives them; `None` for a text that is so long that it has far more than `most`.
+    /// Returns the ids of `text` like [`encode`](Self::encode), or `None` if the text clearly has more than `most`.
     ///
-    /// Of a long text only the beginning is tokenized first: tokenizing takes a hundred times the memory of a text.
+    /// Only the beginning of a long text is tokenized first, because tokenizing takes a hundred times the memory of the text.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// As for [`encode`](Self::encode).
     pub fn encode_within(&self, text: &str, add_special: bool, most: usize) -> Result<Option<Vec<u32>>> {
         let enough = most.saturating_mul(BYTES_A_TOKEN).max(1 << 16);
         if text.len() > enough {
             let beginning = self.encode(&text[..text.floor_char_boundary(enough)], false)?.len();
-            // The cut may change tokens near it, and so their number a little.
+            // The cut may change tokens near it, and therefore slightly their number.
             if beginning > most.saturating_mul(2) {
                 return Ok(None);
             }
@@ -174,11 +175,11 @@ impl Tokenizer {
         self.encode(text, add_special).map(Some)
     }
 
-    /// One text, or two that are read together, with the special tokens that the tokenizer puts around them; cut where `cut`
-    /// says so, of two texts the longer one first.
+    /// Tokenizes one text, or two that are read together, with the special tokens around them. `cut` shortens them, the longer of
+    /// two texts first.
     ///
     /// # Errors
-    /// When a text cannot be encoded, or there is no room for anything but special tokens.
+    /// If a text cannot be encoded, or the limit leaves no room besides special tokens.
     pub fn encode_joined(&self, first: &str, second: Option<&str>, cut: Option<Cut>) -> Result<Joined> {
         let encode = |text: &str| self.cross(|inner| inner.encode_fast(text, false));
         let (first, second) = self.cut(encode(first)?, second.map(encode).transpose()?, cut)?;
@@ -186,14 +187,14 @@ impl Tokenizer {
         Ok(Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() })
     }
 
-    /// A text that is given as words, with the special tokens around it, and where the first token of each word stands; a word
-    /// that left no token, or was cut off, has none. Tokenizers of RoBERTa's kin read a space before every word, whatever their
-    /// files say: without it, which is `transformers`' default, words would be parts of one.
+    /// Tokenizes a text given as words, with the special tokens around it. Also returns the position of the first token of each
+    /// word, or `None` if the word has no token or was cut off. For byte-level tokenizers such as RoBERTa's, a space is added in
+    /// front of every word, whatever their files state. Without it, which is `transformers`' default, the words would run together.
     ///
     /// # Errors
-    /// As [`encode_joined`](Self::encode_joined).
+    /// As for [`encode_joined`](Self::encode_joined).
     pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
-        // The fast way keeps no words.
+        // `encode_fast` does not record words.
         let encoding = self.cross(|inner| self.for_words(inner).encode(words, false))?;
         let (encoding, _) = self.cut(encoding, None, cut)?;
         let joined = self.cross(|inner| inner.post_process(encoding, None, true))?;
@@ -206,7 +207,7 @@ impl Tokenizer {
         Ok((Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() }, firsts))
     }
 
-    /// What reads words.
+    /// Returns the tokenizer for words.
     fn for_words<'t>(&'t self, inner: &'t tokenizers::Tokenizer) -> &'t tokenizers::Tokenizer {
         let Some(spaced) = &self.of_words else { return inner };
         spaced.get_or_init(|| {
@@ -218,7 +219,7 @@ impl Tokenizer {
         })
     }
 
-    /// What `cut` leaves of encodings that have no special tokens yet.
+    /// Applies `cut` to encodings that have no special tokens yet.
     fn cut(&self, first: Encoding, second: Option<Encoding>, cut: Option<Cut>) -> Result<(Encoding, Option<Encoding>)> {
         let (limit, direction) = match cut {
             None => return Ok((first, second)),
@@ -234,109 +235,109 @@ impl Tokenizer {
         self.cross(|_| truncate_encodings(first, second, &params))
     }
 
-    /// The ids of `text` with the bytes each stands for, without special tokens around it.
+    /// Returns the ids of `text` and their byte ranges, without special tokens around the text.
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
         let encoding = self.cross(|inner| inner.encode(text, false))?;
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
-    /// The text of `ids`; with `skip_special`, without special tokens.
+    /// Decodes `ids` to text. `skip_special` leaves out special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         self.cross(|inner| inner.decode(ids, skip_special))
     }
 
-    /// Ids of the longest text that its files allow (`model_max_length`), to which the field's tools cut what a classifier reads.
+    /// Returns the maximum length in ids that the files allow (`model_max_length`). Other tools cut the input of classifiers to it.
     pub fn longest(&self) -> Option<usize> {
         self.longest
     }
 
-    /// How many ids there are, added tokens included: one more than the largest id.
+    /// Returns the vocabulary size with added tokens: one more than the largest id.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The id of a token given by its exact text.
+    /// Returns the id of a token, given by its exact text.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The text of a token as the vocabulary spells it (`Ġthe`, `▁the`).
+    /// Returns a token as the vocabulary spells it (`Ġthe`, `▁the`).
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Whether `id` is a special token: skipped when decoding for people.
+    /// Returns whether `id` is a special token, which is skipped when decoding for people.
     pub fn is_special(&self, id: u32) -> bool {
         self.special_ids.contains(&id)
     }
 
-    /// The ids of all special tokens, in rising order.
+    /// Returns the ids of all special tokens in ascending order.
     pub fn special_ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.special_ids.iter().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// The token that ends a text.
+    /// Returns the end-of-text token.
     pub fn eos_token(&self) -> Option<&str> {
         self.special.eos.as_deref()
     }
 
-    /// The token that begins a text.
+    /// Returns the beginning-of-text token.
     pub fn bos_token(&self) -> Option<&str> {
         self.special.bos.as_deref()
     }
 
-    /// The padding token; without one, the eos token.
+    /// Returns the padding token, or the eos token if there is none.
     pub fn pad_token(&self) -> Option<&str> {
         self.special.pad.as_deref().or(self.eos_token())
     }
 
-    /// The token that stands for unknown text.
+    /// Returns the token for unknown text.
     pub fn unk_token(&self) -> Option<&str> {
         self.special.unk.as_deref()
     }
 
-    /// The id of [`Self::eos_token`].
+    /// Returns the id of [`Self::eos_token`].
     pub fn eos_id(&self) -> Option<u32> {
         self.eos_token().and_then(|t| self.token_id(t))
     }
 
-    /// The id of [`Self::bos_token`].
+    /// Returns the id of [`Self::bos_token`].
     pub fn bos_id(&self) -> Option<u32> {
         self.bos_token().and_then(|t| self.token_id(t))
     }
 
-    /// The id of [`Self::pad_token`].
+    /// Returns the id of [`Self::pad_token`].
     pub fn pad_id(&self) -> Option<u32> {
         self.pad_token().and_then(|t| self.token_id(t))
     }
 
-    /// Whether the tokenizer itself ends every text with eos (T5, BERT families): then none is appended as text.
+    /// Returns whether the tokenizer itself ends every text with eos (T5, BERT families). Then eos is not appended as text.
     pub fn appends_eos(&self) -> bool {
         self.appends_eos
     }
 
-    /// The special tokens by the names a chat template knows (`bos_token`, `eos_token`, …).
+    /// Returns the special tokens by their names in chat templates (`bos_token`, `eos_token`, …).
     pub fn named_special_tokens(&self) -> &[(String, String)] {
         &self.special.named
     }
 
-    /// All of it, as `tokenizer.json` has it.
+    /// Serializes the tokenizer as in `tokenizer.json`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be serialized.
     pub fn to_json(&self) -> Result<Value> {
         let text = self.cross(|inner| inner.to_string(false))?;
         serde_json::from_str(&text).map_err(|error| Error::model(&self.directory, error.to_string()))
     }
 
-    /// The directory it was read from.
+    /// Returns the directory from which the tokenizer was loaded.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// What the library makes of it; a file that it read may still be one that it cannot compute with.
+    /// Calls the library and converts its errors and panics. A file that was loaded may still be unusable.
     fn cross<T>(&self, call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
         let failed = |error: String| Error::model(&self.directory, format!("the tokenizer failed: {error}"));
         border::cross(|| call(&self.inner)).map_err(failed)?.map_err(|error| failed(error.to_string()))
@@ -344,7 +345,7 @@ impl Tokenizer {
 }
 
 impl Special {
-    /// What the files name; a name that neither of them has is `usual`'s.
+    /// Reads the special tokens from the files. `usual` supplies those that neither file mentions.
     fn read(config: &Value, map: &Value, usual: &dyn Fn(&str) -> Option<&'static str>) -> Self {
         const NAMES: [&str; 7] =
             ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -358,7 +359,7 @@ impl Special {
     }
 }
 
-/// A special token is written as a string or as an object with `content`.
+/// Returns the text of a special token, which is a string or an object with `content`.
 fn token_text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),
@@ -367,10 +368,10 @@ fn token_text(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// One more than the largest id: vocabularies with holes still index an embedding of that size.
+/// Returns one more than the largest id. Vocabularies with gaps also index an embedding of that size.
 ///
 /// # Errors
-/// When a piece or an id is larger than any that is known.
+/// If a piece or an id exceeds its limit.
 fn vocabulary_size(inner: &tokenizers::Tokenizer) -> Result<usize, String> {
     let (mut size, mut longest) = (inner.get_vocab_size(true), 0);
     for (piece, id) in inner.get_vocab(true) {
@@ -391,15 +392,15 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> Result<usize, String> {
     Ok(size)
 }
 
-/// Whether words get a space before them though `tokenizer.json` says otherwise: byte-level tokenizers of GPT-2's and RoBERTa's kin,
-/// whose documents ask for it.
+/// Returns whether words get a space in front although `tokenizer.json` does not add one: for byte-level tokenizers such as GPT-2's
+/// and RoBERTa's, whose documentation requires it.
 fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -> bool {
     let is_plain =
         matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space);
     is_plain && convention.is_some_and(Convention::is_byte_level)
 }
 
-/// The file that holds all of a tokenizer.
+/// Name of the file that holds a whole tokenizer.
 const WHOLE: &str = "tokenizer.json";
 
 fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
@@ -416,7 +417,7 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
     }
 }
 
-/// The tokenizer that `bytes`, a `tokenizer.json`, describe; `path` is where they come from.
+/// Parses `bytes` of a `tokenizer.json`. `path` is their origin.
 fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
     tokenizer_bounds::check(bytes).map_err(|what| Error::model(path, what))?;
     border::cross(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()))
@@ -424,8 +425,8 @@ fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
         .map_err(|error| Error::model(path, format!("not a tokenizer: {error}")))
 }
 
-/// Adds the tokens that stand beside an older vocabulary: in `added_tokens.json` (token to id), and in `tokenizer_config.json`
-/// as `added_tokens_decoder` (id to token).
+/// Adds the tokens that are stored next to an older vocabulary: in `added_tokens.json` (token to id), and in
+/// `tokenizer_config.json` as `added_tokens_decoder` (id to token).
 fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Value) -> Result<()> {
     let path = directory.join("added_tokens.json");
     let mut tokens: BTreeMap<u64, AddedToken> = BTreeMap::new();
@@ -470,15 +471,15 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Valu
     Ok(())
 }
 
-/// How the class of Qwen 2 cuts texts before it merges bytes.
+/// Pattern with which Qwen 2's class splits texts before it merges bytes.
 const QWEN_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// How a model gets a tokenizer.
+/// Hint on how to get a tokenizer for a model.
 const SAVE: &str = "name one that lies elsewhere with `--tokenizer`, or save it beside the weights: \
                     `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
 
-/// What is read where there is no `tokenizer.json`: GPT-2's two files, BERT's one, or that of SentencePiece.
+/// Loads the files used without `tokenizer.json`: GPT-2's two files, BERT's file, or that of SentencePiece.
 fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
     if !directory.is_dir() {
@@ -529,10 +530,10 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
     Ok(inner)
 }
 
-/// BERT's file: a piece of a word a line, whose number is its id.
+/// Loads BERT's file: one word piece per line; the line number is its id.
 fn load_word_pieces(path: &Path, config: &Value) -> Result<tokenizers::Tokenizer> {
     let text = files::read_text(path, files::TOKENIZER_BYTES).map_err(|error| Error::io(path, error))?;
-    // Lines as Python reads them: a carriage return ends one too, other white space may be a piece.
+    // Lines are split as in Python: a carriage return also ends a line, and other white space may be a piece.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let lines = text.strip_suffix('\n').unwrap_or(&text).split('\n').zip(0..);
     let vocab: Map<String, Value> = lines.map(|(piece, id): (_, u32)| (piece.to_owned(), id.into())).collect();
@@ -558,14 +559,14 @@ fn load_word_pieces(path: &Path, config: &Value) -> Result<tokenizers::Tokenizer
     Ok(inner)
 }
 
-/// What a class puts around texts whose files cannot say it.
+/// Adds the special tokens that a class puts around texts, for files that cannot specify them.
 fn surround(
     inner: &mut tokenizers::Tokenizer,
     convention: Convention,
     config: &Value,
     special: &Special,
 ) -> Result<(), String> {
-    // ByT5 has no file: what is read in its place says it.
+    // ByT5 has no file; the generated replacement already specifies them.
     if matches!(convention, Convention::Gpt2 | Convention::Qwen2 | Convention::ByT5) {
         return Ok(());
     }
@@ -606,8 +607,8 @@ fn surround(
     Ok(())
 }
 
-/// `add_bos_token` and `add_eos_token`, where the configuration states them, replace the post-processor of
-/// `tokenizer.json`, as in transformers. Where only the other is stated, `adds_bos` says whether the class adds the first.
+/// Replaces the post-processor of `tokenizer.json` if the configuration states `add_bos_token` or `add_eos_token`, as in
+/// transformers. If only `add_eos_token` is stated, `adds_bos` decides about bos.
 fn set_template(
     inner: &mut tokenizers::Tokenizer,
     config: &Value,

@@ -1,10 +1,10 @@
-//! What `tokenizer.json` may make of a text, checked before the library reads the file.
+//! Limits on how much `tokenizer.json` may enlarge a text. They are checked before the library reads the file.
 //!
-//! A text is encoded in this process, for speed. The library takes any number of steps that each make a text longer, pieces of
-//! any length, and tables that it trusts. Here every step gets the factor by which it can lengthen a text at most, and the
-//! product has a bound; what else costs time or memory without a limit has a bound too.
+//! Texts are encoded in this process, for speed. The library accepts any number of steps that each make a text longer, pieces of
+//! any length, and unchecked tables. Here every step gets the maximum factor by which it can lengthen a text, and the product is
+//! limited. Everything else that costs time or memory is limited, too.
 //!
-//! Steps are known by their keys, not by their names: older files leave the names out.
+//! Steps are recognized by their keys, not by their names, because older files omit the names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,37 +13,37 @@ use base64::Engine as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The most times that a text may become as long before it is cut into pieces, or after ids have become text. Known
-/// tokenizers stay below 70.
+/// Maximum factor by which a text may grow before it is cut into pieces, or after ids have become text. Known tokenizers stay below
+/// 70.
 const GROWTH: f64 = 256.0;
 
-/// The most steps of each kind. Known tokenizers have ten.
+/// Maximum number of steps of each kind. Known tokenizers have ten.
 const STEPS: usize = 64;
 
-/// The most bytes of a piece of any vocabulary. Known ones have some hundred.
+/// Maximum size of a piece of any vocabulary, in bytes. Known pieces have some hundred.
 pub(super) const PIECE_BYTES: usize = 4096;
 
-/// The most bytes of a piece of a Unigram vocabulary. At every byte of a text the library walks along the pieces that begin
-/// there, and copies each that it passes. SentencePiece makes pieces of 16 characters.
+/// Maximum size of a piece of a Unigram vocabulary, in bytes. At every byte of a text, the library visits and copies all pieces
+/// that begin there. SentencePiece makes pieces of 16 characters.
 const UNIGRAM_BYTES: usize = 256;
 
-/// The most bytes of what a model puts before or behind a piece, or in the place of an unknown one.
+/// Maximum size in bytes of a prefix, a suffix, or the replacement of an unknown piece.
 const AFFIX_BYTES: usize = 256;
 
-/// The most characters of a word that WordPiece takes apart, in time that grows with the square. Known tokenizers have 100.
+/// Maximum number of characters in a word for WordPiece, whose time grows with the square. Known tokenizers have 100.
 const WORD_CHARACTERS: u64 = 1000;
 
-/// The most tokens that are put around a text, and the most copies of a text.
+/// Maximum number of tokens around a text, and of copies of a text.
 const AROUND: usize = 64;
 const COPIES: f64 = 16.0;
 
-/// The most ids: rows that no embedding has.
+/// Maximum number of ids. No embedding has as many rows.
 pub(super) const IDS: usize = 1 << 24;
 
-/// Refuses a `tokenizer.json` that can make much of little.
+/// Rejects a `tokenizer.json` that can make a large output from a small input.
 ///
 /// # Errors
-/// What is too large, and the bound; or that it is no tokenizer.
+/// The value that is too large and its limit, or that the file is not a tokenizer.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let file = Keys(File::default()).deserialize(&mut json).map_err(|error| format!("not a tokenizer: {error}"))?;
@@ -69,10 +69,10 @@ fn at_most(what: &str, found: usize, most: usize) -> Result<(), String> {
     if found > most { Err(format!("{what} has {found} bytes, but at most {most} are allowed")) } else { Ok(()) }
 }
 
-/// What a step makes of a text by itself: the factor, or why it is refused.
+/// Growth factor of a single step, or why the step is rejected.
 type Factor<'f> = &'f dyn Fn(&Map<String, Value>) -> Result<f64, String>;
 
-/// The product over a step and all steps in it.
+/// Multiplies the factors of a step and all steps in it.
 fn growth(step: &[Value], factor: Factor<'_>) -> Result<f64, String> {
     let (mut product, mut steps) = (1.0, 0);
     let mut waiting: Vec<&Value> = step.iter().collect();
@@ -94,8 +94,8 @@ fn growth(step: &[Value], factor: Factor<'_>) -> Result<f64, String> {
     }
 }
 
-/// Of a normalizer or a pre-tokenizer. They run on each part between added tokens, which may be one byte: what is put before a
-/// text counts as what is put before each byte.
+/// Factor of a normalizer or a pre-tokenizer. They run on each part between added tokens, which may be one byte. So text that is
+/// put in front of a part counts for each byte.
 fn in_text(step: &Map<String, Value>) -> Result<f64, String> {
     if let Some(charsmap) = step.get("precompiled_charsmap").and_then(Value::as_str) {
         return charsmap_growth(charsmap);
@@ -109,7 +109,7 @@ fn in_text(step: &Map<String, Value>) -> Result<f64, String> {
     if let Some(space) = step.get("replacement").and_then(Value::as_str) {
         return Ok(1.0 + space.len() as f64);
     }
-    // Every byte becomes a character of up to two bytes, perhaps with a space before.
+    // Every byte becomes a character of up to two bytes, possibly with a space in front.
     if step.contains_key("trim_offsets") || step.get("type").is_some_and(|kind| kind == "ByteLevel") {
         return Ok(4.0);
     }
@@ -117,7 +117,7 @@ fn in_text(step: &Map<String, Value>) -> Result<f64, String> {
     Ok(if step.contains_key("handle_chinese_chars") { 2.0 } else { 1.0 })
 }
 
-/// Of a decoder. What is no replacement may still put a space beside each byte.
+/// Factor of a decoder. A step that is not a replacement may still add a space to each byte.
 fn in_decoder(step: &Map<String, Value>) -> Result<f64, String> {
     let is_frame = step.contains_key("decoders") || ["String", "Regex"].iter().any(|key| step.contains_key(*key));
     let shrinks = ["ByteFallback", "Fuse", "Strip", "ByteLevel", "Metaspace"];
@@ -125,7 +125,7 @@ fn in_decoder(step: &Map<String, Value>) -> Result<f64, String> {
     Ok(replacement_growth(step).unwrap_or(if is_frame || shrinks { 1.0 } else { 2.0 }))
 }
 
-/// Of a post-processor: how often it takes the text.
+/// Factor of a post-processor: the number of copies of the text.
 fn in_post_processor(step: &Map<String, Value>) -> Result<f64, String> {
     let lists = step.values().filter_map(Value::as_array).map(Vec::len);
     if let Some(length) = lists.max().filter(|length| *length > AROUND) {
@@ -138,14 +138,14 @@ fn in_post_processor(step: &Map<String, Value>) -> Result<f64, String> {
     Ok(copies("single").max(copies("pair")).max(1) as f64)
 }
 
-/// What a step that replaces a pattern by a text makes of it.
+/// Factor of a step that replaces a pattern by a text.
 fn replacement_growth(step: &Map<String, Value>) -> Option<f64> {
     let content = step.get("content").and_then(Value::as_str)?.len() as f64;
     let shortest = match step.get("pattern")? {
         Value::String(text) => text.len(),
         Value::Object(pattern) => match (pattern.get("String"), pattern.get("Regex")) {
             (Some(Value::String(text)), None) => text.len(),
-            // A pattern that this parser does not know may match nothing, at every place.
+            // A pattern that this parser does not understand may match the empty text at every position.
             (None, Some(Value::String(regex))) => {
                 regex_syntax::parse(regex).ok().and_then(|parsed| parsed.properties().minimum_len()).unwrap_or(0)
             }
@@ -156,13 +156,13 @@ fn replacement_growth(step: &Map<String, Value>) -> Option<f64> {
     Some(if shortest == 0 { 1.0 + content } else { (content / shortest as f64).max(1.0) })
 }
 
-/// The most bytes that a table of SentencePiece makes of one byte.
+/// Returns the maximum number of bytes that a table of SentencePiece makes of one byte.
 ///
-/// The table is a double array of `u32` (its length in bytes first) over the bytes of what is replaced, and the replacements,
-/// each up to a zero byte. The library asks it for graphemes of up to five bytes.
+/// The table is a double array of `u32` over the bytes to replace, preceded by its length in bytes. The replacements follow, each
+/// ending with a zero byte. The library queries it with graphemes of up to five bytes.
 ///
 /// # Errors
-/// When the library would read beyond it.
+/// If the library would read beyond the table.
 fn charsmap_growth(charsmap: &str) -> Result<f64, String> {
     const LONGEST: usize = 5;
     let broken = |what: &str| format!("the table `precompiled_charsmap` is broken: {what}");
@@ -188,7 +188,7 @@ fn charsmap_growth(charsmap: &str) -> Result<f64, String> {
             for label in 1..=255_u32 {
                 let at = node ^ label as usize;
                 let child = unit(at)?;
-                // A leaf has the highest bit set, and so no label.
+                // A leaf has the highest bit set and therefore no label.
                 if child & ((1 << 31) | 0xff) != label {
                     continue;
                 }
@@ -234,8 +234,7 @@ fn check_model(model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// What is read of the file. A key that stands there twice counts twice, because which of the two holds is the library's
-/// affair.
+/// The checked parts of the file. A duplicate key counts twice, because the library decides which of the two it uses.
 #[derive(Default)]
 struct File {
     normalizer: Vec<Value>,
@@ -246,10 +245,10 @@ struct File {
     model: Model,
 }
 
-/// What is read of the model; the vocabulary is measured, not kept.
+/// The checked parts of the model. The vocabulary is measured but not stored.
 #[derive(Default)]
 struct Model {
-    /// Unigram's vocabulary is a list, that of all others a mapping.
+    /// Unigram's vocabulary is a list; all others are mappings.
     is_unigram: bool,
     longest: usize,
     facts: Vec<(String, Value)>,
@@ -258,7 +257,7 @@ struct Model {
 /// Reads a mapping key by key.
 struct Keys<T>(T);
 
-/// What reads one key.
+/// Reader of a mapping's values by key.
 trait Read {
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
 }
@@ -388,9 +387,9 @@ mod tests {
         );
     }
 
-    /// A table that replaces `a` by `text`.
+    /// Builds a table that replaces `a` by `text`.
     fn table(text: &str) -> Vec<u8> {
-        // The root's children lie at 0 ^ label; the leaf of `a` at 256.
+        // The root's children are at 0 ^ label; the leaf of `a` is at 256.
         let mut units = vec![0_u32; 512];
         let at = usize::from(b'a');
         units[at] = u32::from(b'a') | 1 << 8 | u32::try_from(at ^ 256).expect("small") << 10;

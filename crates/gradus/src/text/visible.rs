@@ -1,7 +1,7 @@
-//! Texts from outside, for places that would obey some of their characters.
+//! Makes untrusted text safe for terminals and pages.
 
-/// `text` with the characters shown, as `\u{1b}`, that a terminal or a page would obey and not show: controls (line ends and
-/// tabs apart), what turns the direction of text, and what Unicode reserves for use inside a program.
+/// Escapes characters that a terminal or a page would interpret instead of showing, as in `\u{1b}`: control characters other than
+/// line ends and tabs, characters that change the text direction, and characters that Unicode reserves for internal use.
 pub fn visible(text: &str) -> String {
     let obeyed = |c: char| {
         let turns =

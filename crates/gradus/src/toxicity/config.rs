@@ -1,4 +1,4 @@
-//! Which scorers a configuration can name.
+//! Toxicity scorers that a configuration can name.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use super::{Recorded, Service, ServiceScorer, ToxicityScorer};
 use crate::error::Result;
 use crate::process::Interrupt;
 
-/// Requests a second at least: slower is never.
+/// Minimum rate of requests per second; a lower rate would practically never send one.
 const SLOWEST: f64 = 1e-3;
 
-/// Who says how toxic a text is: the choice is the key.
+/// Toxicity scorer; the key selects its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScorerConfig {
@@ -20,38 +20,38 @@ pub enum ScorerConfig {
     Classifier(ClassifierScorer),
     /// Scores from a file. Another scorer scores the texts that the file lacks, and its scores are added to the file.
     Recorded(RecordedScorer),
-    /// A service of the form of the Perspective API (whose public one ends with the year 2026).
+    /// A service with the protocol of the Perspective API (the public one ends with the year 2026).
     Service(ServiceScorer),
 }
 
-/// A classifier of texts, and which of its labels is toxicity.
+/// A text classifier, and its label for toxicity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassifierScorer {
-    /// The classifier: a `…ForSequenceClassification` directory or a hub name. Longer texts lose their end.
+    /// The classifier: a `…ForSequenceClassification` directory or a hub name. The end of longer texts is cut off.
     pub model: String,
-    /// The label whose probability is the toxicity, by name or number; of a model that gives numbers of their own, the number.
-    /// Default: the only one there is.
+    /// The label whose probability is the toxicity, by name or number. For a model that outputs plain numbers, the number of the
+    /// output. Default: the only one.
     #[serde(default)]
     pub label: Option<String>,
 }
 
-/// A file of scores, `{"text": …, "toxicity": …}` a line.
+/// A file of scores, one `{"text": …, "toxicity": …}` per line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedScorer {
     /// The file. Texts are looked up by their exact characters.
     pub file: PathBuf,
-    /// The scorer of texts that the file lacks. Default: none; such a text is an error.
+    /// The scorer for texts that the file lacks. Default: none; such a text is an error.
     #[serde(default)]
     pub otherwise: Option<Box<ScorerConfig>>,
 }
 
 impl ScorerConfig {
-    /// The scorer; `classifier` opens a model. Who waits for a service stops at an `interrupt`.
+    /// Opens the scorer. `classifier` opens a model. An `interrupt` ends the wait for a service.
     ///
     /// # Errors
-    /// A model, a file or a key that is not there.
+    /// If a model, a file or an API key is missing.
     pub fn open(
         &self,
         classifier: &dyn Fn(&ClassifierScorer) -> Result<Box<dyn ToxicityScorer>>,
@@ -67,7 +67,7 @@ impl ScorerConfig {
         })
     }
 
-    /// The directory or hub name of the classifier that it asks, at once or in the end.
+    /// Returns the directory or hub name of the classifier, used directly or for texts that a file lacks.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Classifier(config) => Some(&config.model),
@@ -76,7 +76,7 @@ impl ScorerConfig {
         }
     }
 
-    /// The file that it reads first.
+    /// Returns the file of recorded scores.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Recorded(config) => Some(&config.file),
@@ -84,7 +84,7 @@ impl ScorerConfig {
         }
     }
 
-    /// What is wrong with its keys, each with the path of the key below this one.
+    /// Returns the mistakes in its keys, each with the path of the key relative to this one.
     pub(crate) fn mistakes(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut unless = |holds: bool, key: &str, message: &str| {

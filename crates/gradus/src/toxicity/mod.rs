@@ -1,8 +1,8 @@
-//! How toxic a text is, by whoever says so: a classifier, what was recorded before, or a service.
+//! Toxicity of texts, from a classifier, a file of recorded scores, or a service.
 //!
-//! Rewards and metrics of detoxification ask a [`ToxicityScorer`] and do not know which it is. [`ScorerConfig`] names the
-//! kinds; library users implement the trait. Scores of different scorers do not compare, so each has a name that is written
-//! beside what it said.
+//! Rewards and metrics of detoxification query a [`ToxicityScorer`], independent of its kind. [`ScorerConfig`] lists the kinds;
+//! library users implement the trait. Scores of different scorers are not comparable, so the name of the scorer is stored with its
+//! scores.
 
 mod config;
 mod recorded;
@@ -12,19 +12,19 @@ pub use config::{ClassifierScorer, RecordedScorer, ScorerConfig};
 pub use recorded::Recorded;
 pub use service::{Service, ServiceScorer};
 
-/// A text of which no score could be had: the scorer failed, or must not be asked.
+/// Error for a text without a score: the scorer failed, or may not be queried.
 pub use crate::service::ServiceError as ScoringError;
 
-/// What a scorer says of a text: a number from 0 (harmless) to 1, or nothing where it cannot judge the text, such as one in a
-/// language that it does not know. Nothing is not 0.
+/// Score of a text from 0 (harmless) to 1, or `None` if the scorer does not support the text, such as its language. `None` does not
+/// mean 0.
 pub type Answer = Result<Option<f32>, ScoringError>;
 
-/// Says how toxic texts are.
+/// Scores the toxicity of texts.
 pub trait ToxicityScorer: Send + Sync {
-    /// What it is called wherever its scores are kept.
+    /// Returns the name that is stored with the scores.
     fn name(&self) -> String;
 
-    /// One answer for each text, in order.
+    /// Returns one answer per text, in order.
     fn score(&self, texts: &[&str]) -> Vec<Answer>;
 }
 
@@ -34,7 +34,7 @@ pub(crate) mod test_scorer {
 
     use super::{Answer, ToxicityScorer};
 
-    /// Judges by a function, and keeps what it was asked.
+    /// Scores texts by a function, and records the texts.
     pub struct ByRule<F> {
         pub rule: F,
         pub asked: Mutex<Vec<String>>,

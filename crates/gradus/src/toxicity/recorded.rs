@@ -1,4 +1,4 @@
-//! Scores that were recorded: what a file says of a text, and what another scorer adds to it.
+//! Recorded scores: looks up texts in a file, and adds the scores of another scorer.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,23 +9,23 @@ use super::{Answer, ScoringError, ToxicityScorer};
 use crate::error::{Result, excerpt};
 use crate::service::ledger::{Entry, Ledger};
 
-/// Characters of a text that a message quotes.
+/// Number of characters of a text that a message quotes.
 const QUOTED: usize = 60;
 
-/// Texts that the other scorer is asked at once. What it said of them is on disk before it is asked again: of a service that allows one
-/// request a second, a death loses a minute and not the whole evaluation.
+/// Number of texts that are sent to the other scorer at once. Their scores are written to disk before the next request. With a
+/// service that allows one request per second, a crash then loses a minute and not the whole evaluation.
 const AT_ONCE: usize = 64;
 
 /// A line of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
-    /// The text, to the character.
+    /// Exact text.
     text: String,
-    /// Its toxicity; `null` where its scorer has none, which must be said.
+    /// Toxicity, or `null` if its scorer has none. The key must be present.
     #[serde(deserialize_with = "Option::deserialize")]
     toxicity: Option<f32>,
-    /// Who said so.
+    /// Name of the scorer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scorer: Option<String>,
 }
@@ -52,18 +52,18 @@ impl Entry for Line {
     }
 }
 
-/// Looks texts up in a file, and records there what another scorer says of those that it does not know.
+/// Looks up texts in a file. Another scorer scores the texts that the file lacks, and its scores are added to the file.
 pub struct Recorded {
     ledger: Ledger<Line>,
     otherwise: Option<Box<dyn ToxicityScorer>>,
 }
 
 impl Recorded {
-    /// Reads `path`, which need not exist where there is an `otherwise` to ask.
+    /// Opens `path`. The file need not exist if there is another scorer.
     ///
     /// # Errors
-    /// When it cannot be read (with an `otherwise`: or written), a line is no score, or a score is of another scorer than the
-    /// one that is asked otherwise.
+    /// If the file cannot be read (or written, with another scorer), a line is not a valid score, or a score is from a different
+    /// scorer than `otherwise`.
     pub fn open(path: &Path, otherwise: Option<Box<dyn ToxicityScorer>>) -> Result<Self> {
         let ledger = match &otherwise {
             Some(scorer) => Ledger::open(path, &scorer.name())?,
@@ -72,8 +72,8 @@ impl Recorded {
         Ok(Self { ledger, otherwise })
     }
 
-    /// Asks the other scorer for `texts`, each once, and records its answers as they come: also those beside a failure, after which
-    /// no others are asked.
+    /// Scores each of `texts` once with the other scorer, and records its answers as they arrive, including those in the same batch
+    /// as a failure. After a failure, no more texts are sent.
     fn ask(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
         let mut failed: HashMap<String, ScoringError> = HashMap::new();
         for texts in texts.chunks(AT_ONCE) {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(found[0], Ok(Some(0.04)));
         assert_eq!(found[1], Err(ScoringError::new("the line is dead")));
         assert_eq!((&found[2], &found[3], &found[4]), (&Ok(None), &Ok(Some(0.04)), &Ok(Some(0.03))));
-        // Each text once, the failed one not at all.
+        // Each text is written once; the failed one is not written.
         let written = lines(&path);
         assert_eq!(written.len(), 3);
         assert_eq!(written[1], serde_json::json!({"text": "unknown language", "toxicity": null, "scorer": "rule"}));
@@ -177,7 +177,7 @@ mod tests {
         assert!(error.hint.expect("a hint").contains("otherwise"));
     }
 
-    /// Says how many of its texts are on disk when it is asked, and fails at one.
+    /// Scorer that records how many of its texts are on disk at each call, and fails at one text.
     struct Looking(PathBuf, std::sync::Arc<Mutex<Vec<(usize, usize)>>>);
 
     impl ToxicityScorer for Looking {

@@ -1,7 +1,8 @@
-//! A service of the form of the Perspective API: a text a request, over HTTP.
+//! A service with the protocol of the Perspective API: one text per HTTP request.
 //!
-//! `POST URL?key=KEY` with `{"comment": {"text": …}, "languages": […], "requestedAttributes": {"TOXICITY": {}}, "doNotStore": true}`;
-//! the answer is `attributeScores.TOXICITY.summaryScore.value`. Google's public service of this form ends with the year 2026.
+//! `POST URL?key=KEY` with `{"comment": {"text": …}, "languages": […], "requestedAttributes": {"TOXICITY": {}}, "doNotStore":
+//! true}`. The answer is `attributeScores.TOXICITY.summaryScore.value`. Google's public service with this protocol ends with the
+//! year 2026.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,17 +13,17 @@ use crate::error::Result;
 use crate::process::Interrupt;
 use crate::service::{Client, Endpoint, KeyPlace, Reply, refusal};
 
-/// What the service says of a text that it cannot judge, whoever asks and whenever.
+/// Errors of the service for texts that it can never score.
 const UNJUDGED: [&str; 3] = ["COMMENT_EMPTY", "COMMENT_TOO_LONG", "LANGUAGE_NOT_SUPPORTED_BY_ATTRIBUTE"];
 
-/// A service that is asked over HTTP, a text a request, in the form of the Perspective API.
+/// A service that scores one text per HTTP request, with the protocol of the Perspective API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceScorer {
-    /// Where it listens. The public one, `https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze`, ends with the year
-    /// 2026 and takes no new users.
+    /// The address of the service. The public one, `https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze`, ends with
+    /// the year 2026 and accepts no new users.
     pub url: String,
-    /// The environment variable that holds the key, which is sent as `?key=…` and never written down. Default: no key.
+    /// The environment variable with the API key, which is sent as `?key=…` and never stored. Default: no key.
     #[serde(default)]
     pub key_variable: Option<String>,
     /// The requested attribute. Default `TOXICITY`.
@@ -31,19 +32,19 @@ pub struct ServiceScorer {
     /// The language of the texts. Default `en`.
     #[serde(default = "english")]
     pub language: String,
-    /// Requests a second at most, over all connections. Default 1, the public service's quota.
+    /// Maximum number of requests per second, over all connections. Default 1, the quota of the public service.
     #[serde(default = "one")]
     pub requests_per_second: f64,
-    /// Requests under way at a time. Default 4.
+    /// Number of simultaneous requests. Default 4.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub connections: usize,
-    /// How often a request is repeated after a temporary refusal (429), a server error or a broken connection, with waits
-    /// of 1, 2, 4, … seconds, or as long as the service demands. Default 5.
+    /// Number of retries after a temporary refusal (429), a server error or a broken connection. The waits are 1, 2,
+    /// 4, … seconds, or as long as the service requires. Default 5.
     #[serde(default = "five")]
     #[schemars(range(max = 20))]
     pub retries: usize,
-    /// Seconds that one request may take. Default 30.
+    /// Maximum seconds for one request. Default 30.
     #[serde(default = "thirty")]
     pub timeout_s: f64,
 }
@@ -72,17 +73,17 @@ fn thirty() -> f64 {
     30.0
 }
 
-/// Asks a service, as fast as it allows and no faster.
+/// Queries a service at the highest allowed rate.
 pub struct Service {
     config: ServiceScorer,
     client: Client,
 }
 
 impl Service {
-    /// The service that is configured so; no wait outlasts an `interrupt`.
+    /// Creates the service. An `interrupt` ends every wait.
     ///
     /// # Errors
-    /// When the variable of the key is not set.
+    /// If the environment variable of the API key is not set.
     pub fn new(config: &ServiceScorer, interrupt: &Interrupt) -> Result<Self> {
         let endpoint = Endpoint {
             url: config.url.clone(),
@@ -96,7 +97,7 @@ impl Service {
         Ok(Self { config: config.clone(), client: Client::new(endpoint, interrupt)? })
     }
 
-    /// The score of a text, asked again where that may help.
+    /// Requests the score of a text, with retries if they may help.
     fn ask(&self, text: &str) -> Answer {
         let attribute = &self.config.attribute;
         let body = json!({
@@ -121,7 +122,7 @@ impl Service {
     }
 }
 
-/// The kinds of error that an answer names.
+/// Returns the kinds of error in an answer.
 fn kinds(said: &Value) -> Vec<&str> {
     let details = said["error"]["details"].as_array().map_or(&[][..], Vec::as_slice);
     details.iter().filter_map(|detail| detail["errorType"].as_str()).collect()
@@ -132,7 +133,7 @@ impl ToxicityScorer for Service {
         format!("{} of {} ({})", self.config.attribute, self.config.url, self.config.language)
     }
 
-    /// Texts go out on several connections. After a text that could not be had in the end, no others are asked.
+    /// Sends texts over several connections. After a final failure, no more texts are sent.
     fn score(&self, texts: &[&str]) -> Vec<Answer> {
         self.client.each(texts, |text| self.ask(text))
     }
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn scores_come_in_the_order_of_the_texts() {
         let (url, seen) = serve(PATH, |_, body| (200, "", score_of(body)));
-        // `PATH` is set wherever tests run, so it stands for a key.
+        // `PATH` is set wherever tests run, so it serves as the API key.
         let service = service(&url, "key_variable: PATH");
         let texts: Vec<String> = (1..=20).map(|i| "é".repeat(i)).collect();
         let found = service.score(&texts.iter().map(String::as_str).collect::<Vec<_>>());
@@ -188,7 +189,7 @@ mod tests {
         let service = Service::new(&service, &Interrupt::default()).expect("a service");
         service.score(&["a"; 7]);
         let times: Vec<Instant> = seen.lock().expect("no panic").iter().map(|(at, _)| *at).collect();
-        // Seven requests are six gaps of 50 ms; the server's threads may be late, never early.
+        // Seven requests have six gaps of 50 ms; the server's threads may be late, never early.
         let took = times.iter().max().expect("requests").duration_since(*times.iter().min().expect("requests"));
         assert!(took >= Duration::from_millis(250), "{took:?}");
     }
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_the_user_wants() {
-        // A service that is asked again after the given time would end this test a day later.
+        // If the service were queried again after the requested time, this test would end a day later.
         let (url, seen) = serve(PATH, |_, _| (429, "Retry-After: 86400\r\n", String::new()));
         let interrupt = Interrupt::default();
         let service = Service::new(&service(&url, "connections: 2").config, &interrupt).expect("a service");
@@ -251,7 +252,7 @@ mod tests {
         assert!(error.hint.expect("a hint").contains("`PATH`"));
         assert!(told("number").message.contains("without a number from 0 to 1"));
         assert!(told("moved").message.contains("it answered 307"));
-        // The address as the service saw it has the key, encoded.
+        // The address that the service received contains the key, encoded.
         let page = told("page").message;
         assert!(page.contains("analyze?key=… HTTP/1.1</p>"), "{page}");
     }
@@ -262,7 +263,7 @@ mod tests {
         let config: ServiceScorer = serde_saphyr::from_str(yaml).expect("a configuration");
         let error = Service::new(&config, &Interrupt::default()).err().expect("refused");
         assert!(error.to_string().starts_with("the environment variable `GRADUS_NO_SUCH_KEY` holds no key"));
-        // Nobody listens at port 9.
+        // Nothing listens at port 9.
         let found = service("http://127.0.0.1:9", "retries: 0").score(&["a"]);
         assert!(found[0].clone().expect_err("nobody").message.ends_with("1 times in a row"), "{found:?}");
     }

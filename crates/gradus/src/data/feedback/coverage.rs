@@ -1,18 +1,18 @@
-//! Preferences by how much of the information that an answer needs stands in it: FineGrainedRLHF's files for completeness (R3).
+//! Preferences by how much of the required information an answer covers: FineGrainedRLHF's files for completeness (R3).
 
 use std::collections::BTreeSet;
 
 use super::{ANSWERS, Feedback, MissingKind, PAIRS, Preference};
 use crate::text::{Level, SentenceSplitter, match_score, segments};
 
-/// From what match on a passage's sentence counts as said.
+/// Minimum match score at which a part of an answer counts as stated by a passage sentence.
 const SAID: f64 = 0.85;
 
-/// A sentence of a passage: both from 1.
+/// Number of a passage and of a sentence in it, both from 1.
 type SentenceId = (usize, usize);
 
-/// The passage sentences that a complete answer says: those of the corrected answer, without those that matter little and are
-/// no part of the first answer.
+/// Returns the passage sentences that a complete answer covers: those in the corrected answer, except minor ones that the first
+/// answer lacks.
 pub fn information(feedback: &Feedback, splitter: &dyn SentenceSplitter) -> BTreeSet<SentenceId> {
     let known = sentences(feedback);
     let minor: BTreeSet<SentenceId> = feedback
@@ -34,14 +34,14 @@ pub fn information(feedback: &Feedback, splitter: &dyn SentenceSplitter) -> BTre
     found.difference(&removed).copied().collect()
 }
 
-/// Which answer of each of [`PAIRS`] covers more of the [`information`]; nothing where there is none.
+/// Returns which answer of each of [`PAIRS`] covers more of the [`information`]. Returns `None` if there is no such information.
 pub fn coverage_preferences(feedback: &Feedback, splitter: &dyn SentenceSplitter) -> Option<[Preference; PAIRS.len()]> {
     let information = information(feedback, splitter);
     if information.is_empty() {
         return None;
     }
     let known = sentences(feedback);
-    // Shares of one set compare as its counts do.
+    // All shares have the same denominator, so the counts can be compared.
     let mut covered = [0; ANSWERS];
     for (count, answer) in covered.iter_mut().zip(&feedback.answers) {
         let said: BTreeSet<SentenceId> = said(answer, &known, splitter).into_iter().map(|(_, id)| id).collect();
@@ -50,7 +50,7 @@ pub fn coverage_preferences(feedback: &Feedback, splitter: &dyn SentenceSplitter
     Some(PAIRS.map(|(first, second)| Preference::of(covered[first].cmp(&covered[second]))))
 }
 
-/// All passage sentences, their white space normalized.
+/// Returns all passage sentences with normalized white space.
 fn sentences(feedback: &Feedback) -> Vec<(SentenceId, String)> {
     let of_passage = |(p, passage): (usize, &super::Sentences)| {
         let normal = |(s, sentence): (usize, &String)| ((p + 1, s + 1), normalized(sentence));
@@ -63,7 +63,7 @@ fn normalized(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The parts of a text's sentences that a passage says, each with the sentence that says it best: the first of those.
+/// Returns the parts of a text that a passage states, each with its best matching sentence. The first sentence wins a tie.
 fn said(text: &str, known: &[(SentenceId, String)], splitter: &dyn SentenceSplitter) -> Vec<(String, SentenceId)> {
     let text = normalized(text);
     let best = |part: &str| {

@@ -1,4 +1,4 @@
-//! Annotated rows and the rows of a QA split, joined on the question.
+//! Joins annotated rows with the rows of a QA split by their question.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,21 @@ use serde_json::Value;
 
 use crate::data::{Row, RowData};
 
-/// What of a QA split belongs to an annotated row.
+/// Match of an annotated row in a QA split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Joined {
-    /// This row of the split.
+    /// The row of the split with this index.
     Row(usize),
-    /// This row of the split, whose first reference is another one, white space aside.
+    /// The row of the split with this index, but its first reference differs by more than white space.
     OtherReference(usize),
     /// No row has the question.
     Missing,
-    /// Several rows have it: the first two.
+    /// Several rows have the question. Holds the first two.
     Twice([usize; 2]),
 }
 
-/// Joins annotated rows with the rows of a QA split: one entry a row of `feedback`. Rows without feedback have no question.
+/// Joins annotated rows with the rows of a QA split. Returns one entry per row of `feedback`. Rows without feedback have no
+/// question.
 pub fn join(feedback: &[Row], split: &[Row]) -> Vec<Joined> {
     let mut by_question: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(split.len());
     for (i, row) in split.iter().enumerate() {

@@ -1,36 +1,37 @@
 //! Rows for reward models of segments: FineGrainedRLHF's files for relevance (R1) and factuality (R2).
 //!
-//! The words of prompt and answer stand in `text`, with a separator before each segment of the answer; `feedback_tags` has a
-//! label a word, which says something at separators alone.
+//! `text` has the words of prompt and answer, with a separator in front of each segment of the answer. `feedback_tags` has one
+//! label per word; only the labels of separators have a meaning.
 
 use serde_json::{Map, Value};
 
 use super::{ErrorSpan, Feedback};
 use crate::text::{Level, SentenceSplitter, segments};
 
-/// The word before each segment. It is the separator token of RoBERTa's tokenizers, so its state is read there.
+/// Word in front of each segment. It is the separator token of RoBERTa's tokenizers; the score of the segment is read from its
+/// state.
 pub const SEPARATOR: &str = "</s>";
-/// The column of the labels.
+/// Name of the column with the labels.
 pub const TAGS: &str = "feedback_tags";
-/// The column that says what cut the answer into sentences: whoever judges other answers must cut them so too.
+/// Name of the column with the sentence splitter's name. A model that scores other answers must split them the same way.
 pub const SENTENCES: &str = "sentences";
-/// The label of whatever nothing is said of.
+/// Label of words and segments without an annotation.
 pub const IGNORE: &str = "Ignore";
-/// The label of segments without an error.
+/// Label of segments without an error.
 pub const NO_ERROR: &str = "O";
 
-/// Which errors count.
+/// Category of errors that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// What is irrelevant, repeated or incoherent.
+    /// Irrelevant, repeated or incoherent text.
     Relevance,
-    /// What the passages contradict or do not say. Segments with errors of the other category alone are ignored: a span has
-    /// one error, so nothing is known of their facts.
+    /// Facts that the passages contradict or do not state. Segments that only have errors of the other category are ignored: a span
+    /// has one error, so their facts were not judged.
     Factuality,
 }
 
 impl Category {
-    /// The label of segments with such an error.
+    /// Returns the label of segments with such an error.
     pub fn label(self) -> &'static str {
         match self {
             Self::Relevance => "NF-ERR",
@@ -39,39 +40,39 @@ impl Category {
     }
 }
 
-/// What rows for a reward model of segments hold.
+/// Contents of the rows for a reward model of segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentForm {
-    /// How finely the answer is cut.
+    /// Granularity of the segments.
     pub level: Level,
-    /// Which errors count.
+    /// Category of errors that count.
     pub category: Category,
-    /// Whether the passages are read.
+    /// Whether the prompt has the passages.
     pub reads_passages: bool,
-    /// Spans of fewer words than this count only where a fact is wrong.
+    /// Minimum number of words in a span. Shorter spans count only if a fact is wrong.
     pub fewest_words: usize,
 }
 
 impl SegmentForm {
-    /// Relevance by parts of sentences, without the passages.
+    /// Relevance of sub-sentences, without the passages.
     pub const R1: Self =
         Self { level: Level::SubSentence, category: Category::Relevance, reads_passages: false, fewest_words: 5 };
-    /// Factuality by sentences.
+    /// Factuality of sentences, with the passages.
     pub const R2: Self =
         Self { level: Level::Sentence, category: Category::Factuality, reads_passages: true, fewest_words: 5 };
 
-    /// Whether a span counts, for whichever category.
+    /// Returns whether a span counts, in either category.
     fn counts(&self, error: &ErrorSpan, answer: &str) -> bool {
         error.kind.is_factual() || answer[error.bytes.clone()].split_whitespace().count() >= self.fewest_words
     }
 }
 
-/// The label of each segment of the first answer.
+/// Returns the label of each segment of the first answer.
 pub fn segment_labels(feedback: &Feedback, form: &SegmentForm, splitter: &dyn SentenceSplitter) -> Vec<&'static str> {
     cut(feedback, form, splitter).into_iter().map(|(_, label)| label).collect()
 }
 
-/// The segments of the first answer with their labels.
+/// Returns the segments of the first answer with their labels.
 fn cut<'f>(
     feedback: &'f Feedback,
     form: &SegmentForm,
@@ -95,8 +96,7 @@ fn cut<'f>(
     found.into_iter().map(|segment| (&answer[segment.clone()], label(&segment))).collect()
 }
 
-/// The row `id` of a reward model's file; nothing where nothing is to be learned of it: all labels are ignored, or the answer
-/// is blank.
+/// Returns row `id` of a reward model's file. Returns `None` if it teaches nothing: all labels are ignored, or the answer is blank.
 pub fn segment_row(
     feedback: &Feedback,
     id: usize,

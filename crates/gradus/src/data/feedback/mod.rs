@@ -1,8 +1,8 @@
 //! Fine-grained feedback: QA-Feedback's annotated answers (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
 //!
-//! A row has a question, its passages as sentences, four answers, spans of errors and missing information of the first
-//! answer, its correction, and which of each two answers is better, if they were compared. Offsets count characters (Unicode code points) in the
-//! file and bytes here, so that a span is always a slice of its answer.
+//! A row has a question, passages split into sentences, and four answers. For the first answer it has spans of errors, missing
+//! information and a correction. If the answers were compared, it has a preference for each pair. Offsets count characters (Unicode
+//! code points) in the file and bytes here, so that a span is always a slice of its answer.
 
 mod coverage;
 mod join;
@@ -24,12 +24,12 @@ pub use tally::Tally;
 
 use super::grounded::{Passage, reward_prompt};
 
-/// What is said where rows with feedback are used as they are.
+/// Error message for rows with feedback that were not converted.
 pub(super) const UNCONVERTED: &str = "a row with feedback: `gradus data convert` makes pairs or labels of it";
 
-/// Answers of a row.
+/// Number of answers in a row.
 pub const ANSWERS: usize = 4;
-/// Which two answers each of a row's preferences compares, from 0.
+/// The two answers that each preference of a row compares, from 0.
 pub const PAIRS: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
 
 /// An annotated row.
@@ -37,80 +37,80 @@ pub const PAIRS: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), 
 pub struct Feedback {
     /// The question.
     pub question: String,
-    /// What it is answered from.
+    /// Passages that the answer must be based on.
     pub passages: Vec<Sentences>,
-    /// A person's answer.
+    /// Answer written by a person.
     pub gold: String,
-    /// Answers of a model; errors and missing information are those of the first.
+    /// Answers of a model. Errors and missing information refer to the first one.
     pub answers: [String; ANSWERS],
-    /// Errors of the first answer, in the order of the file; none overlaps another.
+    /// Errors of the first answer, in the order of the file. They do not overlap.
     pub errors: Vec<ErrorSpan>,
-    /// What the first answer lacks.
+    /// Information that the first answer lacks.
     pub missing: Vec<Missing>,
-    /// The first answer as a person corrected it; empty where the passages hold no answer.
+    /// First answer, corrected by a person. Empty if the passages hold no answer.
     pub corrected: String,
-    /// Which answer of each of [`PAIRS`] is better, where someone compared them.
+    /// Which answer of each of [`PAIRS`] is better, if they were compared.
     pub preferences: Option<[Preference; PAIRS.len()]>,
 }
 
-/// A passage by its sentences.
+/// A passage split into sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentences {
-    /// The title of the page that it is from: sentence 0 of the annotation.
+    /// Title of its page: sentence 0 of the annotation.
     pub title: String,
-    /// Sentences 1 and up.
+    /// Sentences from number 1.
     pub sentences: Vec<String>,
 }
 
 /// A span of the first answer with an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorSpan {
-    /// What is wrong.
+    /// Kind of error.
     pub kind: ErrorKind,
-    /// What the annotator said: the repeated text, the sentences that say otherwise (as JSON), or nothing.
+    /// Comment of the annotator: the repeated text, the sentences that contradict it (as JSON), or nothing.
     pub explanation: String,
-    /// Its bytes in the first answer: whole words.
+    /// Byte range in the first answer, in whole words.
     pub bytes: Range<usize>,
 }
 
-/// What is wrong with a span.
+/// Kind of error in a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ErrorKind {
     /// Does not answer the question.
     Irrelevant,
-    /// Says what was said before.
+    /// Repeats earlier text.
     Redundant,
     /// Cannot be understood.
     Incoherent,
-    /// The passages say otherwise.
+    /// Contradicts the passages.
     WrongGrounding,
-    /// No passage says so.
+    /// Not stated by any passage.
     Unverifiable,
 }
 
-/// What the first answer lacks, and where the passages say it.
+/// Information that the first answer lacks, and its place in the passages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// How much it matters.
+    /// Importance of the information.
     pub kind: MissingKind,
-    /// The passage, from 1.
+    /// Number of the passage, from 1.
     pub passage: usize,
-    /// Its sentences, from 1; 0 is the title.
+    /// Numbers of its sentences, from 1. Number 0 is the title.
     pub sentences: Vec<usize>,
 }
 
-/// How much missing information matters.
+/// Importance of missing information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MissingKind {
-    /// An answer.
+    /// An answer to the question.
     Answer,
-    /// Something that an answer needs.
+    /// Information that an answer needs.
     Major,
-    /// Something beside it.
+    /// Additional information.
     Minor,
 }
 
-/// Which of two answers is better.
+/// The better of two answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Preference {
     /// Neither.
@@ -122,7 +122,7 @@ pub enum Preference {
 }
 
 impl ErrorKind {
-    /// All, as files name them.
+    /// All kinds with their names in files.
     pub const NAMES: [(Self, &'static str); 5] = [
         (Self::Irrelevant, "Irrelevant"),
         (Self::Redundant, "Redundant"),
@@ -131,14 +131,14 @@ impl ErrorKind {
         (Self::Unverifiable, "Unverifiable"),
     ];
 
-    /// Whether a fact is wrong, and not what is said about it.
+    /// Returns whether a fact is wrong, as opposed to its presentation.
     pub fn is_factual(self) -> bool {
         matches!(self, Self::WrongGrounding | Self::Unverifiable)
     }
 }
 
 impl MissingKind {
-    /// All, as files name them.
+    /// All kinds with their names in files.
     pub const NAMES: [(Self, &'static str); 3] = [
         (Self::Answer, "Missing-Answer"),
         (Self::Major, "Missing-Major-Auxiliary"),
@@ -147,7 +147,7 @@ impl MissingKind {
 }
 
 impl Preference {
-    /// From how the two compare.
+    /// Converts the ordering of the first answer relative to the second.
     pub fn of(ordering: std::cmp::Ordering) -> Self {
         match ordering {
             std::cmp::Ordering::Greater => Self::First,
@@ -156,7 +156,7 @@ impl Preference {
         }
     }
 
-    /// As files have it: 1, 2, or 0 for neither.
+    /// Returns the number used in files: 1, 2, or 0 for neither.
     pub fn number(self) -> u8 {
         match self {
             Self::Equal => 0,
@@ -165,7 +165,7 @@ impl Preference {
         }
     }
 
-    /// As a sign: +1 where the first is better, −1 where the second is, 0 where neither.
+    /// Returns +1 if the first is better, −1 if the second is, and 0 for neither.
     fn sign(self) -> i8 {
         match self {
             Self::Equal => 0,
@@ -176,7 +176,7 @@ impl Preference {
 }
 
 impl Feedback {
-    /// What reward models read before an answer, without `answer:`; see [`reward_prompt`].
+    /// Returns the prompt that reward models read, without `answer:`; see [`reward_prompt`].
     pub fn prompt(&self) -> String {
         let contents: Vec<String> = self.passages.iter().map(|passage| passage.sentences.join(" ")).collect();
         let passages = self.passages.iter().zip(&contents);
@@ -185,15 +185,15 @@ impl Feedback {
         reward_prompt(&self.question, &passages)
     }
 
-    /// From the columns of a file, with every rule of the annotation checked.
+    /// Reads the columns of a file and checks every rule of the annotation.
     ///
     /// # Errors
-    /// What is missing or wrong, in words.
+    /// A description of what is missing or wrong.
     pub fn from_columns(mut columns: Map<String, Value>) -> Result<Self, String> {
         read(&mut columns)
     }
 
-    /// As columns of a file, in the data set's own order.
+    /// Returns the columns of a file, in the order of the data set.
     pub fn to_columns(&self) -> Map<String, Value> {
         let first = &self.answers[0];
         let characters = |at: usize| first[..at].chars().count();
@@ -227,7 +227,7 @@ impl Feedback {
     }
 }
 
-/// The name of a kind.
+/// Returns the name of a kind in files.
 fn name<K: Copy + PartialEq>(names: &[(K, &'static str)], kind: K) -> &'static str {
     names.iter().find(|(known, _)| *known == kind).expect("every kind has a name").1
 }

@@ -1,10 +1,11 @@
-//! Pairs of answers as preferences.
+//! Converts compared answers to preference pairs.
 
 use serde_json::{Map, Value};
 
 use super::{Feedback, PAIRS, Preference};
 
-/// A row with `prompt`, `chosen` and `rejected` for every two answers of which one is better; none where nobody compared them.
+/// Returns a row with `prompt`, `chosen` and `rejected` for every pair with a better answer. Empty if the answers were not
+/// compared.
 pub fn preference_rows(feedback: &Feedback) -> Vec<Map<String, Value>> {
     let prompt = format!("{} answer: ", feedback.prompt());
     let row = |((first, second), preference): ((usize, usize), &Preference)| {
@@ -22,9 +23,8 @@ pub fn preference_rows(feedback: &Feedback) -> Vec<Map<String, Value>> {
     PAIRS.into_iter().zip(feedback.preferences.iter().flatten()).filter_map(row).collect()
 }
 
-/// The three answers, from 1, whose preferences contradict each other, the first there are: a is better than b and b is not
-/// worse than c, but a is not better than c; and so in every order. That one of three is as good as both others, which are
-/// not as good as each other, is no contradiction.
+/// Returns the first three answers, numbered from 1, whose preferences contradict each other. They do if they form a cycle with at
+/// least two strict preferences. Ties need not be transitive: if one answer ties with two others, either of those may be better.
 pub fn conflicts(preferences: &[Preference; PAIRS.len()]) -> Option<[usize; 3]> {
     let sign = |first: usize, second: usize| {
         let at = PAIRS.iter().position(|pair| *pair == (first, second)).expect("a pair");
@@ -35,8 +35,8 @@ pub fn conflicts(preferences: &[Preference; PAIRS.len()]) -> Option<[usize; 3]> 
     triples.into_iter().find(|triple| wrong(*triple)).map(|triple| triple.map(|answer| answer + 1))
 }
 
-/// Whether the signs of three preferences contradict each other: +1 where the first of two is better, −1 where the second is. A
-/// tie that does not carry over is no contradiction.
+/// Returns whether three preferences contradict each other: +1 if the first of two answers is better, −1 if the second is, 0 for a
+/// tie. Ties need not be transitive.
 pub fn contradict(ab: i8, bc: i8, ac: i8) -> bool {
     match (ab, bc) {
         (1, 1) => ac <= 0,
@@ -67,7 +67,7 @@ mod tests {
     fn the_answers_that_contradict_are_named() {
         let mut preferences = [Preference::Equal; 6];
         assert_eq!(conflicts(&preferences), None);
-        // 2 better than 3, 3 better than 4, 4 better than 2.
+        // 2 beats 3, 3 beats 4, 4 beats 2.
         (preferences[3], preferences[5], preferences[4]) = (Preference::First, Preference::First, Preference::Second);
         assert_eq!(conflicts(&preferences), Some([2, 3, 4]));
     }

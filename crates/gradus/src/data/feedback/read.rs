@@ -1,4 +1,4 @@
-//! Feedback rows from their columns, with every invariant of the annotation checked.
+//! Reads feedback rows from their columns and checks every rule of the annotation.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use crate::data::message::kind_name;
 
 type Parsed<T> = Result<T, String>;
 
-/// Whether rows with these columns are of this kind.
+/// Returns whether rows with these columns have this format.
 pub(in crate::data) fn fits(columns: &Map<String, Value>) -> bool {
     ["question", "passages", "prediction 1", "feedback"].iter().all(|name| columns.contains_key(*name))
 }
 
-/// Takes a row's columns; others stay.
+/// Takes the columns of a row. Other columns remain.
 pub(in crate::data) fn read(columns: &mut Map<String, Value>) -> Parsed<Feedback> {
     let mut take = |name: &str| columns.shift_remove(name).ok_or_else(|| format!("missing column `{name}`"));
     let question = text("question", &take("question")?)?;
@@ -28,14 +28,14 @@ pub(in crate::data) fn read(columns: &mut Map<String, Value>) -> Parsed<Feedback
     let feedback = take("feedback")?;
     let within = |name: &str| key("feedback", &feedback, name);
     let first = &answers[0];
-    // Where each character begins, and where the last one ends.
+    // Start of each character, and the end of the last one.
     let bytes: Vec<usize> = first.char_indices().map(|(at, _)| at).chain([first.len()]).collect();
     let errors = each("feedback.errors", within("errors")?, |path, value| error_span(path, value, first, &bytes))?;
     apart(&errors, first)?;
     let missing =
         each("feedback.missing-info", within("missing-info")?, |path, value| missing(path, value, &passages))?;
     let corrected = text("feedback.corrected-prediction", within("corrected-prediction")?)?;
-    // Those who mark errors need not be those who compare, so there may be none yet.
+    // Error spans and comparisons may come from different annotators, so comparisons may still be missing.
     let given = columns.shift_remove("preference").filter(|given| !given.is_null());
     let given = given.map(|given| each("preference", &given, preference)).transpose()?;
     let all = |given: Vec<_>| {
@@ -81,7 +81,7 @@ fn error_span(path: &str, value: &Value, answer: &str, bytes: &[usize]) -> Parse
     Ok(ErrorSpan { kind, explanation, bytes })
 }
 
-/// Refuses spans that overlap.
+/// Rejects overlapping spans.
 fn apart(errors: &[ErrorSpan], answer: &str) -> Parsed<()> {
     let mut order: Vec<usize> = (0..errors.len()).collect();
     order.sort_by_key(|&i| errors[i].bytes.start);

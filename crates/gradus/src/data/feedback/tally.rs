@@ -1,4 +1,4 @@
-//! How many errors, missing facts and preferences of each kind annotated answers have.
+//! Counts the errors, missing facts and preferences of each kind in annotated answers.
 
 use serde::Serialize;
 
@@ -16,16 +16,17 @@ pub struct Tally {
     pub missing: Vec<(&'static str, usize)>,
     /// Rows without a missing fact.
     pub rows_without_missing: usize,
-    /// Rows whose correction is the first answer.
+    /// Rows whose correction equals the first answer.
     pub rows_uncorrected: usize,
     /// Rows whose correction is empty.
     pub rows_without_answer: usize,
-    /// Of each two answers, from 1: how often the first is better, the second, and neither. Empty where nobody compared any.
+    /// For each pair of answers, numbered from 1: how often the first is better, the second is better, and neither. Empty without
+    /// comparisons.
     pub preferences: Vec<([usize; 2], [usize; 3])>,
 }
 
 impl Tally {
-    /// Counts `rows`; nothing where none is annotated.
+    /// Counts `rows`. Returns `None` if none is annotated.
     pub fn of(rows: &[Row]) -> Option<Self> {
         let annotated =
             || rows.iter().filter_map(|row| if let RowData::Feedback(row) = &row.data { Some(row) } else { None });

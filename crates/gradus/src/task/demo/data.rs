@@ -1,4 +1,4 @@
-//! The rows of the demonstration: texts to fine-tune on, labeled pairs, prompts. All of them functions of the seed.
+//! Rows of the demonstration: texts for fine-tuning, labeled pairs, and prompts. All of them are functions of the seed.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use super::rule::judge;
 use crate::error::{Error, Result};
 use crate::rng::{Purpose, Seed, Stream};
 
-/// The temperature of the labels: a pair whose true scores differ by d is labeled rightly with probability σ(d / this).
+/// Temperature of the labels: a pair whose true scores differ by d is labeled correctly with probability σ(d / temperature).
 pub const LABEL_TEMPERATURE: f32 = 0.5;
 
-/// Prompts kept apart for evaluation; no training row uses one.
+/// Number of prompts that are held out for evaluation. No training row uses them.
 pub const HELD_OUT_PROMPTS: usize = 400;
 
-/// Which rows a random stream is for.
+/// Rows that a random stream is for.
 #[derive(Debug, Clone, Copy)]
 enum Split {
     Prompts = 0,
@@ -27,7 +27,7 @@ enum Split {
     HeldOutSft = 4,
 }
 
-/// How many rows of each kind.
+/// Number of rows of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     /// Prompts with a neutral review, for fine-tuning.
@@ -48,7 +48,7 @@ impl Default for Sizes {
     }
 }
 
-/// Where the rows were written.
+/// Paths of the written rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFiles {
     /// `prompt`, `completion`.
@@ -57,26 +57,26 @@ pub struct DataFiles {
     pub held_out_sft: PathBuf,
     /// `prompt`, `chosen`, `rejected`.
     pub pairs: PathBuf,
-    /// The same on held-out prompts.
+    /// `prompt`, `chosen`, `rejected`, on held-out prompts.
     pub held_out_pairs: PathBuf,
     /// `prompt`, `topic`.
     pub prompts: PathBuf,
-    /// The same, held out.
+    /// `prompt`, `topic`, held out.
     pub held_out_prompts: PathBuf,
 }
 
-/// A pair of reviews of which somebody preferred the first.
+/// Two reviews, the first of which was preferred.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
-    /// The request.
+    /// Request for a review.
     pub prompt: Prompt,
-    /// The preferred review.
+    /// Preferred review.
     pub chosen: String,
-    /// The other one.
+    /// Other review.
     pub rejected: String,
 }
 
-/// Training prompts and held-out prompts, both in random order.
+/// Returns the training prompts and the held-out prompts, both in random order.
 pub fn split_prompts(seed: Seed) -> (Vec<Prompt>, Vec<Prompt>) {
     let mut held_out = prompts();
     held_out.shuffle(&mut stream(seed, Split::Prompts, 0));
@@ -84,9 +84,9 @@ pub fn split_prompts(seed: Seed) -> (Vec<Prompt>, Vec<Prompt>) {
     (training, held_out)
 }
 
-/// Pair number `index` of a split: two neutral reviews of one prompt, labeled by the rule with noise.
+/// Returns pair number `index` of a split: two neutral reviews for one prompt, labeled by the rule with noise.
 ///
-/// P(first preferred) = σ((s₁ − s₂) / [`LABEL_TEMPERATURE`]), Bradley and Terry's model.
+/// P(first preferred) = σ((s₁ − s₂) / [`LABEL_TEMPERATURE`]), the model of Bradley and Terry.
 fn pair(from: &[Prompt], seed: Seed, split: Split, index: usize) -> Pair {
     let mut rng = stream(seed, split, index);
     let prompt = from[rng.random_range(0..from.len())].clone();
@@ -103,24 +103,24 @@ fn pair(from: &[Prompt], seed: Seed, split: Split, index: usize) -> Pair {
     Pair { prompt, chosen, rejected }
 }
 
-/// `count` labeled pairs on training prompts.
+/// Returns `count` labeled pairs on training prompts.
 pub fn pairs(seed: Seed, count: usize) -> Vec<Pair> {
     let (training, _) = split_prompts(seed);
     (0..count).map(|index| pair(&training, seed, Split::Pairs, index)).collect()
 }
 
-/// `count` labeled pairs on held-out prompts.
+/// Returns `count` labeled pairs on held-out prompts.
 pub fn held_out_pairs(seed: Seed, count: usize) -> Vec<Pair> {
     let (_, held_out) = split_prompts(seed);
     (0..count).map(|index| pair(&held_out, seed, Split::HeldOutPairs, index)).collect()
 }
 
-/// Writes all rows as JSON lines into `dir`, which exists.
+/// Writes all rows as JSON lines into the existing directory `dir`.
 ///
-/// A completion begins with a space: prompt and completion are joined as text.
+/// Completions begin with a space, because prompt and completion are joined as text.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write_data(dir: &Path, seed: Seed, sizes: &Sizes) -> Result<DataFiles> {
     let (training, held_out) = split_prompts(seed);
     let sft_row = |from: &[Prompt], split, index| {

@@ -1,4 +1,4 @@
-//! What a policy has learned, by the rule it was never shown: exact numbers, no judge to trust.
+//! Measures a policy by the hidden rule. The numbers are exact and need no judge.
 
 use super::grammar::Prompt;
 use super::parse::{Sentence, sentences};
@@ -13,16 +13,16 @@ pub struct Measures {
     pub fluency: f64,
     /// Mean number of words.
     pub words: f64,
-    /// Mean number of different parts of the product named, at most two.
+    /// Mean number of different parts of the product that are named, at most two.
     pub specifics: f64,
-    /// Share of completions that occur once only: a policy that has collapsed repeats itself.
+    /// Number of different completions divided by their number. It drops when a collapsed policy repeats itself.
     pub distinct: f64,
 }
 
-/// Measures completions, one for each prompt.
+/// Measures completions, one per prompt.
 ///
 /// # Panics
-/// When the numbers differ or are 0.
+/// If the numbers of prompts and completions differ, or are 0.
 pub fn measure(prompts: &[Prompt], completions: &[String]) -> Measures {
     assert_eq!(prompts.len(), completions.len(), "one completion a prompt");
     assert!(!prompts.is_empty(), "measures of nothing");
@@ -31,7 +31,7 @@ pub fn measure(prompts: &[Prompt], completions: &[String]) -> Measures {
     for text in completions {
         let sentences = sentences(text);
         grammatical += sentences.iter().filter(|sentence| matches!(sentence, Sentence::Grammatical(_))).count();
-        all += sentences.len().max(1); // saying nothing is one sentence that is not in the language
+        all += sentences.len().max(1); // an empty text counts as one sentence outside the language
     }
     let different: std::collections::HashSet<&String> = completions.iter().collect();
     let mean = |sum: f64| sum / completions.len() as f64;
@@ -44,10 +44,10 @@ pub fn measure(prompts: &[Prompt], completions: &[String]) -> Measures {
     }
 }
 
-/// The share of prompts at which the rule prefers `completions` to `baseline`; equal scores count half.
+/// Returns the share of prompts for which the rule prefers `completions` to `baseline`. Ties count half.
 ///
 /// # Panics
-/// When the numbers differ or are 0.
+/// If the numbers of prompts and completions differ, or are 0.
 pub fn preference_rate(prompts: &[Prompt], completions: &[String], baseline: &[String]) -> f64 {
     assert_eq!(prompts.len(), completions.len(), "one completion a prompt");
     assert_eq!(prompts.len(), baseline.len(), "one baseline completion a prompt");

@@ -1,4 +1,4 @@
-//! Sentences of the review language, drawn at random: prompts and neutral reviews.
+//! Random sentences of the review language: prompts and neutral reviews.
 //!
 //! ```text
 //! review    = sentence+
@@ -15,30 +15,30 @@ use super::words::{
 };
 use crate::rng::Stream;
 
-/// The longest review in words. With the token that ends it, 24 tokens.
+/// Maximum number of words in a review. With the end token, a review then has 24 tokens.
 pub const WORDS_MAX: usize = 23;
 
-/// How often a part of another product is named: reviews are not all to the point.
+/// Probability that a part of another product is named: reviews are not always on topic.
 const OFF_TOPIC: f64 = 0.15;
 
 /// A request for a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// The words.
+    /// Words of the request.
     pub text: String,
-    /// The product it asks about.
+    /// Product to review.
     pub topic: &'static Topic,
 }
 
 impl Prompt {
-    /// Recognizes a prompt by the product it names.
+    /// Recognizes a prompt by the product that it names.
     pub fn from_text(text: &str) -> Option<Self> {
         let topic = text.split_whitespace().find_map(topic)?;
         Some(Self { text: text.into(), topic })
     }
 }
 
-/// Every prompt there is, in a fixed order.
+/// Returns all possible prompts in a fixed order.
 pub fn prompts() -> Vec<Prompt> {
     let mut all = Vec::new();
     for (start, end) in PROMPTS {
@@ -56,7 +56,7 @@ pub fn prompts() -> Vec<Prompt> {
     all
 }
 
-/// How a reviewer feels.
+/// Mood of a reviewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Pleased,
@@ -64,7 +64,7 @@ enum Mood {
     Annoyed,
 }
 
-/// A neutral review of `topic`: as often bad as good, mostly but not always to the point, one to three sentences.
+/// Returns a neutral review of `topic`: one to three sentences, equally often good and bad, mostly but not always on topic.
 pub fn review(topic: &Topic, rng: &mut Stream) -> String {
     let mood = *pick(&[Mood::Pleased, Mood::Undecided, Mood::Annoyed], rng);
     let wanted = rng.random_range(1..=3);
@@ -131,7 +131,7 @@ fn topic_or_other(topic: &Topic, rng: &mut Stream) -> &'static Topic {
     TOPICS.iter().find(|known| *known == topic).expect("a topic of the language")
 }
 
-/// A word that suits the mood: usually of its sign, sometimes not.
+/// Picks a word that suits the mood with probability 0.8, else any word.
 fn valued(table: &'static [(&'static str, f32)], mood: Mood, rng: &mut Stream) -> &'static str {
     let suits = |value: f32| match mood {
         Mood::Pleased => value > 0.0,

@@ -1,16 +1,16 @@
-//! The built-in demonstration: a little language of product reviews, generated here, with a known preference.
+//! The built-in demonstration: a small language of product reviews, generated here, with a known preference.
 //!
 //! ```text
 //! prompt      write a review of the small red kettle :
 //! completion  the spout is very sturdy and it feels lovely . it arrived on monday .
 //! ```
 //!
-//! [`words`] has the vocabulary with the meaning of each word, [`grammar`] the sentences, [`parse`] the way back,
-//! [`rule`] what a good review is, [`data`] the rows for training, [`tokenizer`] the files of a model of this language,
-//! [`evaluate`] what a policy has learned.
-//! Because the rule is known, the share of completions that it truly prefers can be computed: a reward model only
-//! learns the rule from noisy comparisons, and a policy only from the reward model.
-//! Everything is a function of the seed.
+//! [`words`] has the vocabulary and the meaning of each word, [`grammar`] generates sentences, and [`parse`] reads them. [`rule`]
+//! scores a review, [`data`] makes the rows for training, [`tokenizer`] makes the files of a model of this language, and
+//! [`evaluate`] measures a policy.
+//!
+//! Because the rule is known, the true win rate of completions can be computed. A reward model sees the rule only through noisy
+//! comparisons, and a policy sees it only through the reward model. Everything is a function of the seed.
 
 pub mod data;
 pub mod evaluate;

@@ -1,26 +1,26 @@
-//! The way back from words to sentences: which are in the language, and what they say.
+//! Parses words back into sentences: which are in the language, and which opinions they state.
 
 use super::words::{CONNECTIVES, DEGREES, FACTS, QUALITIES, VERBS, VERDICTS, is_noun, value};
 
-/// A sentence, as far as it can be understood.
+/// A parsed sentence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sentence<'a> {
-    /// In the language: what it says, one entry an opinion; none for a plain fact.
+    /// A sentence of the language with its opinions. A plain fact has none.
     Grammatical(Vec<Opinion<'a>>),
     /// Not in the language, or cut off before its full stop.
     Ungrammatical,
 }
 
-/// An opinion: of what, and how good.
+/// An opinion: its subject and its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Opinion<'a> {
-    /// The product or part named; `None` for "it".
+    /// Product or part that is named; `None` for "it".
     pub noun: Option<&'a str>,
-    /// The valence, −4.5 to 4.5.
+    /// Valence, −4.5 to 4.5.
     pub valence: f32,
 }
 
-/// The sentences of a text, one for each full stop and one for words after the last.
+/// Splits a text into sentences: one per full stop, and one for words after the last.
 pub fn sentences(text: &str) -> Vec<Sentence<'_>> {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.split_inclusive(|word| *word == ".").map(sentence).collect()

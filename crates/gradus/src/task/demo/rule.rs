@@ -1,26 +1,26 @@
-//! What a good review is: the preference that labels the pairs and that policies should come to follow.
+//! Defines a good review: the preference that labels the pairs and that policies should learn.
 //!
-//! `score = sentiment + specifics − strays − length − errors`, each in [`Judgement`].
+//! `score = sentiment + specifics − strays − length − errors`; each term is a field of [`Judgement`].
 
 use super::parse::{Sentence, sentences};
 use super::words::{Topic, is_noun};
 
-/// Parts of the product that count as specific, at most.
+/// Maximum number of product parts that count as specific.
 pub const SPECIFICS_MAX: usize = 2;
 
-/// Words beyond this many cost something.
+/// Number of words without a cost.
 pub const WORDS_FREE: usize = 16;
 
-/// What each word beyond [`WORDS_FREE`] costs.
+/// Cost of each word beyond [`WORDS_FREE`].
 pub const WORD_COST: f32 = 0.25;
 
-/// What each sentence outside the language costs; a text without a sentence is one.
+/// Cost of each sentence outside the language. An empty text counts as one.
 pub const ERROR_COST: f32 = 2.0;
 
-/// The parts of a review's true score.
+/// Terms of a review's true score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
-    /// The mean valence of the opinions, −4.5 to 4.5; 0 without one.
+    /// Mean valence of the opinions, −4.5 to 4.5; 0 without opinions.
     pub sentiment: f32,
     /// 1 for each different part of the product that an opinion names, up to [`SPECIFICS_MAX`].
     pub specifics: f32,
@@ -33,13 +33,13 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// The true score.
+    /// Returns the true score.
     pub fn score(&self) -> f32 {
         self.sentiment + self.specifics - self.strays - self.length - self.errors
     }
 }
 
-/// Judges a review of `topic`.
+/// Scores a review of `topic`.
 pub fn judge(topic: &Topic, text: &str) -> Judgement {
     let sentences = sentences(text);
     let mut opinions = Vec::new();
@@ -84,14 +84,14 @@ mod tests {
         check("the lid is good .", 2.5); // 1.5 and one part named
         check("the lid is good and the spout is bad .", 2.0); // (1.5 − 1.5)/2 and two parts
         check("the lid is good and the lid is good .", 2.5); // one part, named twice
-        check("the kettle is good .", 1.5); // the product is no specific
+        check("the kettle is good .", 1.5); // the product itself is not specific
         check("the saddle is good .", 0.5); // a part of a bike
         check("the bike is good .", 0.5);
         check("it arrived on monday .", 0.0);
         check("", -2.0);
         check("excellent excellent excellent", -2.0);
         check("it is excellent . excellent", 1.0);
-        // 20 words: 4 over.
+        // 20 words: 4 above the limit.
         check(&"it arrived on monday . ".repeat(4), -1.0);
     }
 
@@ -101,7 +101,7 @@ mod tests {
             let topic = &TOPICS[t];
             let rest = review(topic, &mut Seed(seed).stream(Purpose::Demo, 0, 0));
             let with = |noun: &str, quality: &str| judge(topic, &format!("the {noun} is {quality} . {rest}")).score();
-            // The table falls in value.
+            // The table is in descending order.
             let (better, worse) = (QUALITIES[q - 1], QUALITIES[q]);
             let (high, low) = (with(topic.name, better.0), with(topic.name, worse.0));
             let right = if better.1 > worse.1 { high > low } else { high == low };

@@ -1,4 +1,4 @@
-//! The files of a model of the review language: one token a word, and the configuration of a small Llama.
+//! Files of a model of the review language: a tokenizer with one token per word, and the configuration of a small Llama.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use serde_json::{Map, Value, json};
 use super::words::all;
 use crate::error::{Error, Result};
 
-/// The padding token, id 0.
+/// Padding token, id 0.
 pub const PAD: &str = "<pad>";
-/// The token that begins every text, id 1.
+/// Token at the beginning of every text, id 1.
 pub const BOS: &str = "<bos>";
-/// The token that ends a completion, id 2.
+/// Token at the end of a completion, id 2.
 pub const EOS: &str = "<eos>";
-/// What stands for words outside the language, id 3.
+/// Token for words outside the language, id 3.
 pub const UNK: &str = "<unk>";
 
-/// The longest text in tokens that the model is made for.
+/// Maximum length of a text in tokens for the model.
 const MAX_LENGTH: usize = 64;
 
-/// The vocabulary in the order of its ids: special tokens, then words.
+/// Returns the vocabulary in the order of its ids: special tokens, then words.
 pub fn vocabulary() -> Vec<&'static str> {
     [PAD, BOS, EOS, UNK].into_iter().chain(all()).collect()
 }
@@ -27,7 +27,7 @@ pub fn vocabulary() -> Vec<&'static str> {
 /// Writes `tokenizer.json` and `tokenizer_config.json`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write_tokenizer(dir: &Path) -> Result<()> {
     write(dir, "tokenizer.json", &tokenizer())?;
     let config = json!({
@@ -43,7 +43,7 @@ pub fn write_tokenizer(dir: &Path) -> Result<()> {
     write(dir, "tokenizer_config.json", &config)
 }
 
-/// A Llama of two layers, small enough to train in a minute on a laptop.
+/// Returns the configuration of a Llama with two layers, small enough to train in a minute on a laptop.
 pub fn model_config() -> Map<String, Value> {
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
@@ -75,7 +75,7 @@ pub fn model_config() -> Map<String, Value> {
     config
 }
 
-/// The tokenizer in the format of the `tokenizers` library: words and punctuation, with `<bos>` put in front.
+/// Returns the tokenizer in the format of the `tokenizers` library: words and punctuation, with `<bos>` in front.
 fn tokenizer() -> Value {
     let words = vocabulary();
     let special = [PAD, BOS, EOS, UNK].iter().enumerate().map(|(id, token)| {
@@ -96,7 +96,7 @@ fn tokenizer() -> Value {
         "padding": null,
         "added_tokens": special.collect::<Vec<_>>(),
         "normalizer": null,
-        // Splits punctuation off, so that `kettle :` and `kettle:` are the same, also where prompt and completion meet.
+        // Splits off punctuation, so that `kettle :` and `kettle:` are equal, also at the boundary of prompt and completion.
         "pre_tokenizer": { "type": "Whitespace" },
         "post_processor": {
             "type": "TemplateProcessing",

@@ -1,11 +1,11 @@
-//! The vocabulary of the review language: what can be said, and how much each word is worth.
+//! Vocabulary of the review language, and the value of each word.
 
-/// A product and the parts a review of it can speak of.
+/// A product and the parts that a review can name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Topic {
-    /// The product.
+    /// Name of the product.
     pub name: &'static str,
-    /// Its parts.
+    /// Names of its parts.
     pub aspects: [&'static str; 4],
 }
 
@@ -49,7 +49,7 @@ pub const QUALITIES: &[(&str, f32)] = &[
     ("awful", -3.0),
 ];
 
-/// Degrees and the factor they put on a quality's valence.
+/// Degrees, and the factor by which they multiply a quality's valence.
 pub const DEGREES: &[(&str, f32)] =
     &[("slightly", 0.4), ("fairly", 0.7), ("quite", 0.9), ("really", 1.2), ("very", 1.3), ("extremely", 1.5)];
 
@@ -72,7 +72,7 @@ pub const VERBS: &[&str] = &["is", "feels", "looks", "seems"];
 /// Words between two statements.
 pub const CONNECTIVES: &[&str] = &["and", "but", "while"];
 
-/// Facts that say nothing of worth: how each begins and the words it can end with.
+/// Neutral facts: their beginnings, and the words they can end with.
 pub const FACTS: &[(&str, &[&str])] = &[
     ("it arrived on", &["monday", "tuesday", "friday", "sunday"]),
     ("i ordered it in", &["march", "may", "june", "july"]),
@@ -87,7 +87,7 @@ pub const COLORS: &[&str] = &["red", "blue", "green", "black", "white", "yellow"
 /// Kinds, in prompts.
 pub const KINDS: &[&str] = &["small", "big", "new", "old"];
 
-/// How prompts begin and end.
+/// Beginnings and ends of prompts.
 pub const PROMPTS: &[(&str, &str)] = &[
     ("review of the", ":"),
     ("write a review of the", ":"),
@@ -96,25 +96,25 @@ pub const PROMPTS: &[(&str, &str)] = &[
     ("how is the", "?"),
 ];
 
-/// Words of the grammar that no table above holds.
+/// Words of the grammar that are in no other table.
 pub const GRAMMAR_WORDS: &[&str] = &["the", "it", "its", "because", ".", ":", "?"];
 
-/// The topic called `name`.
+/// Returns the topic called `name`.
 pub fn topic(name: &str) -> Option<&'static Topic> {
     TOPICS.iter().find(|topic| topic.name == name)
 }
 
-/// Whether `word` is a product or a part of one.
+/// Returns whether `word` is a product or a part of one.
 pub fn is_noun(word: &str) -> bool {
     TOPICS.iter().any(|topic| topic.name == word || topic.aspects.contains(&word))
 }
 
-/// The value a table gives to `word`.
+/// Returns the value of `word` in a table.
 pub fn value(table: &[(&str, f32)], word: &str) -> Option<f32> {
     table.iter().find(|(entry, _)| *entry == word).map(|(_, value)| *value)
 }
 
-/// Every word of the language once, in the order of the tables.
+/// Returns every word of the language once, in the order of the tables.
 pub fn all() -> Vec<&'static str> {
     let phrases = GRAMMAR_WORDS
         .iter()

@@ -1,4 +1,5 @@
-//! The child: limits itself, compiles one template, renders what it is sent, and ends with its input.
+//! The child process: limits itself, compiles one template, renders the conversations it receives, and exits at the end of its
+//! input.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,49 +11,49 @@ use super::COMMAND;
 use super::engine::{Conversation, Engine, Source};
 use super::wire;
 
-/// The version that parent and child must share.
+/// Version that parent and child must share.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The stack that compiling and rendering have.
+/// Stack for compiling and rendering.
 pub(super) const STACK_BYTES: usize = 16 << 20;
 
-/// The memory that a child may hold.
+/// Memory limit of a child.
 pub(super) const MEMORY_BYTES: u64 = 1 << 30;
 
-/// The processor time that one conversation may take, in seconds: this, and one second more for each megabyte. Known templates
-/// take a thousandth. Processor time does not pass while other programs have the processor.
+/// Processor time for one conversation, in seconds, plus one second per megabyte. Known templates take a thousandth. Time in which
+/// other programs use the processor does not count.
 pub(super) const SECONDS: u64 = 5;
 
-/// Conversations of so few bytes that follow each other within this time have one limit of time together.
+/// Short conversations that follow each other within this time share one time limit.
 const SHARED: Duration = Duration::from_millis(100);
 const SHORT_BYTES: usize = 1 << 20;
 
-/// Exit code of a renderer whose parent has gone.
+/// Exit code of a renderer that has lost its parent.
 const FAILED: u8 = 1;
 
-/// How a child ends that is of another version than its parent.
+/// Exit code of a child whose version differs from its parent's.
 pub(super) const OTHER_VERSION: u8 = 81;
 
-/// How a child ends that could not limit itself.
+/// Exit code of a child that could not set its limits.
 pub(super) const WITHOUT_LIMITS: u8 = 82;
 
-/// How a child ends that got no stack.
+/// Exit code of a child that got no stack.
 pub(super) const WITHOUT_STACK: u8 = 83;
 
-/// Standard input and standard output as files, without the buffers and locks around them.
+/// Returns standard input and standard output as files, without their buffers and locks.
 ///
 /// # Errors
-/// When the system gives no second handle.
+/// If the system cannot duplicate a handle.
 #[cfg(unix)]
 pub fn streams(input: impl std::os::fd::AsFd, output: impl std::os::fd::AsFd) -> io::Result<(File, File)> {
     let own = |stream: std::os::fd::BorrowedFd<'_>| Ok::<File, io::Error>(stream.try_clone_to_owned()?.into());
     Ok((own(input.as_fd())?, own(output.as_fd())?))
 }
 
-/// Standard input and standard output as files, without the buffers and locks around them.
+/// Returns standard input and standard output as files, without their buffers and locks.
 ///
 /// # Errors
-/// When the system gives no second handle.
+/// If the system cannot duplicate a handle.
 #[cfg(windows)]
 pub fn streams(
     input: impl std::os::windows::io::AsHandle,
@@ -63,11 +64,11 @@ pub fn streams(
     Ok((own(input.as_handle())?, own(output.as_handle())?))
 }
 
-/// Renders chat templates for another process, where `arguments` (without the program's name) say that this process was
-/// started for it, and returns its exit code. `None` for every other start.
+/// Renders chat templates for another process and returns the exit code, if this process was started for that purpose. Returns
+/// `None` for every other start. `arguments` exclude the program's name.
 ///
-/// `connect` gives standard input and standard output, as [`streams`] makes them. A program that [registers](super::register) itself calls this before
-/// anything else: nothing may be printed before, and threads that run already would count against the limits.
+/// `connect` returns standard input and standard output, as [`streams`] makes them. A program that [registers](super::register)
+/// itself must call this first: output would disturb the protocol, and running threads would count against the limits.
 pub fn answer(
     arguments: impl IntoIterator<Item = OsString>,
     connect: impl FnOnce() -> io::Result<(File, File)>,
@@ -80,14 +81,14 @@ pub fn answer(
         return Some(OTHER_VERSION);
     }
     let Ok((input, output)) = connect() else { return Some(FAILED) };
-    // The stack is taken before memory is limited.
+    // The stack is allocated before memory is limited.
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
         if limits::set().is_err() {
             return WITHOUT_LIMITS;
         }
         match serve(input, output) {
             Ok(()) => 0,
-            // The parent has gone.
+            // The parent is gone.
             Err(_) => FAILED,
         }
     });
@@ -121,8 +122,8 @@ fn serve(input: File, output: File) -> io::Result<()> {
     Ok(())
 }
 
-/// When the processor time of a conversation began. Setting it anew takes a tenth of the time that a short conversation takes,
-/// so conversations that follow at once share it.
+/// Start of the processor time of a conversation. Setting the limit costs a tenth of the time of a short conversation, so
+/// conversations that follow immediately share it.
 struct Clock {
     started: Instant,
     bytes: usize,
@@ -150,10 +151,10 @@ mod limits {
 
     use super::{MEMORY_BYTES, SECONDS};
 
-    /// Limits what this process may take in all.
+    /// Limits the total resources of this process.
     pub(super) fn set() -> io::Result<()> {
         lower(Resource::RLIMIT_DATA, MEMORY_BYTES)?;
-        // A child that aborts leaves no dump of its memory in the working directory.
+        // A child that aborts must not write a core dump into the working directory.
         lower(Resource::RLIMIT_CORE, 0)
     }
 
@@ -163,11 +164,11 @@ mod limits {
         Ok(setrlimit(resource, most, most)?)
     }
 
-    /// Gives this process time for work on so many bytes, from now on.
+    /// Limits the time from now on to what a conversation of this size may take.
     pub(super) fn begin(bytes: usize) -> io::Result<()> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let used = usage.user_time().tv_sec() + usage.system_time().tv_sec();
-        // Both parts of what is used are rounded down.
+        // Both parts of the used time are rounded down.
         let until = u64::try_from(used).unwrap_or_default() + 2 + SECONDS + (bytes >> 20) as u64;
         let (_, hard) = getrlimit(Resource::RLIMIT_CPU)?;
         Ok(setrlimit(Resource::RLIMIT_CPU, until.min(hard), hard)?)

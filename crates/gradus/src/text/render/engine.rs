@@ -1,4 +1,4 @@
-//! The Jinja engine of one chat template, with Python's ways, and the bounds that it keeps by itself.
+//! The Jinja engine of one chat template, with Python's behavior and the engine's own limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -15,42 +15,42 @@ use super::super::{python, strftime::strftime};
 use crate::border;
 use crate::error::excerpt;
 
-/// Enclose a generation block while rendering. Unicode reserves both for use inside a program; input with them is refused.
+/// Marks around a generation block during rendering. Unicode reserves both for internal use; input that contains them is rejected.
 pub(in crate::text) const OPEN: char = '\u{FDD0}';
 pub(in crate::text) const CLOSE: char = '\u{FDD1}';
 
-/// The instructions that rendering may take: these, and so many for each message. Known templates take a hundredth.
+/// Instructions that rendering may take: a base, and an allowance per message. Known templates take a hundredth.
 const INSTRUCTIONS: u64 = 1_000_000;
 const INSTRUCTIONS_A_MESSAGE: u64 = 50_000;
 
-/// The bytes that rendering may give: these, and so many for each byte of the conversation.
+/// Bytes that rendering may write: a base, and an allowance per byte of the conversation.
 const OUTPUT_BYTES: usize = 4 << 20;
 const OUTPUT_A_BYTE: usize = 16;
 
-/// The widest that a template may pad or indent to.
+/// Maximum width that a template may pad or indent to.
 const WIDEST: usize = 1000;
 
-/// The text of a template: its parts by name, and the special tokens that it may print.
+/// Source of a template: its parts by name, and the special tokens that it may print.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::text) struct Source {
     pub named: Vec<(String, String)>,
     pub special_tokens: Vec<(String, String)>,
 }
 
-/// What a template is rendered with, as JSON: the messages, and [`Settings`].
+/// Input of a template as JSON: the messages, and [`Settings`].
 #[derive(Debug, Clone)]
 pub(in crate::text) struct Conversation {
     pub messages: String,
     pub settings: String,
 }
 
-/// What a template is rendered with besides the messages.
+/// Variables of a template besides the messages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::text) struct Settings {
     pub tools: Option<Vec<Value>>,
     pub add_generation_prompt: bool,
     pub variables: Map<String, Value>,
-    /// Seconds since 1970, which `strftime_now` takes for now.
+    /// Time that `strftime_now` uses, in seconds since 1970.
     pub now: u64,
 }
 
@@ -65,7 +65,7 @@ impl Engine {
     /// Compiles a template.
     ///
     /// # Errors
-    /// Why it is not valid.
+    /// Why the template is not valid.
     pub(super) fn compile(source: Arc<Source>) -> Result<Self, String> {
         let mut environment = environment();
         for (name, text) in &source.named {
@@ -81,10 +81,10 @@ impl Engine {
         Ok(Self { environment, source, now })
     }
 
-    /// Renders a conversation. What stands in generation blocks is enclosed by [`OPEN`] and [`CLOSE`].
+    /// Renders a conversation. Text in generation blocks is enclosed by [`OPEN`] and [`CLOSE`].
     ///
     /// # Errors
-    /// Why the template refuses the conversation, or which bound it exceeds.
+    /// Why the template rejects the conversation, or which limit it exceeds.
     pub(super) fn render(&mut self, conversation: &Conversation) -> Result<String, String> {
         let broken = |error: serde_json::Error| error.to_string();
         let mut messages: Value = serde_json::from_str(&conversation.messages).map_err(broken)?;
@@ -99,7 +99,7 @@ impl Engine {
         }
         context.insert("messages".into(), messages);
         if let Some(tools) = &settings.tools {
-            // SmolLM3 reads the tools that are called as JSON under this name.
+            // SmolLM3 reads tools that are called as JSON under this name.
             context.insert("xml_tools".into(), Value::Array(tools.clone()));
         }
         context.insert("tools".into(), settings.tools.map_or(Value::Null, Value::Array));
@@ -121,7 +121,7 @@ impl Engine {
         let rendered = match rendered {
             Ok(rendered) => rendered,
             Err(panicked) => {
-                // What a panic left behind is not used again.
+                // After a panic, the engine is replaced, because its state is unknown.
                 *self = Self::compile(Arc::clone(&self.source))?;
                 return Err(format!("the engine failed at it: {panicked}"));
             }
@@ -137,7 +137,7 @@ impl Engine {
     }
 }
 
-/// Takes so many bytes, and says so with the next.
+/// Buffer of limited size. The write that exceeds the limit fails.
 struct Bounded {
     bytes: Vec<u8>,
     room: usize,
@@ -161,12 +161,13 @@ static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"\{%(?P<left>[-+]?)\s*(?P<end>end)?generation\s*(?P<right>[-+]?)%\}").expect("a valid pattern")
 });
 
-/// Whether a template marks what the assistant says.
+/// Returns whether a template marks the assistant's text.
 pub(in crate::text) fn marks_generation(source: &str) -> bool {
     GENERATION.is_match(source)
 }
 
-/// Generation blocks become filter blocks, which keep the same rules for white space; lines end as Jinja reads them.
+/// Replaces generation blocks by filter blocks, which follow the same rules for white space, and normalizes line ends as Jinja
+/// does.
 fn as_filter_blocks(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     GENERATION
@@ -177,7 +178,7 @@ fn as_filter_blocks(source: &str) -> String {
         .into_owned()
 }
 
-/// The engine with Python's ways: what counts as iterable and as a sequence is what Python iterates and measures.
+/// Creates an engine with Python's behavior: the same values count as iterables and sequences.
 fn environment() -> Environment<'static> {
     use ValueKind::{Iterable, Map, Seq, String as Str, Undefined};
     let mut environment = Environment::new();
@@ -228,7 +229,7 @@ fn too_wide(width: usize) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// Refuses `'%9999999d'` and `'{:9999999}'`, and widths that only the values give.
+/// Rejects wide formats such as `'%9999999d'` and `'{:9999999}'`, and widths that are taken from the values.
 fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
     static WIDTHS: LazyLock<Regex> = LazyLock::new(|| {
         let percent = r"%(?:\([^)]*\))?[-+ #0]*([0-9]+|\*)?(?:\.([0-9]+|\*))?";
@@ -237,15 +238,15 @@ fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
     });
     let widths = WIDTHS.captures_iter(format.as_str().unwrap_or_default());
     let given = widths.flat_map(|found| (1..found.len()).filter_map(move |i| Some(found.get(i)?.as_str().to_owned())));
-    // What is no number is one that no memory holds, or a star.
+    // A width that does not parse is a star, or too large for any memory.
     let widest = given.map(|width| width.parse().unwrap_or(usize::MAX)).max().unwrap_or(0);
     if widest > WIDEST { Err(too_wide(widest)) } else { Ok(()) }
 }
 
-/// The most characters of an error that are shown.
+/// Maximum number of characters shown of an error.
 const MESSAGE_CHARS: usize = 1000;
 
-/// The message without the engine's own heading, and the line of the template.
+/// Returns the message without the engine's heading, and the line of the template.
 fn describe(error: &minijinja::Error) -> String {
     // A template may raise a message of any length.
     let message = error.detail().map_or_else(|| error.kind().to_string(), |detail| excerpt(detail, MESSAGE_CHARS));
@@ -255,7 +256,7 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-/// Prints values as Python does: `True`, `None`, `1.0`, `['a', 1]`.
+/// Prints values like Python: `True`, `None`, `1.0`, `['a', 1]`.
 fn python_format(out: &mut Output, state: &mut State, value: &Template) -> Result<(), minijinja::Error> {
     let repr = match value.kind() {
         ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
@@ -271,8 +272,7 @@ fn as_json(value: &Template) -> Result<Value, minijinja::Error> {
     serde_json::to_value(value).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
 }
 
-/// Keys that hold nothing are left out; reasoning is written under several names, and templates read
-/// `reasoning_content` or `thinking`.
+/// Removes keys with null, and copies reasoning to both names that templates read: `reasoning_content` and `thinking`.
 fn tidy(messages: &mut Value) {
     for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         message.retain(|_, value| !value.is_null());
@@ -287,7 +287,7 @@ fn tidy(messages: &mut Value) {
     }
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
+/// Implements `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
 fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     if let Some(width) = indent.filter(|width| *width > WIDEST) {

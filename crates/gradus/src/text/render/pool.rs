@@ -1,4 +1,4 @@
-//! The renderers of one template: one for each caller at a time, kept for the next.
+//! Renderers of one template. Each serves one caller at a time and is kept for the next.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -7,24 +7,24 @@ use super::process::{Death, Renderer};
 use super::wire::Answer;
 use super::{STARTER, Starter};
 
-/// The most children of one template. A caller beyond them waits until one is free.
+/// Maximum number of children of one template. Additional callers wait until one is free.
 const CHILDREN: usize = 16;
 
-/// A template that killed so many children with small conversations is not asked again: every row of a data set would
-/// take as long. A well-behaved template stays far below the limits of a child with every conversation of this size.
+/// Number of children that a template may kill with small conversations. After that it is no longer used, because every row of a
+/// data set would take as long. A valid template stays far below a child's limits with any conversation of this size.
 const DEATHS: usize = 3;
 const SMALL_BYTES: usize = 1 << 20;
 
 /// Why a conversation was not rendered.
 #[derive(Debug, Clone)]
 pub(in crate::text) enum Refused {
-    /// The template refuses the conversation, or exceeds a bound of the engine.
+    /// The template rejected the conversation, or exceeded a limit of the engine.
     Said(String),
-    /// It was stopped.
+    /// The renderer was stopped.
     Stopped(String),
 }
 
-/// The renderers of one template.
+/// Renderers of one template.
 pub(in crate::text) struct Pool {
     source: Arc<Source>,
     starter: Option<&'static Starter>,
@@ -36,14 +36,14 @@ pub(in crate::text) struct Pool {
 struct State {
     engines: Vec<Engine>,
     children: Vec<Renderer>,
-    /// Children that are in use.
+    /// Number of children in use.
     out: usize,
     deaths: usize,
     last_death: String,
 }
 
 impl Pool {
-    /// Compiles a template, for any number of conversations.
+    /// Compiles a template for any number of conversations.
     ///
     /// # Errors
     /// Why the template is not valid, or what stopped it.
@@ -64,7 +64,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Renders conversations, each for itself.
+    /// Renders each of the conversations.
     pub(in crate::text) fn render(&self, conversations: &[Conversation]) -> Vec<Result<String, Refused>> {
         match self.starter {
             Some(starter) => self.among_children(conversations, starter),
@@ -95,7 +95,7 @@ impl Pool {
             let _place = self.place();
             let mut child = match self.child(starter, needs_new) {
                 Ok(child) => child,
-                // Without a child no later conversation fares better.
+                // If no child can be started, later conversations fail, too.
                 Err(refused) => {
                     answers.resize(conversations.len(), Err(refused));
                     break;
@@ -105,7 +105,7 @@ impl Pool {
             let outcome = child.ask(asked, &mut given);
             answers.extend(given.into_iter().map(|answer| answer.map_err(Refused::Said)));
             let Err(error) = outcome else {
-                // One that had much to do keeps its memory; the next conversation gets a lean one.
+                // A child keeps the memory of a large conversation, so the next conversation gets a new child.
                 if asked.iter().all(|c| c.messages.len() < SMALL_BYTES) {
                     self.lock().children.push(child);
                 }
@@ -114,8 +114,8 @@ impl Pool {
             };
             let was_used = child.is_used;
             let Death { what, is_certain } = child.bury(&error);
-            // Which of several it died at is found by asking for each alone. Earlier conversations may have left too little for
-            // this one: then a new child decides.
+            // To find which of several conversations killed the child, each is sent alone. If earlier conversations may have used
+            // up its resources, a new child decides.
             needs_new = was_used && !is_certain;
             if !is_alone || needs_new {
                 is_alone = true;
@@ -131,7 +131,7 @@ impl Pool {
         answers
     }
 
-    /// A child that waits, or a new one.
+    /// Returns an idle child or a new one.
     fn child(&self, starter: &Starter, needs_new: bool) -> Result<Renderer, Refused> {
         {
             let mut state = self.lock();
@@ -163,7 +163,7 @@ impl Pool {
     }
 }
 
-/// The right to use one child.
+/// Permission to use one child.
 struct Place<'p>(&'p Pool);
 
 impl Drop for Place<'_> {

@@ -1,4 +1,4 @@
-//! A running child, as its parent sees it: what it is asked, and how it died.
+//! The parent's view of a running child: sends it conversations, and finds out how it died.
 
 use std::io::{self, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -12,14 +12,14 @@ use super::{COMMAND, Starter};
 /// How long a parent waits for one answer of a child that does not use up its processor time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How much is read of what a dead child wrote to its error channel.
+/// Maximum number of bytes read from the error channel of a dead child.
 const LAST_WORDS: u64 = 4096;
 
 /// How a child ended before it answered.
 #[derive(Debug)]
 pub(super) struct Death {
     pub what: String,
-    /// Whether what it was asked last decides that it died, whatever came before.
+    /// Whether the last conversation alone caused the death, independent of earlier ones.
     pub is_certain: bool,
 }
 
@@ -28,18 +28,18 @@ pub(super) struct Renderer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Whether it was asked before.
+    /// Whether it has rendered a conversation.
     pub is_used: bool,
-    /// The process that started it: a process that was forked from that one must not speak in its place.
+    /// Process that started the child. A process forked from that one must not use the child.
     owner: u32,
 }
 
 impl Renderer {
-    /// Starts a child and has it compile the template. The inner error is the template's. A death that the template may have
-    /// nothing to do with is tried again.
+    /// Starts a child, which compiles the template. The inner error is the template's. If the template may not have caused the
+    /// child's death, a second child is tried.
     ///
     /// # Errors
-    /// When it cannot be started, or dies.
+    /// If the child cannot be started, or dies.
     pub(super) fn start(starter: &Starter, source: &Source) -> Result<Result<Self, String>, Death> {
         match Self::start_once(starter, source) {
             Err(death) if !death.is_certain => Self::start_once(starter, source),
@@ -51,12 +51,12 @@ impl Renderer {
         let mut command = Command::new(&starter.program);
         command.args(&starter.arguments).args([COMMAND, VERSION]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // mimalloc reserves a gigabyte at once. The limit on memory counts what may be written, used or not.
+        // mimalloc reserves a gigabyte at once, and the memory limit counts memory that may be written, used or not.
         command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt;
-            // A group of its own: Ctrl-C is for the program, which may have a checkpoint to write first.
+            // A separate process group keeps Ctrl-C from the child: the parent may have to write a checkpoint first.
             command.process_group(0);
         }
         let not_started = |error: io::Error| Death {
@@ -76,20 +76,20 @@ impl Renderer {
         }
     }
 
-    /// Whether this process started it.
+    /// Returns whether this process started the child.
     pub(super) fn is_ours(&self) -> bool {
         self.owner == std::process::id()
     }
 
-    /// Renders conversations one after the other; `answers` gets what each gave, in order.
+    /// Renders conversations one after the other and appends their results to `answers`, in order.
     ///
     /// # Errors
-    /// When the child cannot be spoken to any more. The conversation after those that were answered is the cause.
+    /// If the connection to the child fails. The first conversation without an answer is the cause.
     pub(super) fn ask(&mut self, conversations: &[Conversation], answers: &mut Vec<Answer>) -> io::Result<()> {
         let parts: Vec<&str> = conversations.iter().flat_map(|c| [c.messages.as_str(), c.settings.as_str()]).collect();
         let sent = wire::send(&mut self.input, &parts);
         for _ in conversations {
-            // What a child answered before it died counts, although it did not read everything.
+            // Answers that a child gave before it died count, even if it did not read all conversations.
             let answer = self.next();
             answers.push(answer?);
             self.is_used = true;
@@ -102,7 +102,7 @@ impl Renderer {
         wire::receive_answer(&mut self.output)
     }
 
-    /// Waits until the child says something, or ends.
+    /// Waits until the child writes something or exits.
     #[cfg(unix)]
     fn wait(&self) -> io::Result<()> {
         use std::os::fd::AsFd;
@@ -133,7 +133,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Ends a child that did not answer, and says how it died.
+    /// Ends a child that did not answer, and returns how it died.
     pub(super) fn bury(mut self, error: &io::Error) -> Death {
         if error.kind() == io::ErrorKind::TimedOut {
             let _ = self.child.kill();
@@ -141,7 +141,7 @@ impl Renderer {
             let what = format!("its process gave no answer for {} s", PATIENCE.as_secs());
             return Death { what, is_certain: true };
         }
-        // Its pipe is at its end, so it has ended or is about to; one that only talks nonsense is ended.
+        // At the end of its pipe the child has exited or is about to. If it sends invalid data, it is killed.
         if error.kind() != io::ErrorKind::UnexpectedEof && error.kind() != io::ErrorKind::BrokenPipe {
             let _ = self.child.kill();
         }
@@ -159,7 +159,7 @@ impl Renderer {
 }
 
 impl Drop for Renderer {
-    /// A child has nothing to finish. A process that was forked from the owner leaves it alone.
+    /// Kills the child, which has nothing to finish. A process that was forked from the owner leaves it running.
     fn drop(&mut self) {
         if self.is_ours() {
             let _ = self.child.kill();
@@ -168,7 +168,7 @@ impl Drop for Renderer {
     }
 }
 
-/// What a child died of.
+/// Determines how a child died.
 fn death(status: ExitStatus, words: &str) -> Death {
     let stack = || {
         let what = format!("it nests too deep: {} MiB of stack were used up", STACK_BYTES >> 20);
@@ -199,7 +199,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
                 );
                 return Death { what, is_certain: true };
             }
-            // Without Rust's own handler a stack that is used up is a fault.
+            // Without Rust's handler, a stack overflow is reported as a fault.
             Some(Signal::SIGSEGV | Signal::SIGBUS) => return stack(),
             Some(Signal::SIGKILL) => return unknown("the system ended its process, maybe for want of memory".into()),
             _ => {}

@@ -1,15 +1,15 @@
-//! What a renderer and its parent say to each other over pipes.
+//! Protocol between a renderer and its parent over pipes.
 //!
-//! A message is its length in bytes and its parts, each with its own length. The parent sends the template first, then any
-//! number of batches. It writes a whole message before it reads, and the child reads a whole message before it writes,
-//! so neither waits for the other with a full pipe.
+//! A message is its length in bytes, followed by its parts, each with its own length. The parent sends the template first, then any
+//! number of batches. It writes a whole message before it reads, and the child reads a whole message before it writes. So the two
+//! never wait for each other with a full pipe.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// What a child answers to one part.
+/// Answer of a child to one part.
 pub(super) type Answer = std::result::Result<String, String>;
 
-/// The most bytes of one answer. Rendering is bounded far below.
+/// Maximum size of one answer in bytes. The limits of rendering are far lower.
 const ANSWER_BYTES: u64 = 1 << 32;
 
 /// Writes one message of several parts.
@@ -25,7 +25,7 @@ pub(super) fn send(to: &mut impl Write, parts: &[&str]) -> Result<()> {
     to.flush()
 }
 
-/// The parts of the next message; `None` at the end of the input.
+/// Reads the parts of the next message. Returns `None` at the end of the input.
 pub(super) fn receive(from: &mut impl Read) -> Result<Option<Vec<String>>> {
     let mut length = [0; 8];
     match from.read_exact(&mut length) {
@@ -55,7 +55,7 @@ pub(super) fn send_answer(to: &mut impl Write, answer: &Answer) -> Result<()> {
     to.write_all(text.as_bytes())
 }
 
-/// The next answer.
+/// Reads the next answer.
 pub(super) fn receive_answer(from: &mut impl Read) -> Result<Answer> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;
