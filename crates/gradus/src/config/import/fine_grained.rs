@@ -12,7 +12,8 @@ const CARDS: usize = 2;
 const WARMUP: usize = 100;
 /// Number of questions in evaluations: all of them.
 const HELD_OUT: usize = 500;
-/// Input templates: two for token classifiers and reward models, in front of the segments, and one for whole answers.
+/// Input templates: `QUESTION` and `PASSAGES` in front of the segments that token classifiers read, `WHOLE` for reward
+/// models of whole answers.
 const QUESTION: &str = "question: {question} answer:";
 const PASSAGES: &str = "{reward_prompt} answer:";
 const WHOLE: &str = "{reward_prompt} answer: {completion}";
