@@ -78,12 +78,16 @@ pub struct BeamConfig {
     /// Exponent of the length by which a completion's log-probability is divided for ranking. Values above 0 prefer
     /// long completions. Default 1.
     pub length_penalty: f64,
-    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any more. Default `false`.
+    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the
+    /// likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any
+    /// more. Default `false`.
     pub early_stopping: EarlyStopping,
-    /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens that earlier groups chose at the same position. It divides `num_beams`. Default 1.
+    /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens
+    /// that earlier groups chose at the same position. It divides `num_beams`. Default 1.
     #[schemars(range(max = 1_024))]
     pub num_beam_groups: usize,
-    /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same position. Must be above 0 with groups. Default 0.
+    /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same
+    /// position. Must be above 0 with groups. Default 0.
     pub diversity_penalty: f64,
 }
 
