@@ -1,4 +1,4 @@
-//! Advantage actor–critic: its keys and its update.
+//! Advantage actor–critic: configuration and update.
 //!
 //! Mnih et al. 2016, section 4, <https://arxiv.org/abs/1602.01783>, synchronous, as in Stable-Baselines3 and RL4LMs
 //! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimizer step per iteration, over all rollouts.
@@ -32,7 +32,7 @@ pub struct A2cConfig {
     /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also of the trained logprobs. Default 1 (RL4LMs).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
     pub temperature: f64,
     /// Weight of the value loss, which is half the squared error. Default 1 (RL4LMs: 0.5, without the half).
     pub value_coefficient: f64,
@@ -46,7 +46,7 @@ pub struct A2cConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default false (RL4LMs).
     pub whiten_advantages: bool,
-    /// Details of the whitening of rewards and advantages.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,

@@ -63,7 +63,7 @@ pub enum CriticTrunk {
     Separate,
 }
 
-/// Details of the whitening of rewards and advantages.
+/// Settings for whitening rewards and advantages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhiteningConfig {
@@ -142,11 +142,11 @@ pub struct Estimation {
     pub gae_lambda: f64,
     /// Penalty subtracted from the score of a completion without a stop id.
     pub missing_eos_penalty: Option<f64>,
-    /// Whether rewards are whitened before GAE.
+    /// Whether to whiten rewards before GAE.
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened.
+    /// Whether to whiten advantages.
     pub whiten_advantages: bool,
-    /// Details of the whitening.
+    /// Settings of the whitening.
     pub whitening: WhiteningConfig,
     /// Whether the KL penalty uses the policy's logprobs over the whole vocabulary, even if training normalizes them
     /// over a support.

@@ -1,4 +1,4 @@
-//! Group relative policy optimization: its keys and its update.
+//! Group relative policy optimization: configuration and update.
 //!
 //! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16, with two differences. Denominators cover the
 //! optimizer step; only `bnpo` is defined per micro-batch. The KL term is reduced like the policy loss, and the entropy
@@ -67,7 +67,7 @@ pub struct GrpoConfig {
     /// Maximum length of a completion in tokens. Default 512 (TRL).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also of the trained logprobs. Default 1 (TRL).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
     #[schemars(range(max = 10_000))]

@@ -13,7 +13,7 @@ pub struct KlConfig {
     pub coefficient: f64,
     /// Estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
     pub estimator: KlEstimator,
-    /// Adapt the coefficient towards this KL. Default: fixed.
+    /// Adapt the coefficient so that the KL approaches this target. Default: fixed.
     pub target: Option<f64>,
     /// Number of sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
     pub horizon: f64,

@@ -1,4 +1,4 @@
-//! Natural language policy optimization: its keys and its update.
+//! Natural language policy optimization: configuration and update.
 //!
 //! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>: PPO with a policy that is
 //! restricted to tokens that a lagged copy of it finds likely. Their code differs from the paper: the mask never
@@ -46,13 +46,13 @@ pub struct NlpoConfig {
     pub min_tokens_to_keep: usize,
     /// Never mask the tokenizer's special tokens. Default true (RL4LMs' code).
     pub keep_special_tokens: bool,
-    /// Renormalize the trained logprobs over the tokens that the mask keeps, instead of using the whole vocabulary
-    /// (RL4LMs' code). Default true.
+    /// Renormalize the trained logprobs over the tokens that the mask keeps. RL4LMs' code uses the whole vocabulary
+    /// (false). Default true.
     pub renormalise: bool,
     /// Tokens over which logprobs are renormalized: those that the mask keeps, or those that the mask and all of
     /// `sampling` keep. Default `nlpo_mask_only`.
     pub mask_scope: MaskScope,
-    /// Apply the mask to completions of evaluations too (RL4LMs' code). Default false.
+    /// Apply the mask to completions of evaluations too, as in RL4LMs' code. Default false.
     pub mask_at_eval: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Proximal policy optimization with a critic: its keys and its update.
+//! Proximal policy optimization with a critic: configuration and update.
 //!
 //! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
 //! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12, but every mean covers only real tokens.
@@ -36,7 +36,7 @@ pub struct PpoConfig {
     /// Maximum length of a completion in tokens. Default 53 (TRL's TL;DR recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL).
+    /// Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 4 (TRL).
     #[schemars(range(max = 10_000))]
@@ -65,7 +65,7 @@ pub struct PpoConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default true (TRL).
     pub whiten_advantages: bool,
-    /// Details of the whitening of rewards and advantages.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
     pub missing_eos_penalty: Option<f64>,

@@ -31,7 +31,7 @@ pub struct RlooConfig {
     /// Maximum length of a completion in tokens. Default 512 (TRL).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also of the trained logprobs. Default 1 (TRL).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 1 (TRL).
     #[schemars(range(max = 10_000))]

@@ -1,4 +1,4 @@
-//! Trust region policy optimization: its keys and its update.
+//! Trust region policy optimization: configuration and update.
 //!
 //! Schulman et al. 2015, <https://arxiv.org/abs/1502.05477>, as in sb3-contrib and RL4LMs (Ramamurthy et al. 2023,
 //! <https://arxiv.org/abs/2210.01241>). In each iteration the policy takes one step along the natural gradient, limited
@@ -38,7 +38,7 @@ pub struct TrpoConfig {
     /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also of the trained logprobs. Default 1 (RL4LMs).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
     pub temperature: f64,
     /// Maximum distance that a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
     pub target_kl: f64,
@@ -66,7 +66,7 @@ pub struct TrpoConfig {
     pub whiten_rewards: bool,
     /// Whiten advantages. Default true (RL4LMs).
     pub whiten_advantages: bool,
-    /// Details of the whitening of rewards and advantages.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
     /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,

@@ -110,7 +110,7 @@ pub struct MachineReport {
     pub matrix_gflops_f32: f64,
     /// The same with operands in bf16.
     pub matrix_gflops_bf16: f64,
-    /// 10⁹ operations per second of the inner loop of f32 products, with all operands in registers or caches: the
+    /// 10⁹ operations per second of the inner loop of f32 products, with all operands in the first-level cache: the
     /// processor's limit.
     pub arithmetic_gflops_f32: f64,
     /// The same with operands in bf16.

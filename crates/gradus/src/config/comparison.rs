@@ -47,7 +47,7 @@ pub struct WrittenComparison {
     pub output_dir: PathBuf,
     /// One run per method, in the order given. Each has its own subdirectory.
     pub runs: Vec<Written>,
-    /// Configuration for measuring all policies: the first online run, or one made for a given reward.
+    /// Configuration for measuring all policies: the first online run, or a run that is made for a given reward.
     pub judge: Option<Written>,
     /// Methods from `all` that cannot run with the given keys, with the reason.
     pub left_out: Vec<(String, Diagnostic)>,

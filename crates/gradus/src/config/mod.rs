@@ -68,7 +68,8 @@ pub struct RunConfig {
     /// run. Default: the model's own.
     #[serde(default)]
     pub tokenizer: Option<String>,
-    /// Training rows: a file, a directory or a hub name; the row format is recognized from the columns. Or a task, with its files.
+    /// Training rows: a file, a directory or a hub name, whose row format is recognized from the columns; or a task,
+    /// with its files.
     pub data: DataConfig,
     /// More training rows from other files or splits, in addition to those of `data` (which `train.max_rows` limits).
     #[serde(default)]

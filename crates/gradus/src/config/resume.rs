@@ -67,7 +67,7 @@ impl Resume<'_> {
         }
     }
 
-    /// Reports that there is no run to resume. This is the actual mistake if the given keys are not a complete run either.
+    /// Reports that there is no run to resume. If the given keys are not a complete run either, this is the actual mistake.
     fn no_run(&self, error: Error) -> Error {
         let (ResumeFrom::Run { directory, .. }, Error::Config(mut problems)) = (&self.from, error) else {
             return Error::input("there is no run to go on with");

@@ -632,7 +632,7 @@ fn fork(slots: &[usize], parents: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>)
     (slots, copies)
 }
 
-/// Record of a line of logits that was replaced by what each id would add to a score.
+/// State of a line of logits after its entries were replaced by addends of scores.
 struct Scored {
     /// The model's own distribution at the temperature, and the original values of changed entries.
     raw: Distribution,

@@ -36,7 +36,7 @@ pub struct SamplingParams {
     pub min_new_tokens: usize,
     /// Ids that end a completion.
     pub stop_ids: Vec<u32>,
-    /// What is recorded with each id about the ids that were possible.
+    /// Which possible ids are recorded with each sampled id.
     pub record: Record,
     /// Number of likeliest ids that are reported with every sampled id.
     pub likeliest: usize,

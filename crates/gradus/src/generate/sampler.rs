@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(seen, [true, true, false, false]);
     }
 
-    /// The recorded support ignores what truncation and bans remove.
+    /// The recorded support does not reflect truncation and bans.
     #[test]
     fn the_support_of_a_mask_is_the_masks_alone() {
         let support = Support::Ids([0, 1, 3].into());
