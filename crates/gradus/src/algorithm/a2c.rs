@@ -1,8 +1,8 @@
-//! Advantage actor–critic: its keys, and how it learns from rollouts.
+//! Advantage actor–critic: configuration and update.
 //!
 //! Mnih et al. 2016, section 4, <https://arxiv.org/abs/1602.01783>, synchronous, as in Stable-Baselines3 and RL4LMs
-//! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimizer step an iteration, over all rollouts. With
-//! `train.optimizer: rmsprop` it has the optimizer of both.
+//! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimizer step per iteration, over all rollouts.
+//! `train.optimizer: rmsprop` is the optimizer of both.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,31 +26,31 @@ use crate::stats::{Stats, StepReport};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct A2cConfig {
-    /// Completions of each prompt. Default 1.
+    /// Completions per prompt. Default 1.
     #[schemars(range(max = 65_536))]
     pub group_size: usize,
-    /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
     pub temperature: f64,
-    /// Weight of the value loss, which is half a squared error. Default 1 (RL4LMs: 0.5 of an error that is not halved).
+    /// Weight of the value loss, which is half the squared error. Default 1 (RL4LMs: 0.5, without the half).
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0 (RL4LMs).
     pub entropy_coefficient: f64,
     /// Discount γ. Default 0.99 (RL4LMs).
     pub discount: f64,
-    /// GAE's λ. Default 1 (RL4LMs): the whole return less the value.
+    /// GAE's λ. Default 1 (RL4LMs): the whole return minus the value.
     pub gae_lambda: f64,
-    /// Whether rewards are whitened before GAE. Default false (RL4LMs).
+    /// Whiten rewards before GAE. Default false (RL4LMs).
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened. Default false (RL4LMs).
+    /// Whiten advantages. Default false (RL4LMs).
     pub whiten_advantages: bool,
-    /// How rewards and advantages are whitened.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
-    /// Subtracted from the score of a completion without a stop id. Default: none.
+    /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,
-    /// Whether the gradients of policy and critic are clipped by their norm together. Default true (RL4LMs).
+    /// Clip the gradients of policy and critic by their joint norm. Default true (RL4LMs).
     pub clip_jointly: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
@@ -58,9 +58,9 @@ pub struct A2cConfig {
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// Further settings of the distribution that completions are drawn from.
+    /// Further settings of the sampling distribution.
     pub sampling: SamplingConfig,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Default for A2cConfig {
     }
 }
 
-/// RL4LMs' IMDB recipe: a buffer of 48 × 2 transitions is two completions.
+/// RL4LMs' IMDB recipe: a buffer of 48 × 2 transitions holds two completions.
 const RL4LMS: &str = "\
 method:
   a2c:
@@ -181,7 +181,7 @@ impl OnlineMethod for A2cConfig {
 }
 
 impl A2cConfig {
-    /// The keys of advantages.
+    /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
         Estimation {
             kl: self.kl.clone(),
@@ -196,7 +196,7 @@ impl A2cConfig {
     }
 }
 
-/// The algorithm: the critic and the KL controller are its state.
+/// The algorithm. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct A2c {
     config: A2cConfig,
@@ -204,12 +204,12 @@ pub struct A2c {
 }
 
 impl A2c {
-    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
     pub fn new(config: &A2cConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
         Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
     }
 
-    /// The loss of the step; its means run over all tokens.
+    /// Returns the loss of the step. Its means run over all tokens.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
             coefficient: 1.0,

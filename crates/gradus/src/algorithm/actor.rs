@@ -1,4 +1,4 @@
-//! The policy in training, and the one place that turns rollouts into forward passes.
+//! The policy in training, and the conversion of rollouts into forward passes.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -8,31 +8,31 @@ use crate::host::{constant, read};
 use crate::model::{Batch, CausalLm, Counted, DropoutStream, Rows, Sequence, Support, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
 
-/// A policy, and a value head where the critic shares its trunk.
+/// A policy, with a value head if the critic shares its trunk.
 #[derive(Module, Debug)]
 pub struct Actor {
     /// The policy.
     pub policy: CausalLm,
-    /// Reads values from the policy's hidden states.
+    /// Computes values from the policy's hidden states.
     pub value_head: Option<ValueHead>,
 }
 
-/// `V = w·h + b`.
+/// Value head: `V = w·h + b`.
 #[derive(Module, Debug)]
 pub struct ValueHead {
-    /// `[D]`; one dimension, so weight decay leaves it alone.
+    /// `[D]`. It has one dimension, so weight decay skips it.
     pub weight: Param<Tensor<1>>,
     /// `[1]`
     pub bias: Param<Tensor<1>>,
 }
 
 impl ValueHead {
-    /// A head that says 0 of every state (Ziegler et al. 2019).
+    /// Creates a head that returns 0 for every state (Ziegler et al. 2019).
     pub fn zeros(width: usize, device: &Device) -> Self {
         Self::new(vec![0.0; width], 0.0, device)
     }
 
-    /// A head with these weights.
+    /// Creates a head with these weights.
     pub fn new(weight: Vec<f32>, bias: f32, device: &Device) -> Self {
         let width = weight.len();
         Self {
@@ -41,24 +41,24 @@ impl ValueHead {
         }
     }
 
-    /// The value of each hidden state: `[M, D]` to `[M]`.
+    /// Returns the value of each hidden state: `[M, D]` to `[M]`.
     pub fn values(&self, hidden_md: Tensor<2>) -> Tensor<1> {
         let weight_1d: Tensor<2> = self.weight.val().unsqueeze();
         (hidden_md * weight_1d).sum_dim(1).squeeze_dim::<1>(1) + self.bias.val()
     }
 }
 
-/// What one forward pass says of the completion tokens of its rollouts.
+/// Output of one forward pass for the completion tokens of its rollouts.
 #[derive(Debug)]
 pub struct Forward {
-    /// Logprobs, entropies, …, `[M]` each.
+    /// Logprobs, entropies and so on, `[M]` each.
     pub logprobs: TokenLogprobs,
-    /// The value of the state before each token, where the actor has a value head.
+    /// Value of the state before each token, if the actor has a value head.
     pub values_m: Option<Tensor<1>>,
 }
 
 impl Actor {
-    /// One pass over a batch.
+    /// Runs one forward pass over a batch.
     pub fn forward(&self, batch: &Batch, temperature: f32) -> Forward {
         let hidden_nd = self.policy.hidden(batch);
         let values_m = self
@@ -68,7 +68,7 @@ impl Actor {
         Forward { logprobs: self.policy.token_logprobs(hidden_nd, batch.targets(), temperature), values_m }
     }
 
-    /// The values of the states before all completion tokens that count, one list per rollout; no gradient is kept.
+    /// Returns the values of the states before all counted completion tokens, one list per rollout, without gradient.
     pub fn values(&self, rollouts: &Rollouts, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
         let head = self.value_head.as_ref()?;
         Some(per_rollout(&self.policy.trunk, rollouts, passes, |_, batch| {
@@ -79,12 +79,12 @@ impl Actor {
     }
 }
 
-/// The logprobs of all completion tokens that count under `model`, one list per rollout.
+/// Returns the logprobs of all counted completion tokens under `model`, one list per rollout.
 pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
     per_rollout(&model.trunk, rollouts, passes, |_, batch| read(&model.logprobs(batch, temperature).logprobs_m))
 }
 
-/// [`logprobs`] of a model that drops, with masks drawn from `masks`: those of the policy as it learns.
+/// [`logprobs`] with dropout, with masks drawn from `masks`: the policy as it is in training.
 pub(crate) fn logprobs_dropping(
     model: &CausalLm,
     rollouts: &Rollouts,
@@ -98,14 +98,15 @@ pub(crate) fn logprobs_dropping(
     })
 }
 
-/// [`logprobs`] among all ids, whatever the tokens were drawn among.
+/// [`logprobs`] over the whole vocabulary, even if tokens were sampled from a support.
 pub fn raw_logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
     per_rollout(&model.trunk, rollouts, passes, |_, batch| {
         read(&model.logprobs(&batch.clone().with_supports(Vec::new()), temperature).logprobs_m)
     })
 }
 
-/// Runs `pass` over all rollouts and gives each its values, one per completion token that counts. `pass` gets the number of the pass. Ranks share the passes.
+/// Runs `pass` over all rollouts and returns the values of each, one per counted completion token. `pass` receives the
+/// number of the pass. Ranks share the passes.
 pub(crate) fn per_rollout(
     trunk: &Trunk,
     rollouts: &Rollouts,
@@ -126,8 +127,8 @@ pub(crate) fn per_rollout(
     })
 }
 
-/// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbors with one
-/// prompt share it.
+/// Returns the prompts and completions of the chosen rollouts as a batch, with their supports if those are recorded.
+/// Adjacent rollouts with the same prompt share it.
 pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
     let masks: Vec<Vec<bool>> = chosen.iter().map(|&i| rollouts.rollouts[i].mask().collect()).collect();
     let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
@@ -155,28 +156,28 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
     batch.with_supports(if are_limited { chosen.iter().flat_map(supports).collect() } else { Vec::new() })
 }
 
-/// Tokens of prompt and completion of each chosen rollout.
+/// Returns the number of tokens in prompt and completion of each chosen rollout.
 pub(crate) fn lengths(rollouts: &Rollouts, chosen: &[usize]) -> Vec<usize> {
     chosen.iter().map(|&i| rollouts.prompt(i).ids.len() + rollouts.rollouts[i].completion_ids.len()).collect()
 }
 
-/// The packed indices of the states before the targets, for `select`.
+/// Returns the packed indices of the states before the targets, for `select`.
 pub(crate) fn positions(device: &Device, targets: &Targets) -> Tensor<1, Int> {
     let positions: Vec<i64> = targets.positions.iter().map(|&position| position as i64).collect();
     Tensor::from_data(TensorData::new(positions, [targets.len()]), device)
 }
 
-/// The recorded logprobs of the chosen rollouts' tokens that count, end to end.
+/// Returns the recorded logprobs of the counted tokens of the chosen rollouts, end to end.
 pub(crate) fn old_logprobs(rollouts: &Rollouts, chosen: &[usize]) -> Vec<f32> {
     chosen.iter().flat_map(|&i| rollouts.rollouts[i].counted_logprobs().into_owned()).collect()
 }
 
-/// The lists of the chosen rollouts, end to end, as a tensor without gradient.
+/// Returns the lists of the chosen rollouts, end to end, as a tensor without gradient.
 pub(crate) fn gather(lists: &[Vec<f32>], chosen: &[usize], device: &Device) -> Tensor<1> {
     constant(concat(lists, chosen), device)
 }
 
-/// The lists of the chosen rollouts, end to end.
+/// Returns the lists of the chosen rollouts, end to end.
 pub(crate) fn concat(lists: &[Vec<f32>], chosen: &[usize]) -> Vec<f32> {
     chosen.iter().flat_map(|&i| lists[i].iter().copied()).collect()
 }

@@ -1,4 +1,4 @@
-//! From rewards per token to advantages: a critic's, or those over the other completions of a prompt.
+//! From rewards per token to advantages: relative to a critic, or to the other completions of a prompt.
 
 use super::actor::concat;
 use super::{Advantages, Experience};
@@ -6,9 +6,10 @@ use crate::math::stats::{Variance, explained_variance, mean, std};
 use crate::math::{Baseline, Scale, gae, group_advantages, returns};
 use crate::stats::Stats;
 
-/// Generalized advantage estimates: `values` are what a critic said of the state before each token, and every rollout
-/// ends with its last; or, where there is a reward of `padding`, with as many of those as the longest has more. What is
-/// measured is measured over the rollouts `scored`.
+/// Computes generalized advantage estimates. `values` are the critic's values of the states before each token.
+///
+/// Each rollout ends with its last token. With `padding`, it is extended to the length of the longest rollout by tokens
+/// with that reward and a value of 0. Metrics cover only the rollouts in `scored`.
 pub fn of_critic(
     rewards: &[Vec<f32>],
     values: Vec<Vec<f32>>,
@@ -42,7 +43,7 @@ pub fn of_critic(
     Advantages { advantages, returns, values, stats, ..Advantages::default() }
 }
 
-/// One advantage per completion, the same for all of its tokens: its reward in `rewards_b` against those of its group.
+/// Computes one advantage per completion, the same for all of its tokens: its reward in `rewards_b` relative to its group.
 pub fn of_groups(rewards_b: &[Option<f32>], experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
     let groups = group_advantages(rewards_b, experience.rollouts.group_size, baseline, scale);
     let mut stats = Stats::default();

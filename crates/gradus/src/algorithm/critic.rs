@@ -1,4 +1,4 @@
-//! PPO's critic: a head on the policy's trunk, or a model of its own.
+//! PPO's critic: a head on the policy's trunk, or a separate model.
 
 use std::path::Path;
 
@@ -15,30 +15,30 @@ use crate::rollout::Rollouts;
 use crate::run::NamedTensor;
 use crate::run::tensors::write_tensors;
 
-/// Says what the state before each token is worth.
+/// The critic predicts the value of the state before each token.
 #[derive(Debug)]
 pub enum Critic {
-    /// The actor's value head: it learns in the policy's own step.
+    /// The actor's value head. It is trained in the policy's own step.
     Shared,
-    /// A model of its own, with its own optimizer.
+    /// A separate model with its own optimizer.
     Separate(Box<SeparateCritic>),
 }
 
-/// A critic that stands alone: trunk and scalar head, read at every token.
+/// A separate critic: a trunk with a scalar head, evaluated at every token.
 #[derive(Debug)]
 pub struct SeparateCritic {
     /// The model in training.
     pub learner: Learner<RewardModel>,
-    /// Its peak learning rate.
+    /// Peak learning rate of the critic.
     pub learning_rate: f64,
-    /// The directory it was loaded from: its configuration and tokenizer go with it.
+    /// Directory it was loaded from. Its configuration and tokenizer are saved with the critic.
     pub source: ModelDir,
-    /// Written into its configuration.
+    /// Padding id, written into the saved configuration.
     pub pad_id: u32,
 }
 
 impl Critic {
-    /// The values of the states before all completion tokens that count, one list per rollout.
+    /// Returns the values of the states before all counted completion tokens, one list per rollout.
     pub fn values(&self, actor: &Actor, rollouts: &Rollouts, passes: MicroBatch) -> Vec<Vec<f32>> {
         match self {
             Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
@@ -70,13 +70,13 @@ impl Critic {
 }
 
 impl SeparateCritic {
-    /// The values of the states before the tokens of a micro-batch, with gradient.
+    /// Returns the values of the states before the tokens of a micro-batch, with gradient.
     pub fn values(&self, batch: &Batch) -> Tensor<1> {
         at_targets(self.learner.module(), batch)
     }
 }
 
-/// Where a value head that shares the policy's trunk is kept.
+/// File of a value head that shares the policy's trunk.
 pub const VALUE_HEAD_FILE: &str = "value_head.safetensors";
 
 fn at_targets(model: &RewardModel, batch: &Batch) -> Tensor<1> {

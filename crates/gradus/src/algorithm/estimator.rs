@@ -1,4 +1,4 @@
-//! What all algorithms with a critic share: from rewards to advantages, by a KL penalty, whitening and GAE.
+//! Steps from rewards to advantages that all algorithms with a critic share: KL penalty, whitening and GAE.
 //!
 //! Schulman et al. 2016, <https://arxiv.org/abs/1506.02438>; for language models Ziegler et al. 2019,
 //! <https://arxiv.org/abs/1909.08593>. The variants are those of TRL 1.12, RL4LMs (Ramamurthy et al. 2023,
@@ -28,15 +28,16 @@ use crate::stats::{Mean, Stats};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriticConfig {
-    /// Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL).
+    /// Trunk of the critic: `shared` with the policy, or a `separate` model. Default `separate` (TRL).
     pub trunk: CriticTrunk,
-    /// The start of a separate critic: a model directory. Default: the reward model if there is one, else the policy.
+    /// Model directory that a separate critic starts from. Default: the reward model if there is one, else the policy.
     pub model: Option<String>,
-    /// The critic's own learning rate. Default: the policy's.
+    /// Learning rate of a separate critic. Default: the policy's.
     pub learning_rate: Option<f64>,
-    /// The head of a separate critic: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL).
+    /// Head of a separate critic: one `linear` layer, or FineGrainedRLHF's `two_layer` head, whose last layer also
+    /// starts at 0. A model with another head gets a new one. Default `linear` (TRL).
     pub head: HeadLayers,
-    /// Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's `freeze_value_model`). Default false.
+    /// Train only the head of a separate critic and freeze its trunk (FineGrainedRLHF's `freeze_value_model`). Default false.
     pub freeze_trunk: bool,
 }
 
@@ -52,29 +53,30 @@ impl Default for CriticConfig {
     }
 }
 
-/// Where the critic's hidden states come from.
+/// Source of the critic's hidden states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CriticTrunk {
     /// The policy's trunk: one forward pass serves both.
     Shared,
-    /// A model of its own.
+    /// A separate model.
     Separate,
 }
 
-/// How rewards and advantages are whitened, where they are.
+/// Settings for whitening rewards and advantages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhiteningConfig {
-    /// The divisor of the rewards' distances from their mean. Default `unbiased` (TRL).
+    /// Divisor that whitens rewards, after the mean is subtracted. Default `unbiased` (TRL).
     pub rewards: WhiteningDivisor,
-    /// The divisor of the advantages' distances from their mean. Default `unbiased` (TRL).
+    /// Divisor that whitens advantages, after the mean is subtracted. Default `unbiased` (TRL).
     pub advantages: WhiteningDivisor,
-    /// Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`: true).
+    /// Shift whitened rewards to mean 0 instead of keeping their mean. Default false (TRL; RL4LMs' `norm_reward`: true).
     pub center_rewards: bool,
-    /// Whether whitened rewards reach into the padding after a completion, which is as long as the longest of the iteration, and from there back through GAE. Default false (FineGrainedRLHF: true).
+    /// Let whitened rewards extend into the padding after a completion, up to the longest completion of the iteration,
+    /// and from there back through GAE. Default false (FineGrainedRLHF: true).
     pub leak_padding: bool,
-    /// Over which tokens advantages are whitened. Default `batch` (TRL).
+    /// Tokens over which advantages are whitened. Default `batch` (TRL).
     pub advantages_over: WhitenedOver,
 }
 
@@ -91,19 +93,19 @@ impl Default for WhiteningConfig {
     }
 }
 
-/// What distances from the mean are divided by.
+/// Divisor of the distances from the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhiteningDivisor {
-    /// √(σ² + 1e-8), σ² divided by n − 1 (TRL).
+    /// √(σ² + 1e-8), with σ² divided by n − 1 (TRL).
     Unbiased,
-    /// √(σ² + 1e-8), σ² divided by n (Ziegler et al. 2019).
+    /// √(σ² + 1e-8), with σ² divided by n (Ziegler et al. 2019).
     Biased,
-    /// σ + 1e-8, σ² divided by n − 1 (RL4LMs' advantages).
+    /// σ + 1e-8, with σ² divided by n − 1 (RL4LMs' advantages).
     Deviation,
-    /// σ + 1e-8, σ² divided by n (RL4LMs' `norm_reward`).
+    /// σ + 1e-8, with σ² divided by n (RL4LMs' `norm_reward`).
     BiasedDeviation,
-    /// √(σ + 1e-8), σ² divided by n (FineGrainedRLHF as it was published).
+    /// √(σ + 1e-8), with σ² divided by n (published code of FineGrainedRLHF).
     RootOfDeviation,
 }
 
@@ -119,17 +121,17 @@ impl From<WhiteningDivisor> for Divisor {
     }
 }
 
-/// Over which tokens advantages are whitened.
+/// Tokens over which advantages are whitened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhitenedOver {
-    /// Those of the iteration.
+    /// All tokens of the iteration.
     Batch,
-    /// Those of each mini-batch (RL4LMs).
+    /// The tokens of each mini-batch (RL4LMs).
     MiniBatch,
 }
 
-/// From rewards to advantages: the keys.
+/// Keys of the steps from rewards to advantages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimation {
     /// The KL penalty.
@@ -138,20 +140,21 @@ pub struct Estimation {
     pub discount: f64,
     /// λ
     pub gae_lambda: f64,
-    /// Subtracted from the score of a completion without a stop id.
+    /// Penalty subtracted from the score of a completion without a stop id.
     pub missing_eos_penalty: Option<f64>,
-    /// Whether rewards are whitened before GAE.
+    /// Whether to whiten rewards before GAE.
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened.
+    /// Whether to whiten advantages.
     pub whiten_advantages: bool,
-    /// How.
+    /// Settings of the whitening.
     pub whitening: WhiteningConfig,
-    /// Whether the KL penalty is of the policy's own logprobs where others are trained.
+    /// Whether the KL penalty uses the policy's logprobs over the whole vocabulary, even if training normalizes them
+    /// over a support.
     pub raw_kl: bool,
 }
 
 impl Estimation {
-    /// Notes what is wrong with the keys of `method`.
+    /// Reports invalid keys of `method`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.{name}");
         problems.within(&key("discount"), self.discount, 0.0..=1.0);
@@ -166,27 +169,27 @@ impl Estimation {
     }
 }
 
-/// From rewards to advantages: the critic and the KL controller are its state.
+/// Computes advantages from rewards. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct Estimator {
     keys: Estimation,
     kl: KlPenalty,
-    /// Says what states are worth.
+    /// Predicts the values of states.
     pub critic: Critic,
 }
 
 impl Estimator {
-    /// What `keys` ask for; `kl_coefficient` is that of a resumed run.
+    /// Creates an estimator from `keys`; `kl_coefficient` comes from a resumed run.
     pub fn new(keys: Estimation, critic: Critic, kl_coefficient: Option<f64>) -> Self {
         let kl = KlPenalty::new(&keys.kl, kl_coefficient, keys.raw_kl);
         Self { keys, kl, critic }
     }
 
-    /// Advantages of all rollouts, on the host. The KL controller takes a step.
+    /// Computes the advantages of all rollouts, on the host, and advances the KL controller by one step.
     pub fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
         let values = self.critic.values(actor, &experience.rollouts, settings.passes);
         let mut stats = Stats::default();
-        // Rewards per token: what the reward says, less the penalties.
+        // Rewards per token: the scores minus the penalties.
         let Penalties { mut rewards, kl } = self.kl.penalties(experience);
         add_scores(&mut rewards, experience, self.keys.missing_eos_penalty, &mut stats);
         if let Some(measured) = kl {
@@ -198,8 +201,7 @@ impl Estimator {
         Advantages { kl, stats, ..found }
     }
 
-    /// Advantages from penalised rewards and values. Rollouts that are not `scored` teach nothing: they enter neither
-    /// whitening nor the critic's targets.
+    /// Computes advantages from penalized rewards and values. Only `scored` rollouts enter whitening and the critic's targets.
     fn estimate(&self, mut rewards: Vec<Vec<f32>>, values: Vec<Vec<f32>>, scored: &[usize]) -> Advantages {
         let Estimation { whitening, discount, gae_lambda, .. } = &self.keys;
         let mut padding = None;
@@ -215,7 +217,8 @@ impl Estimator {
         found
     }
 
-    /// What a step over the rollouts `chosen` learns from: the advantages whitened among themselves, where that is asked for.
+    /// Returns the advantages for a step over the rollouts `chosen`, whitened over these. `None` if the keys do not
+    /// whiten per mini-batch.
     pub fn of_mini_batch(&self, advantages: &Advantages, chosen: &[usize]) -> Option<Advantages> {
         let asked = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
         asked.then(|| {
@@ -229,18 +232,18 @@ impl Estimator {
         whiten_lists(advantages, chosen, Whiten::ZeroMean, self.keys.whitening.advantages.into());
     }
 
-    /// The KL coefficient now.
+    /// Returns the current KL coefficient.
     pub fn kl_coefficient(&self) -> f64 {
         self.kl.coefficient()
     }
 
-    /// Where the run ends because the policy has moved away too far.
+    /// Returns the KL at which the run stops because the policy is too far from the reference.
     pub fn kl_limit(&self) -> Option<KlLimit> {
         let KlConfig { stop_above, stop_after, .. } = self.keys.kl;
         stop_above.map(|above| KlLimit { above, after: stop_after })
     }
 
-    /// The critic's learner, where it is a model of its own.
+    /// Returns the critic's learner, if it is a separate model.
     pub fn learners(&self) -> Vec<(&str, Trained<'_>)> {
         match &self.critic {
             Critic::Shared => Vec::new(),
@@ -257,11 +260,11 @@ impl Estimator {
     }
 }
 
-/// Before the names of a separate critic's parameters in a checkpoint.
+/// Prefix of a separate critic's parameter names in a checkpoint.
 pub const CRITIC_PREFIX: &str = "critic.";
 
 impl CriticConfig {
-    /// Notes what is wrong with the keys under `method`.`critic`.
+    /// Reports invalid keys under `method`.`critic`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.critic.{name}");
         let [trunk, model, learning_rate, head, freeze_trunk] =
@@ -281,12 +284,12 @@ impl CriticConfig {
         }
     }
 
-    /// The models of a run with this critic: policy, reference, reward models, critic.
+    /// Returns the models of a run with this critic: policy, reference, reward models, critic.
     pub(crate) fn cast(&self, shared: &Shared<'_>, reference_model: Option<&str>) -> Cast {
         let cast = Cast::alone(shared, Head::Language)
             .with_reference(shared, reference_model, Stay::Whole)
             .with_rewards(shared);
-        // A classifier is no critic: it reads texts, not ids.
+        // A classifier cannot start a critic: it reads texts, not ids.
         let learned = cast.rewards.iter().find(|reward| reward.head == Head::SCALAR);
         let learned = learned.map(|reward| reward.source.clone());
         let (source, trainer) = match self.trunk {
@@ -306,7 +309,7 @@ impl CriticConfig {
 mod tests {
     use super::*;
 
-    /// Two sequences of four and two tokens, γ = 1 and λ = 0.95: expected numbers of FineGrainedRLHF's arithmetic.
+    /// Two sequences of four and two tokens, γ = 1 and λ = 0.95. The expected numbers follow FineGrainedRLHF's arithmetic.
     fn fine_grained(leak_padding: bool) -> Advantages {
         let keys = Estimation {
             kl: KlConfig::default(),

@@ -1,12 +1,16 @@
-//! Whole distributions of a policy: how far two policies are apart, and products with the curvature of that distance.
+//! Full distributions of a policy: the KL between two policies, and products with its curvature.
 //!
-//! At the old policy the Hessian of the mean `KL(new ‖ old)` is the Fisher matrix `F = E[Jᵀ (diag p − p pᵀ) J]`, where `J`
-//! is the Jacobian of a token's logits (Schulman et al. 2015, appendix C, <https://arxiv.org/abs/1502.05477>). A product
-//! `F v` usually goes back through the gradient a second time. Here it is taken apart: `J v` is how the logits change along
-//! `v`, a difference of four forward passes (`(8(z₊ − z₋) − (z₊₊ − z₋₋))/12h`, whose error falls with h⁴); the middle
-//! factor is known in closed form; and `Jᵀ` is one backward pass. Only the difference is not exact, and the product stays
-//! symmetric and positive up to it. A difference of the KL's gradients, which vanish here, would lose more digits and take
-//! a backward pass each.
+//! At the old policy the Hessian of the mean `KL(new ‖ old)` is the Fisher matrix `F = E[Jᵀ (diag p − p pᵀ) J]`, where
+//! `J` is the Jacobian of a token's logits (Schulman et al. 2015, appendix C, <https://arxiv.org/abs/1502.05477>). A
+//! product `F v` usually differentiates the gradient a second time. Here it is computed in three factors:
+//!
+//! - `J v` is the change of the logits along `v`, by finite differences of four forward passes:
+//!   `(8(z₊ − z₋) − (z₊₊ − z₋₋))/12h`, with an error of order h⁴.
+//! - The middle factor has a closed form.
+//! - `Jᵀ` is one backward pass.
+//!
+//! Only the finite difference is inexact; up to its error the product is symmetric and positive. A finite difference of
+//! the KL's gradients, which are 0 at the old policy, would lose more digits and need a backward pass each.
 
 use burn::tensor::{Tensor, activation};
 
@@ -17,52 +21,52 @@ use crate::host::{constant, read};
 use crate::learner::Learner;
 use crate::model::{Batch, CausalLm};
 
-/// Logits in memory at a time, unless one sequence has more: 16 Mi values, 64 MiB.
+/// Maximum number of logits in memory at a time, unless one sequence has more: 16 Mi values, 64 MiB.
 const LOGITS: usize = 16 << 20;
 
-/// The first step along a direction, as a share of the parameters' norm.
+/// First step along a direction, as a share of the parameters' norm.
 const SHARE: f64 = 1e-4;
 
-/// How far logits are moved to see how they change, as a root mean square. At 0.03 what the difference cuts off is an error
-/// of 6e-4 on a small model, at 0.003 roundings are one of 1e-4, here both are below 3e-5.
+/// Target root mean square of the change of the logits in a finite difference. On a small model the truncation error is
+/// 6e-4 at 0.03, and the rounding error is 1e-4 at 0.003. At this value both are below 3e-5.
 const CHANGE: f64 = 0.01;
 
-/// The tokens whose distributions are looked at.
+/// The tokens whose distributions are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Distributions<'a> {
     /// The rollouts.
     pub experience: &'a Experience,
-    /// Which of them.
+    /// Indices of the rollouts to use.
     pub chosen: &'a [usize],
     /// Temperature of the logits.
     pub temperature: f32,
-    /// How large a pass may be at most.
+    /// Maximum size of a pass.
     pub passes: MicroBatch,
 }
 
-/// A policy beside an older one.
+/// Distance of a policy from an older one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distance {
-    /// Mean of `KL(new ‖ old)` over tokens, of whole distributions.
+    /// Mean over tokens of `KL(new ‖ old)`, computed from full distributions.
     pub kl: f64,
-    /// Mean of `Â·ρ` over tokens, with the ratio `ρ` to what was recorded.
+    /// Mean over tokens of `Â·ρ`, with the ratio `ρ` to the recorded logprobs.
     pub objective: f64,
 }
 
 impl Distributions<'_> {
-    /// How many tokens there are.
+    /// Returns the number of counted tokens.
     fn tokens(&self) -> usize {
         self.chosen.iter().map(|&i| self.experience.rollouts.rollouts[i].counted()).sum()
     }
 
-    /// Passes whose logits fit, as parts of `chosen`, lane after lane.
+    /// Splits `chosen` into passes whose logits fit into memory, grouped by lane.
     fn parts(&self, vocabulary: usize) -> Vec<Vec<&[usize]>> {
         let tokens = self.passes.tokens.min(LOGITS / vocabulary);
         let passes = MicroBatch { tokens, ..self.passes }.in_lanes(&lengths(&self.experience.rollouts, self.chosen));
         passes.into_iter().map(|lane| lane.into_iter().map(|(_, range)| &self.chosen[range]).collect()).collect()
     }
 
-    /// The sum over all parts of what `of` makes of each. Lanes are shared by ranks.
+    /// Returns the sum of `of` over all parts. Ranks share the lanes.
     fn sum(&self, vocabulary: usize, of: impl Fn(&[usize]) -> f64) -> f64 {
         let parts = self.parts(vocabulary);
         let of_lane = |lane: usize| Ok::<_, ()>(parts[lane].iter().map(|part| of(part)).sum::<f64>());
@@ -73,12 +77,12 @@ impl Distributions<'_> {
         actor::batch(&model.trunk, &self.experience.rollouts, part)
     }
 
-    /// Logits of the tokens of a batch at the temperature, `[M, V]`.
+    /// Returns the logits of a batch's target tokens at the temperature, `[M, V]`.
     fn logits(&self, model: &CausalLm, batch: &Batch) -> Tensor<2> {
         model.token_logits(model.hidden(batch), batch.targets(), self.temperature)
     }
 
-    /// How far `new` is from `old`, and what its ratios make of `advantages`.
+    /// Returns the distance of `new` from `old`, with the objective for `advantages`.
     pub fn distance(&self, new: &CausalLm, old: &CausalLm, advantages: &[Vec<f32>]) -> Distance {
         let kl = self.sum(new.vocab_size(), |part| {
             let batch = self.batch(new, part);
@@ -89,13 +93,13 @@ impl Distributions<'_> {
         Distance { kl: kl / self.tokens().max(1) as f64, objective: self.objective(new, advantages) }
     }
 
-    /// What the ratios of `model` make of `advantages`: the [`objective`](Distance::objective) of its distance, to the bit.
+    /// Returns the mean of `Â·ρ` under `model`: bit for bit the [`objective`](Distance::objective) of its distance.
     pub fn objective(&self, model: &CausalLm, advantages: &[Vec<f32>]) -> f64 {
         let of_part = |part: &[usize]| self.objective_of(model, &self.batch(model, part), part, advantages);
         self.sum(model.vocab_size(), of_part) / self.tokens().max(1) as f64
     }
 
-    /// Σ `Â·ρ` over the tokens of a part.
+    /// Returns Σ `Â·ρ` over the tokens of a part.
     fn objective_of(&self, model: &CausalLm, batch: &Batch, part: &[usize], advantages: &[Vec<f32>]) -> f64 {
         let logprobs = read(&model.logprobs(batch, self.temperature).logprobs_m);
         let recorded = actor::old_logprobs(&self.experience.rollouts, part);
@@ -104,8 +108,8 @@ impl Distributions<'_> {
         tokens.map(|((new, old), advantage)| (f64::from(*new) - f64::from(*old)).exp() * f64::from(*advantage)).sum()
     }
 
-    /// `F v` at the learner's parameters, in the order of [`Learner::layout`]; 0 where the policy does not depend on a
-    /// parameter. No parameter moves, and gradients that had been gathered are lost.
+    /// Returns `F v` at the learner's parameters, in the order of [`Learner::layout`]. Entries are 0 for parameters
+    /// that the policy does not depend on. Parameters stay unchanged; accumulated gradients are discarded.
     pub fn product(&self, learner: &mut Learner<Actor>, vector: &Tensor<1>) -> Vec<f32> {
         learner.discard();
         let Some(step) = self.step_along(learner, vector) else { return vec![0.0; vector.dims()[0]] };
@@ -137,8 +141,8 @@ impl Distributions<'_> {
         product
     }
 
-    /// How far to go along `vector` so that logits change by [`CHANGE`], by how they change over a far smaller step. `None`
-    /// where they do not change.
+    /// Returns the step along `vector` that changes the logits by [`CHANGE`], extrapolated from a much smaller step.
+    /// `None` if the logits do not change.
     fn step_along(&self, learner: &Learner<Actor>, vector: &Tensor<1>) -> Option<f64> {
         let norm = |x: &Tensor<1>| f64::from(read(&x.clone().square().sum())[0]).sqrt();
         let parameters = learner.parameters();

@@ -1,4 +1,4 @@
-//! Several passes over groups of completions without a critic: what GRPO and RLOO share.
+//! Several passes over groups of completions without a critic, shared by GRPO and RLOO.
 
 use super::actor::{Actor, lengths, logprobs_dropping};
 use super::step::{Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
@@ -9,21 +9,22 @@ use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::stats::{Stats, StepReport};
 
-/// How rollouts are gone over.
+/// Settings of the passes over the rollouts.
 #[derive(Debug, Clone)]
 pub struct Grouped {
-    /// The loss of a step.
+    /// Loss of a step.
     pub loss: PolicyLoss,
     /// Passes over the rollouts.
     pub update_epochs: usize,
-    /// Mini-batches (optimizer steps) of one pass.
+    /// Mini-batches (optimizer steps) per pass.
     pub mini_batches: usize,
     /// Whether completions without a stop id carry no loss.
     pub masks_truncated: bool,
 }
 
 impl Grouped {
-    /// The rollouts of a step that carry loss, groups together: their prompts are computed once. And how many do not.
+    /// Returns the rollouts of a step that carry loss, and the number of the others. Groups stay together so that each
+    /// prompt is computed once.
     fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
         let stop = |i: usize| experience.rollouts.rollouts[i].stop;
         let counts = |i: &usize| !(self.masks_truncated && stop(*i) == StopReason::Length);
@@ -33,10 +34,10 @@ impl Grouped {
         (chosen, silent)
     }
 
-    /// One or several passes over the rollouts.
+    /// Runs one or several passes over the rollouts.
     ///
     /// # Errors
-    /// What was not finite; the weights are those of the last good step.
+    /// Names the value that was not finite. The weights are those of the last finite step.
     pub fn update(
         &self,
         actor: &mut Learner<Actor>,
@@ -49,8 +50,9 @@ impl Grouped {
         let steps = self.update_epochs * self.mini_batches;
         let masks = |pass: usize| DropoutStream::new(update.settings.seed, update.iteration as u64, pass as u64);
         let drops = actor.module().policy.trunk.drops_out();
-        // With dropout the logprobs of the sampler, which drops nothing, are higher on average: ratios are taken to logprobs
-        // with dropout. They come from the step itself where it is the only one, else from a pass before the first.
+        // The sampler uses no dropout, so its logprobs are higher on average. With dropout, ratios therefore compare
+        // with logprobs under dropout. They come from the step itself if it is the only one, else from a pass before
+        // the first step.
         let dropped = (drops && steps > 1).then(|| {
             let policy = &actor.frozen().policy;
             let (temperature, passes) = (self.loss.temperature, update.settings.passes);
@@ -100,7 +102,7 @@ impl Grouped {
     }
 }
 
-/// What is clipped, under TRL's names.
+/// Records clipping statistics under TRL's names.
 fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
     let count = ratios.tokens as f64;
     match surrogate {

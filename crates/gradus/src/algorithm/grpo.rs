@@ -1,8 +1,8 @@
-//! Group relative policy optimization: its keys, and how it learns from rollouts.
+//! Group relative policy optimization: configuration and update.
 //!
-//! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16; differs in that denominators belong to the
-//! optimizer step (`bnpo` excepted, which is defined by the micro-batch), and that the KL's and the entropy's means are
-//! reduced as the policy's loss and over the step's tokens.
+//! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16, with two differences. Denominators cover the
+//! optimizer step; only `bnpo` is defined per micro-batch. The KL term is reduced like the policy loss, and the entropy
+//! is averaged over the tokens of the step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, S
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
-/// Zheng et al. 2025, section 5.1: clip ranges; completions of an iteration are gone over in four mini-batches.
+/// Zheng et al. 2025, section 5.1: clip ranges, and four mini-batches per iteration.
 const GSPO: &str = "\
 method:
   grpo:
@@ -35,7 +35,7 @@ method:
     mini_batches: 4
 ";
 
-/// Yu et al. 2025, section 4.1: clip-higher, dynamic sampling, the token-level loss, overlong filtering.
+/// Yu et al. 2025, section 4.1: clip-higher, dynamic sampling, token-level loss, overlong filtering.
 const DAPO: &str = "\
 method:
   grpo:
@@ -48,7 +48,7 @@ method:
     resample_rounds: 10
 ";
 
-/// Liu et al. 2025, section 3.2: neither the length nor the spread of a group divides.
+/// Liu et al. 2025, section 3.2: no division by the length of a completion or the standard deviation of a group.
 const DR_GRPO: &str = "\
 method:
   grpo:
@@ -61,70 +61,71 @@ method:
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GrpoConfig {
-    /// Completions of each prompt, G. Default 8 (TRL).
+    /// Completions per prompt, G. Default 8 (TRL).
     #[schemars(range(max = 65_536))]
     pub group_size: usize,
-    /// Longest completion in tokens. Default 512 (TRL).
+    /// Maximum length of a completion in tokens. Default 512 (TRL).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on. Default 1 (TRL).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimizer steps) of one pass. Default 1.
+    /// Mini-batches (optimizer steps) per pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,
-    /// Upper clip range: 1 + clip_range_high; of `cispo` the bound of the ratio itself, which it needs. Default: `clip_range`.
+    /// Upper clip range: 1 + clip_range_high. For `cispo`, the bound of the ratio itself, which is required. Default: `clip_range`.
     pub clip_range_high: Option<f64>,
-    /// Upper bound of the ratio even where the advantage is negative (two-sided clipping). Default: none.
+    /// Upper bound of the ratio even if the advantage is negative (two-sided clipping). Default: none.
     pub delta: Option<f64>,
     /// Weight of the KL term (k3) in the loss; 0 needs no reference. Default 0 (TRL).
     pub kl_coefficient: f64,
-    /// Whether the KL term is multiplied by the importance ratio, which makes its gradient that of the reverse KL. Default true (TRL).
+    /// Multiply the KL term by the importance ratio, so that its gradient is that of the reverse KL. Default true (TRL).
     pub kl_bias_correction: bool,
-    /// The unit of the importance ratio: a token, or a sequence with the geometric mean of its tokens' ratios (GSPO). Default `token` (TRL).
+    /// Unit of the importance ratio: each token, or each sequence with the geometric mean of its tokens' ratios (GSPO).
+    /// Default `token` (TRL).
     pub importance_sampling_level: ImportanceSamplingLevel,
-    /// The loss of tokens, and its reduction. Default `dapo` (TRL).
+    /// Loss per token and its reduction. Default `dapo` (TRL).
     pub loss_type: GrpoLossType,
-    /// Temperature of `sapo` where the advantage is positive. Default 1 (TRL).
+    /// Temperature of `sapo` for positive advantages. Default 1 (TRL).
     pub sapo_temperature_pos: f64,
-    /// Temperature of `sapo` elsewhere. Default 1.05 (TRL).
+    /// Temperature of `sapo` for other advantages. Default 1.05 (TRL).
     pub sapo_temperature_neg: f64,
-    /// Exponent of the ratio in `vespo`'s weight where the advantage is not negative. Default 2 (TRL).
+    /// Exponent of the ratio in `vespo`'s weight for advantages of at least 0. Default 2 (TRL).
     pub vespo_k_pos: f64,
-    /// Rate of `vespo`'s weight there. Default 3 (TRL).
+    /// Rate of `vespo`'s weight for advantages of at least 0. Default 3 (TRL).
     pub vespo_lambda_pos: f64,
-    /// Exponent of the ratio in `vespo`'s weight where the advantage is negative. Default 3 (TRL).
+    /// Exponent of the ratio in `vespo`'s weight for negative advantages. Default 3 (TRL).
     pub vespo_k_neg: f64,
-    /// Rate of `vespo`'s weight there. Default 2 (TRL).
+    /// Rate of `vespo`'s weight for negative advantages. Default 2 (TRL).
     pub vespo_lambda_neg: f64,
-    /// The baseline of a reward. Default `group_mean` (TRL).
+    /// Baseline that is subtracted from a reward. Default `group_mean` (TRL).
     pub baseline: GroupBaseline,
-    /// The divisor of advantages. Default `group` (TRL).
+    /// Divisor of the advantages. Default `group` (TRL).
     pub scale_rewards: ScaleRewards,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
     /// Subtract this from the reward of a completion that reached `max_new_tokens` without a stop id, before rewards are
     /// compared within their group. Default: nothing.
     pub missing_eos_penalty: Option<f64>,
-    /// How often groups whose rewards are all alike give way to groups of prompts that the iteration has not had (dynamic
-    /// sampling, Yu et al. 2025). Default 0: they stay, and teach nothing.
+    /// Rounds in which groups with equal rewards are replaced by groups of prompts that the iteration has not used
+    /// (dynamic sampling, Yu et al. 2025). Default 0: they stay, with advantages of 0.
     #[schemars(range(max = 1_000))]
     pub resample_rounds: usize,
-    /// Leave a completion with a negative advantage out of the loss where its sampler is more than this many nats a token away from the
-    /// policy, as a mean (the off-policy sequence mask of DeepSeek-V3.2). The sampler is the server of `rollouts`, or the policy before
-    /// the iteration's updates. Default: none (TRL).
+    /// Leave a completion with a negative advantage out of the loss if its tokens are more than this many nats likelier
+    /// under the sampler than under the policy, on average (the off-policy sequence mask of DeepSeek-V3.2). The sampler
+    /// is the server of `rollouts`, or the policy before the iteration's updates. Default: none (TRL).
     pub off_policy_mask_threshold: Option<f64>,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// Further settings of the distribution that completions are drawn from.
+    /// Further settings of the sampling distribution.
     pub sampling: SamplingConfig,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
 }
 
@@ -163,17 +164,17 @@ impl Default for GrpoConfig {
     }
 }
 
-/// The unit that has an importance ratio: a token or a sequence.
+/// Unit of the importance ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportanceSamplingLevel {
     /// Each token (Shao et al. 2024).
     Token,
-    /// Each sequence, the geometric mean of its tokens' (Zheng et al. 2025, GSPO).
+    /// Each sequence, with the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO).
     Sequence,
 }
 
-/// The loss of tokens, and how it becomes one number. The clipped surrogate unless said otherwise.
+/// Loss per token and its reduction to one number. The loss is the clipped surrogate unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GrpoLossType {
@@ -185,27 +186,27 @@ pub enum GrpoLossType {
     Bnpo,
     /// Mean over the tokens of the step (Yu et al. 2025).
     Dapo,
-    /// Logprobs weighted by the bounded ratio, mean over the tokens of the step (MiniMax 2025).
+    /// Logprobs weighted by the bounded ratio; mean over the tokens of the step (MiniMax 2025).
     Cispo,
-    /// A smooth gate in place of the clip, mean over each sequence, then over sequences (Gao et al. 2025).
+    /// A smooth gate instead of the clip; mean over each sequence, then over sequences (Gao et al. 2025).
     Sapo,
     /// Sum over each sequence, then mean over sequences (LUSPO; with `importance_sampling_level: sequence`).
     Luspo,
-    /// Logprobs weighted by a gamma kernel of the sequence's ratio, mean over the tokens of the step (VESPO).
+    /// Logprobs weighted by a gamma kernel of the sequence's ratio; mean over the tokens of the step (VESPO).
     Vespo,
 }
 
-/// What a completion's reward is compared with.
+/// Baseline of a completion's reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupBaseline {
     /// The mean of its group, itself included (Shao et al. 2024).
     GroupMean,
-    /// The mean of the others of its group; with `scale_rewards: none` it is RLOO's advantage (Ahmadian et al. 2024).
+    /// The mean of the other completions of its group. With `scale_rewards: none`, this is RLOO's advantage (Ahmadian et al. 2024).
     LeaveOneOut,
 }
 
-/// What advantages are divided by.
+/// Divisor of the advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRewards {
@@ -213,7 +214,7 @@ pub enum ScaleRewards {
     Group,
     /// The standard deviation of the batch.
     Batch,
-    /// Nothing.
+    /// No division.
     None,
 }
 
@@ -236,7 +237,7 @@ impl Method for GrpoConfig {
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
-        // Without a KL term only evaluations ask the reference.
+        // Without a KL term, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
             true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
             false => cast,
@@ -311,7 +312,7 @@ impl Method for GrpoConfig {
 }
 
 impl GrpoConfig {
-    /// VESPO weighs whole sequences itself, so only tokens may have a ratio beside.
+    /// Checks the combination with `rollouts`. VESPO weights whole sequences itself, so a further ratio must be per token.
     fn check_rollouts(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
         let is_apart = rollouts.importance_sampling_correction && rollouts.importance_sampling_mode.is_of_sequences();
         let keys = ["method.grpo.loss_type", "rollouts.importance_sampling_mode"];
@@ -351,19 +352,19 @@ impl OnlineMethod for GrpoConfig {
     }
 }
 
-/// The algorithm. It has no state: everything it needs comes with the rollouts.
+/// The algorithm. It has no state: the rollouts provide everything it needs.
 #[derive(Debug, Clone)]
 pub struct Grpo {
     config: GrpoConfig,
 }
 
 impl Grpo {
-    /// The algorithm that `config` asks for.
+    /// Creates the algorithm from `config`.
     pub fn new(config: &GrpoConfig) -> Self {
         Self { config: config.clone() }
     }
 
-    /// The loss of a step.
+    /// Returns the loss of a step.
     pub fn loss(&self) -> PolicyLoss {
         let config = &self.config;
         let high = config.clip_range_high.unwrap_or(config.clip_range);

@@ -9,30 +9,32 @@ use crate::method::Problems;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KlConfig {
-    /// The (initial) coefficient β. Default 0.05 (TRL).
+    /// The coefficient β, or its initial value if it is adaptive. Default 0.05 (TRL).
     pub coefficient: f64,
-    /// The estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
+    /// Estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
     pub estimator: KlEstimator,
-    /// Adapt the coefficient towards this KL. Default: fixed.
+    /// Adapt the coefficient so that the KL approaches this target. Default: fixed.
     pub target: Option<f64>,
-    /// Sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
+    /// Number of sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
     pub horizon: f64,
-    /// The share of its error by which the adaptive coefficient moves each iteration, however many sequences there are, instead of `horizon`. Default: none (RL4LMs 0.1).
+    /// Move the adaptive coefficient by this share of its error in each iteration, independent of the number of
+    /// sequences. Replaces `horizon`. Default: none (RL4LMs: 0.1).
     pub rate: Option<f64>,
-    /// The unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
+    /// Unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
     pub unit: KlUnit,
-    /// Stop the run when the KL of an iteration, the mean over its sequences in nats, has been above this `stop_after` times. Default: never (FineGrainedRLHF's `kl_threshold`).
+    /// Stop the run when `stop_after` iterations have had a KL above this, as a mean over their sequences in nats.
+    /// Default: never (FineGrainedRLHF's `kl_threshold`).
     pub stop_above: Option<f64>,
-    /// How often, not necessarily in a row. Default 5 (FineGrainedRLHF).
+    /// Number of iterations above `stop_above` that stop the run, not necessarily in a row. Default 5 (FineGrainedRLHF).
     pub stop_after: usize,
 }
 
-/// Where a run ends because the policy has moved away from its reference too far.
+/// The limit at which a run stops because the policy is too far from its reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KlLimit {
-    /// In nats, the mean over the sequences of an iteration.
+    /// KL in nats, as a mean over the sequences of an iteration.
     pub above: f64,
-    /// How many iterations may reach beyond it, the last of which ends the run.
+    /// Number of iterations above it after which the run stops.
     pub after: usize,
 }
 
@@ -63,7 +65,7 @@ pub enum KlEstimator {
     K3,
 }
 
-/// The unit of an adaptive KL target.
+/// Unit of an adaptive KL target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KlUnit {
@@ -74,7 +76,7 @@ pub enum KlUnit {
 }
 
 impl KlConfig {
-    /// Notes what is wrong with the keys under `method`.`kl`.
+    /// Reports invalid keys under `method`.`kl`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.kl.{name}");
         problems.at_least(&key("coefficient"), self.coefficient, 0.0);

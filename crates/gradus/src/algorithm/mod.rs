@@ -1,8 +1,8 @@
 //! Online algorithms: from rollouts and rewards to an update of the policy.
 //!
-//! An [`Algorithm`] says what it learns from ([`Algorithm::advantages`], on the host) and how the policy moves
-//! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, the
-//! reference, evaluation, records.
+//! An [`Algorithm`] turns rewards into advantages ([`Algorithm::advantages`], on the host) and updates the policy
+//! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, reference
+//! log-probabilities, evaluation and metrics.
 
 pub mod a2c;
 pub mod actor;
@@ -45,49 +45,49 @@ use crate::rollout::{Rollout, Rollouts, StopReason};
 use crate::settings::Settings;
 use crate::stats::{Mean, Stats, StepReport};
 
-/// A method that learns from what it samples, by its keys.
+/// A method that trains on its own rollouts. The type holds the method's configuration keys.
 pub trait OnlineMethod: Method {
-    /// What it does in one iteration.
+    /// Describes the sampling and the updates of one iteration.
     fn iteration(&self) -> Iteration<'_>;
 
-    /// The algorithm, with what its cast asks for.
+    /// Creates the algorithm from the models that its cast requires.
     fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm>;
 }
 
-/// What an algorithm is made of beside its keys.
+/// Inputs of an algorithm in addition to its configuration.
 #[derive(Debug, Default)]
 pub struct AlgorithmInputs {
-    /// The critic that the cast asks for.
+    /// The critic, if the cast has one.
     pub critic: Option<Critic>,
-    /// The lagged copy of the policy that the cast asks for.
+    /// The lagged copy of the policy, if the cast has one.
     pub lagged: Option<CausalLm>,
-    /// The tokenizer's special ids.
+    /// Special ids of the tokenizer.
     pub special_ids: Vec<u32>,
-    /// The KL coefficient of a resumed run.
+    /// KL coefficient of a resumed run.
     pub kl_coefficient: Option<f64>,
 }
 
 /// Writes a policy (without gradient) into a directory.
 pub type SavePolicy<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
 
-/// Scored rollouts: everything an algorithm learns from.
+/// Scored rollouts: all data that an algorithm trains on.
 #[derive(Debug, Clone)]
 pub struct Experience {
     /// The rollouts.
     pub rollouts: Rollouts,
-    /// One list per rollout, one reward per completion token that counts; `None` where a rollout could not be scored.
+    /// One list per rollout, one reward per counted completion token; `None` for a rollout without a score.
     pub rewards: Vec<Option<Vec<f32>>>,
-    /// The reference's logprobs, one list per rollout; `None` when the algorithm needs no reference.
+    /// Reference logprobs, one list per rollout; `None` if the algorithm needs no reference.
     pub reference: Option<Vec<Vec<f32>>>,
 }
 
 impl Experience {
-    /// The sum of each rollout's rewards.
+    /// Returns the sum of each rollout's rewards.
     pub fn totals(&self) -> Vec<Option<f32>> {
         self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
     }
 
-    /// [`totals`](Self::totals), less `penalty` for a completion that was cut off before a stop id.
+    /// Returns [`totals`](Self::totals) minus `penalty` for completions that were cut off before a stop id.
     pub fn totals_less(&self, penalty: Option<f64>) -> Vec<Option<f32>> {
         let penalty = penalty.unwrap_or(0.0) as f32;
         let less = |(total, rollout): (Option<f32>, &Rollout)| match rollout.stop {
@@ -97,8 +97,8 @@ impl Experience {
         self.totals().into_iter().zip(&self.rollouts.rollouts).map(less).collect()
     }
 
-    /// KL(policy ‖ reference) of each rollout in nats, over its tokens that count; `is_raw`: of all ids
-    /// ([`Algorithm::has_raw_kl`]). `None` without a reference.
+    /// Returns KL(policy ‖ reference) of each rollout in nats, summed over its counted tokens. With `is_raw`, the
+    /// policy's logprobs are those over the whole vocabulary ([`Algorithm::has_raw_kl`]). `None` without a reference.
     pub fn kls(&self, is_raw: bool) -> Option<Vec<f64>> {
         let pairs = self.rollouts.rollouts.iter().zip(self.reference.as_ref()?);
         let of_one = |(rollout, reference_t): (&Rollout, &Vec<f32>)| match is_raw {
@@ -108,56 +108,56 @@ impl Experience {
         Some(pairs.map(of_one).collect())
     }
 
-    /// The rollouts that could be scored.
+    /// Returns the indices of the rollouts that have a score.
     pub fn scored(&self) -> Vec<usize> {
         (0..self.rollouts.len()).filter(|&i| self.rewards[i].is_some()).collect()
     }
 }
 
-/// What each completion token that counts is worth learning; one list per rollout everywhere.
+/// Advantages and other training targets of the counted completion tokens, one list per rollout.
 #[derive(Debug, Clone, Default)]
 pub struct Advantages {
     /// One advantage per completion token.
     pub advantages: Vec<Vec<f32>>,
-    /// What the critic is trained towards; empty without a critic.
+    /// Targets of the critic; empty without a critic.
     pub returns: Vec<Vec<f32>>,
-    /// What the critic said of the state before each token; empty without a critic.
+    /// The critic's value of the state before each token; empty without a critic.
     pub values: Vec<Vec<f32>>,
-    /// KL(policy ‖ reference) of completions in nats, by the estimator of the penalty, where it is part of the reward.
+    /// KL(policy ‖ reference) per completion in nats, by the estimator of the penalty; `None` if no KL is part of the reward.
     pub kl: Option<Mean>,
-    /// What another sampler thought of the tokens; none where the policy itself has sampled them.
+    /// Log-probabilities of another sampler; `None` if the policy itself sampled the tokens.
     pub off_policy: Option<OffPolicy>,
-    /// What was measured on the way.
+    /// Metrics of the computation.
     pub stats: Stats,
 }
 
-/// Where an update stands in the run.
+/// Position of an update in the run.
 #[derive(Clone, Copy)]
 pub struct Update<'a> {
-    /// Counted from 0.
+    /// Index of the iteration, from 0.
     pub iteration: usize,
-    /// The schedule's value now, 1 at the peak.
+    /// Current value of the learning rate schedule; 1 at the peak.
     pub multiplier: f64,
-    /// What the run does not change.
+    /// Settings that stay fixed during the run.
     pub settings: &'a Settings,
-    /// Receives how many of the update's optimizer steps are done. An update is never ended half-way.
+    /// Receives the number of completed optimizer steps. An update is never interrupted.
     pub progress: &'a dyn Progress,
 }
 
 impl Update<'_> {
     /// Reports that `done` of the update's `total` optimizer steps are done.
     pub(crate) fn report(&self, done: usize, total: usize) {
-        // The wish to stop is granted after the update.
+        // A request to stop takes effect after the update.
         let _ = self.progress.advance("updated", done, total);
     }
 
-    /// At the optimizer step `step`, from 0, of the `steps` of its iteration.
+    /// Moves the schedule to optimizer step `step`, from 0, of the `steps` of this iteration.
     pub(crate) fn within(self, step: usize, steps: usize) -> Self {
         Self { multiplier: self.settings.multiplier_within(self.iteration, step, steps), ..self }
     }
 
-    /// The order in which update epoch `epoch` passes over `rollouts`: shuffled where it decides who shares a
-    /// mini-batch, and where the run shuffles at all.
+    /// Returns the order in which update epoch `epoch` visits `rollouts`. It is shuffled if there are several
+    /// mini-batches and the run shuffles.
     pub(crate) fn order(&self, rollouts: &[usize], mini_batches: usize, epoch: usize) -> Vec<usize> {
         let mut order = rollouts.to_vec();
         if mini_batches > 1 && self.settings.shuffle {
@@ -168,33 +168,33 @@ impl Update<'_> {
     }
 }
 
-/// One way of learning from rollouts.
+/// An algorithm that trains on rollouts.
 pub trait Algorithm {
-    /// A mask of its own over what is drawn, in iterations or in an evaluation.
+    /// Returns the algorithm's own mask over the vocabulary, for sampling in iterations or in an evaluation.
     fn masking(&self, _in_evaluation: bool) -> Option<Masking<'_>> {
         None
     }
 
-    /// How often groups whose rewards are all alike are replaced before anything is learned from them.
+    /// Returns how many times groups with equal rewards are replaced before the update.
     fn resample_rounds(&self) -> usize {
         0
     }
 
-    /// Whether [`Experience::reference`] is to be filled.
+    /// Whether [`Experience::reference`] must be filled.
     fn needs_reference(&self) -> bool;
 
-    /// Whether the KL to the reference is that of all ids, where logprobs are trained among some.
+    /// Whether the KL to the reference uses logprobs over the whole vocabulary, even if training normalizes them over a support.
     fn has_raw_kl(&self) -> bool {
         false
     }
 
-    /// From rewards to advantages, on the host. `actor` carries no gradient.
+    /// Computes advantages from rewards, on the host. `actor` carries no gradient.
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages;
 
-    /// One or several passes over the rollouts. The report's KL is the caller's to fill in.
+    /// Runs one or several passes over the rollouts. The caller fills in the KL of the report.
     ///
     /// # Errors
-    /// What was not finite; the weights are those of the last good step.
+    /// Names the value that was not finite. The weights are those of the last finite step.
     fn update(
         &mut self,
         actor: &mut Learner<Actor>,
@@ -203,22 +203,22 @@ pub trait Algorithm {
         update: Update<'_>,
     ) -> Result<StepReport, String>;
 
-    /// What makes its advantages, where it has a critic.
+    /// Returns the estimator of the advantages, if the algorithm has a critic.
     fn estimator(&self) -> Option<&Estimator> {
         None
     }
 
-    /// The critic, where there is one: it learns beside the actor.
+    /// Returns the critic, if there is one. It is trained together with the actor.
     fn critic(&self) -> Option<&Critic> {
         self.estimator().map(|estimator| &estimator.critic)
     }
 
-    /// Learners of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
+    /// Returns the algorithm's own learners (the critic's) for checkpoints, each with a unique prefix.
     fn learners(&self) -> Vec<(&str, Trained<'_>)> {
         self.estimator().map_or_else(Vec::new, Estimator::learners)
     }
 
-    /// Writes models of its own that are part of the result (the critic) below `directory`.
+    /// Writes the algorithm's own models that belong to the result (the critic) below `directory`.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -226,7 +226,7 @@ pub trait Algorithm {
         self.estimator().map_or(Ok(()), |estimator| estimator.save(actor, directory))
     }
 
-    /// Writes further models that only a resumed run needs (a lagged policy) below the directory of a checkpoint.
+    /// Writes further models that only a resumed run needs (a lagged policy) below a checkpoint's directory.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -234,23 +234,23 @@ pub trait Algorithm {
         Ok(())
     }
 
-    /// The adaptive KL coefficient, for checkpoints and logs.
+    /// Returns the adaptive KL coefficient, for checkpoints and logs.
     fn kl_coefficient(&self) -> Option<f64> {
         self.estimator().map(Estimator::kl_coefficient)
     }
 
-    /// Where the run ends because the policy has moved away too far.
+    /// Returns the KL at which the run stops because the policy is too far from the reference.
     fn kl_limit(&self) -> Option<KlLimit> {
         self.estimator().and_then(Estimator::kl_limit)
     }
 
-    /// Other state a resumed run needs, under names of its own.
+    /// Returns other state that a resumed run needs, under unique names.
     fn state(&self) -> Map<String, Value> {
         Map::new()
     }
 }
 
-/// Rollouts of each mini-batch: `count` parts of nearly equal size, in the order given.
+/// Splits `order` into `count` mini-batches of nearly equal size.
 pub(crate) fn mini_batches(order: &[usize], count: usize) -> impl Iterator<Item = &[usize]> {
     order.chunks(order.len().div_ceil(count.max(1)).max(1))
 }

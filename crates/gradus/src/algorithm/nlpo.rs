@@ -1,8 +1,8 @@
-//! Natural language policy optimization: its keys, and how it learns from rollouts.
+//! Natural language policy optimization: configuration and update.
 //!
-//! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>: PPO of a policy that is restricted to
-//! what a lagged copy of it finds likely. Their code differs from the paper: the mask never changes, and logprobs are not
-//! renormalized. Here the paper's way is the default, and each of the code's ways a key.
+//! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>: PPO with a policy that is
+//! restricted to tokens that a lagged copy of it finds likely. Their code differs from the paper: the mask never
+//! changes, and logprobs are not renormalized. The defaults follow the paper; keys select the behavior of the code.
 
 use std::path::Path;
 
@@ -24,32 +24,35 @@ use crate::model::CausalLm;
 use crate::settings::{RolloutsConfig, Settings, TrainConfig};
 use crate::stats::StepReport;
 
-/// Keys of `method.nlpo`: those of `method.ppo`, and of the mask.
+/// Keys of `method.nlpo`: those of `method.ppo` and those of the mask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NlpoConfig {
-    /// What it has in common with PPO.
+    /// Keys shared with PPO.
     #[serde(flatten)]
     pub ppo: PpoConfig,
-    /// Draw from the fewest tokens that together have this probability under the model of the mask; 1 is all of them. Default 0.9 (RL4LMs).
+    /// Sample from the smallest set of tokens with this total probability under the mask's model; 1 keeps all tokens.
+    /// Default 0.9 (RL4LMs).
     pub top_p: f64,
-    /// Draw from this many of its likeliest tokens, instead of `top_p`. Default: none.
+    /// Sample from this many of its likeliest tokens instead of `top_p`. Default: none.
     pub top_k: Option<usize>,
-    /// Which model the mask looks at. Default `lagged` (RL4LMs).
+    /// Model that defines the mask. Default `lagged` (RL4LMs).
     pub mask_model: MaskModel,
-    /// Whether the lagged copy follows the policy. Default `periodic` (RL4LMs' code: `frozen`).
+    /// Updates of the lagged copy. Default `periodic` (RL4LMs' code: `frozen`).
     pub mask_update: MaskUpdate,
-    /// Iterations after which the lagged copy becomes the policy as it is then. Default 20 (RL4LMs' recipes).
+    /// Number of iterations after which the lagged copy is replaced by the current policy. Default 20 (RL4LMs' recipes).
     pub mask_update_iterations: usize,
-    /// Tokens that the mask keeps at least. Default 1 (RL4LMs' code: 100; with an encoder it keeps one more than it says).
+    /// Minimum number of tokens that the mask keeps. Default 1 (RL4LMs' code: 100; with an encoder, one more than configured).
     pub min_tokens_to_keep: usize,
-    /// Whether the tokenizer's special tokens are never masked. Default true (RL4LMs' code).
+    /// Never mask the tokenizer's special tokens. Default true (RL4LMs' code).
     pub keep_special_tokens: bool,
-    /// Whether logprobs are trained among what the mask leaves, renormalized, or those of the whole vocabulary (RL4LMs' code). Default true.
+    /// Renormalize the trained logprobs over the tokens that the mask keeps. RL4LMs' code uses the whole vocabulary
+    /// (false). Default true.
     pub renormalise: bool,
-    /// Among which tokens, where they are renormalized: those of the mask alone, or those that are left when everything else has been taken out too. Default `nlpo_mask_only`.
+    /// Tokens over which logprobs are renormalized: those that the mask keeps, or those that the mask and all of
+    /// `sampling` keep. Default `nlpo_mask_only`.
     pub mask_scope: MaskScope,
-    /// Whether completions of evaluations are drawn under the mask (RL4LMs' code). Default false.
+    /// Apply the mask to completions of evaluations too, as in RL4LMs' code. Default false.
     pub mask_at_eval: bool,
 }
 
@@ -71,7 +74,7 @@ impl Default for NlpoConfig {
     }
 }
 
-/// Which model a mask looks at.
+/// Model that defines a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskModel {
@@ -81,27 +84,27 @@ pub enum MaskModel {
     Policy,
 }
 
-/// Whether a lagged copy follows the policy.
+/// Updates of a lagged copy of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskUpdate {
     /// Every `mask_update_iterations`.
     Periodic,
-    /// Never: it stays what training starts from.
+    /// Never: it stays the start model.
     Frozen,
 }
 
-/// Among which tokens logprobs are renormalized.
+/// Tokens over which logprobs are renormalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskScope {
-    /// Those that the mask leaves.
+    /// Tokens that the mask keeps.
     NlpoMaskOnly,
-    /// Those that the mask and everything in `sampling` leave.
+    /// Tokens that the mask and everything in `sampling` keep.
     Processed,
 }
 
-/// RL4LMs' IMDB recipe, with what its code does and its paper does not say. Batches are those of PPO's preset.
+/// RL4LMs' IMDB recipe, with the behavior of its code where the paper differs. Batches are those of PPO's preset.
 const RL4LMS: &str = "\
 method:
   nlpo:
@@ -236,13 +239,13 @@ impl NlpoConfig {
         self.top_k.map_or(Kept::TopP(self.top_p), Kept::TopK)
     }
 
-    /// Whether the mask can take anything out.
+    /// Whether the mask can exclude any token.
     fn masks(&self) -> bool {
         self.kept() != Kept::TopP(1.0)
     }
 }
 
-/// The algorithm: PPO, its mask, and the lagged policy.
+/// The algorithm: PPO, its mask and the lagged policy.
 #[derive(Debug)]
 pub struct Nlpo {
     config: NlpoConfig,
@@ -252,7 +255,7 @@ pub struct Nlpo {
 }
 
 impl Nlpo {
-    /// The algorithm that `config` asks for, with the models of its cast.
+    /// Creates the algorithm from `config` and the models of its cast.
     ///
     /// # Panics
     /// When there is no critic.
@@ -269,7 +272,7 @@ impl Nlpo {
         Self { config: config.clone(), ppo, mask, lagged: inputs.lagged }
     }
 
-    /// Which ids of each token are recorded in training.
+    /// Returns which ids are recorded per token in training.
     fn record(&self) -> Record {
         match (self.config.renormalise, self.config.mask_scope) {
             (false, _) => Record::Nothing,
@@ -283,7 +286,7 @@ impl Algorithm for Nlpo {
     fn masking(&self, in_evaluation: bool) -> Option<Masking<'_>> {
         let record = if in_evaluation { Record::Nothing } else { self.record() };
         let applies = !in_evaluation || self.config.mask_at_eval;
-        // A mask that keeps everything needs nobody to look at.
+        // A mask that keeps all tokens needs no guide model.
         let guide = self.lagged.as_ref().filter(|_| self.config.masks());
         applies.then_some(Masking { mask: &self.mask, guide, record })
     }
@@ -333,5 +336,5 @@ impl Algorithm for Nlpo {
     }
 }
 
-/// Where the lagged policy lies in a checkpoint.
+/// Directory of the lagged policy in a checkpoint.
 pub const LAGGED_DIR: &str = "lagged";

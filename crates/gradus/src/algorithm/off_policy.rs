@@ -1,4 +1,4 @@
-//! Rollouts that were sampled elsewhere, or by an earlier policy: how they are learned from all the same.
+//! Rollouts that were sampled by another engine or by an earlier policy, and the correction for it.
 
 use std::borrow::Cow;
 
@@ -7,18 +7,18 @@ use crate::math::importance::Correction;
 use crate::rollout::{Rollout, Rollouts};
 use crate::stats::Stats;
 
-/// What the sampler thought of the rollouts, and what that makes of their losses.
+/// Log-probabilities of the sampler, and the weights of the losses derived from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OffPolicy {
-    /// The log-probabilities of the tokens that count under the sampler, one list a rollout; NaN where it gave none.
+    /// The sampler's log-probabilities of the counted tokens, one list per rollout; NaN if the sampler returned none.
     pub sampler: Vec<Vec<f32>>,
-    /// What the losses of these tokens are multiplied by; none where nothing is corrected.
+    /// Factors of the losses of these tokens; `None` without a correction.
     pub ratios: Option<Vec<Vec<f32>>>,
 }
 
 impl OffPolicy {
-    /// The log-probabilities that `rollouts` were sampled with, against those of the policy that trains, which are their own by now.
-    /// What is measured has TRL's names.
+    /// Compares the log-probabilities that `rollouts` were sampled with to those of the trained policy, which by now
+    /// are stored as the rollouts' own. Metrics have TRL's names.
     pub fn of(rollouts: &Rollouts, correction: Option<&Correction>, stats: &mut Stats) -> Self {
         let of_sampler =
             |rollout: &Rollout| -> Vec<f32> { rollout.only_counted(&rollout.sampled_logprobs).copied().collect() };
@@ -50,8 +50,8 @@ impl OffPolicy {
 }
 
 impl Advantages {
-    /// The advantages, each times its ratio. Losses are proportional to advantages of one sign, and ratios are at least 0, so this
-    /// multiplies the losses.
+    /// Returns the advantages, each times its ratio. Ratios are at least 0, and for a fixed sign losses are
+    /// proportional to advantages, so this multiplies the losses.
     pub(super) fn weighted(&self) -> Cow<'_, [Vec<f32>]> {
         let Some(ratios) = self.off_policy.as_ref().and_then(|off_policy| off_policy.ratios.as_ref()) else {
             return Cow::Borrowed(&self.advantages);

@@ -1,4 +1,4 @@
-//! Online methods that a program adds by name: as whatever else learns from what it samples, seen through a box.
+//! Online methods that a program registers by name. A box adapts them to the built-in interface.
 
 use std::sync::LazyLock;
 
@@ -14,11 +14,11 @@ impl Kind for dyn OnlineMethod {
     type Make = Plugged;
 }
 
-/// A method behind its keys.
+/// A registered method, with its keys.
 pub struct Plugged(Box<dyn OnlineMethod + Send + Sync>);
 
 impl Plugged {
-    /// The method.
+    /// Wraps a method.
     pub fn new(method: impl OnlineMethod + Send + Sync + 'static) -> Self {
         Self(Box::new(method))
     }

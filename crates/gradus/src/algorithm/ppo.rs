@@ -1,7 +1,7 @@
-//! Proximal policy optimization with a critic: its keys, and how it learns from rollouts.
+//! Proximal policy optimization with a critic: configuration and update.
 //!
 //! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
-//! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12; differs in counting only real tokens in every mean.
+//! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12, but every mean covers only real tokens.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,29 +30,30 @@ use crate::stats::{Stats, StepReport};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PpoConfig {
-    /// Completions of each prompt. Default 1.
+    /// Completions per prompt. Default 1.
     #[schemars(range(max = 65_536))]
     pub group_size: usize,
-    /// Longest completion in tokens. Default 53 (TRL's TL;DR recipe).
+    /// Maximum length of a completion in tokens. Default 53 (TRL's TL;DR recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on (see `sampling.trained_logprobs`). Default 0.7 (TRL).
+    /// Temperature of sampling and of the trained logprobs (see `sampling.trained_logprobs`). Default 0.7 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 4 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimizer steps) of one pass. Default 1 (TRL).
+    /// Mini-batches (optimizer steps) per pass. Default 1 (TRL).
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1).
     pub clip_range: f64,
     /// Clip range of the value update; 0 turns clipping off (RL4LMs). Default 0.2 (TRL).
     pub value_clip_range: f64,
-    /// Which error counts where values are clipped. Default `larger` (TRL).
+    /// Error that counts if values are clipped. Default `larger` (TRL).
     pub value_clip: ClippedError,
     /// Weight of the policy loss (FineGrainedRLHF's `pg_coef`). Default 1.
     pub policy_coefficient: f64,
-    /// Weight of the value loss, which is half a squared error. Default 0.1 (TRL; `vf_coef: 0.5` of RL4LMs, whose error is not halved, is 1).
+    /// Weight of the value loss, which is half the squared error. Default 0.1 (TRL). RL4LMs' `vf_coef: 0.5` corresponds
+    /// to 1, because its error is not halved.
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
@@ -60,27 +61,31 @@ pub struct PpoConfig {
     pub discount: f64,
     /// GAE's λ. Default 0.95 (TRL).
     pub gae_lambda: f64,
-    /// Whether rewards are whitened before GAE. Default false (TRL).
+    /// Whiten rewards before GAE. Default false (TRL).
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened. Default true (TRL).
+    /// Whiten advantages. Default true (TRL).
     pub whiten_advantages: bool,
-    /// How rewards and advantages are whitened.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
-    /// Subtracted from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
+    /// Subtract this from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
     pub missing_eos_penalty: Option<f64>,
-    /// Leave out the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default: off.
+    /// Skip the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default: off.
     pub target_kl: Option<f64>,
-    /// Where `target_kl` is looked at: after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then left out too (RL4LMs). Default `pass`.
+    /// Check `target_kl` after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then
+    /// skipped too (RL4LMs). Default `pass`.
     pub target_kl_over: TargetKlOver,
-    /// Whether the gradients of policy and critic are clipped by their norm together (RL4LMs), or each by its own. A critic on the policy's trunk always is. Default false.
+    /// Clip the gradients of policy and critic by their joint norm (RL4LMs) instead of separately. A critic on the
+    /// policy's trunk is always clipped jointly. Default false.
     pub clip_jointly: bool,
-    /// Sequences of a mini-batch over whose tokens the loss is averaged before the parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: all of them.
+    /// Split a mini-batch into parts of this many sequences. The loss is averaged over the tokens of each part, then
+    /// the parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: one part.
     pub part_size: Option<usize>,
-    /// Whether the parts are added up instead of averaged (FineGrainedRLHF: true). Default false.
+    /// Add the parts up instead of averaging them (FineGrainedRLHF: true). Default false.
     pub sum_parts: bool,
-    /// Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default false.
+    /// Weight each part by its mean length relative to that of all rollouts (FineGrainedRLHF: true). Default false.
     pub length_weights: bool,
-    /// Whether the learning rate goes on with every optimizer step instead of every iteration (FineGrainedRLHF: true). Default false.
+    /// Advance the learning rate schedule with every optimizer step instead of every iteration (FineGrainedRLHF: true).
+    /// Default false.
     pub lr_per_step: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
@@ -88,9 +93,9 @@ pub struct PpoConfig {
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// Further settings of the distribution that completions are drawn from.
+    /// Further settings of the sampling distribution.
     pub sampling: SamplingConfig,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
 }
 
@@ -130,7 +135,7 @@ impl Default for PpoConfig {
     }
 }
 
-/// Which error of a value counts where it is clipped.
+/// Error of a value that counts under clipping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClippedError {
@@ -140,7 +145,7 @@ pub enum ClippedError {
     Clipped,
 }
 
-/// Where the distance to the policy that sampled is looked at.
+/// Time at which the distance to the sampling policy is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetKlOver {
@@ -150,8 +155,8 @@ pub enum TargetKlOver {
     MiniBatch,
 }
 
-/// RL4LMs' IMDB recipe. Its buffer of 128 × 10 transitions is 27 completions of 48, here 28 that make 14 mini-batches of at
-/// least its 64 transitions.
+/// RL4LMs' IMDB recipe. Its buffer of 128 × 10 transitions holds 27 completions of 48 tokens. Here 28 completions make
+/// 14 mini-batches, each with at least RL4LMs' 64 transitions.
 const RL4LMS: &str = "\
 method:
   ppo:
@@ -183,7 +188,7 @@ train:
   max_grad_norm: 0.5
 ";
 
-/// FineGrainedRLHF's recipe, whose arithmetic is the published one: two cards with 8 prompts of 4 completions each.
+/// FineGrainedRLHF's recipe, with the arithmetic of the published code: two GPUs with 8 prompts of 4 completions each.
 const FINE_GRAINED: &str = "\
 method:
   ppo:
@@ -264,7 +269,7 @@ impl Method for PpoConfig {
 }
 
 impl PpoConfig {
-    /// Notes what is wrong with these keys where they are those of `method`.
+    /// Reports invalid keys; `method` is the method that contains them.
     pub(super) fn rules_of(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
         let key = |name: &str| format!("method.{method}.{name}");
         problems.at_least(&key("group_size"), self.group_size, 1);
@@ -280,7 +285,7 @@ impl PpoConfig {
         self.critic.rules(problems, method);
     }
 
-    /// The keys of advantages.
+    /// Returns the keys of the advantage estimation.
     pub(super) fn estimation(&self) -> Estimation {
         Estimation {
             kl: self.kl.clone(),
@@ -316,10 +321,10 @@ impl OnlineMethod for PpoConfig {
     }
 }
 
-/// How far beyond `target_kl` the policy may move before the remaining passes are left out (Spinning Up's PPO).
+/// Multiple of `target_kl` beyond which the remaining passes are skipped (Spinning Up's PPO).
 const TARGET_KL_SLACK: f64 = 1.5;
 
-/// The algorithm: the critic and the KL controller are its state.
+/// The algorithm. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct Ppo {
     config: PpoConfig,
@@ -327,12 +332,12 @@ pub struct Ppo {
 }
 
 impl Ppo {
-    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
     pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
         Self::with(config, config.estimation(), critic, kl_coefficient)
     }
 
-    /// [`new`](Self::new), with advantages estimated as `estimation` says.
+    /// [`new`](Self::new), with these keys of the advantage estimation.
     pub(super) fn with(
         config: &PpoConfig,
         estimation: Estimation,
@@ -342,7 +347,7 @@ impl Ppo {
         Self { config: config.clone(), estimator: Estimator::new(estimation, critic, kl_coefficient) }
     }
 
-    /// The loss of a mini-batch; its means run over its tokens. `mean_length` is that of all rollouts.
+    /// Returns the loss of a mini-batch. Its means run over the tokens of the mini-batch; `mean_length` covers all rollouts.
     fn loss(&self, mean_length: f64) -> PolicyLoss {
         let config = &self.config;
         let in_parts = config.part_size.is_some() || config.sum_parts || config.length_weights;
@@ -374,7 +379,7 @@ impl Ppo {
     }
 }
 
-/// Closes one pass over the rollouts: its mean k3, and its numbers into `total`.
+/// Ends one pass over the rollouts: adds its metrics to `total` and returns its mean k3.
 fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
     let (ratios, tokens) = (&seen.ratios, seen.ratios.tokens as f64);
     total.merge(steps);

@@ -1,7 +1,8 @@
-//! REINFORCE leave-one-out: a completion is worth its reward less the mean reward of its prompt's other completions.
+//! REINFORCE leave-one-out. The advantage of a completion is its reward minus the mean reward of the prompt's other completions.
 //!
-//! Ahmadian et al. 2024, <https://arxiv.org/abs/2402.14740>. Follows TRL 1.16: the KL to the reference is part of the reward,
-//! the ratio is that of whole completions, clipped as in PPO; differs in that denominators belong to the optimizer step.
+//! Ahmadian et al. 2024, <https://arxiv.org/abs/2402.14740>. Follows TRL 1.16: the KL to the reference is part of the
+//! reward, and the ratio is that of whole completions, clipped as in PPO. Differs in that denominators cover the
+//! optimizer step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,29 +25,30 @@ use crate::stats::{Stats, StepReport};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RlooConfig {
-    /// Completions of each prompt, k. Default 2 (TRL).
+    /// Completions per prompt, k. Default 2 (TRL).
     #[schemars(range(max = 65_536))]
     pub group_size: usize,
-    /// Longest completion in tokens. Default 512 (TRL).
+    /// Maximum length of a completion in tokens. Default 512 (TRL).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on. Default 1 (TRL).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 1 (TRL).
     #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
-    /// Mini-batches (optimizer steps) of one pass. Default 1.
+    /// Mini-batches (optimizer steps) per pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of a completion's ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,
     /// Upper clip range: 1 + clip_range_high. Default: `clip_range`.
     pub clip_range_high: Option<f64>,
-    /// The weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference. Default 0.05 (TRL).
+    /// Weight of the KL (k1, summed over the completion) that is subtracted from the reward; 0 needs no reference.
+    /// Default 0.05 (TRL).
     pub kl_coefficient: f64,
-    /// Whether advantages are normalized over the batch. Default false (TRL).
+    /// Normalize advantages over the batch. Default false (TRL).
     pub normalize_advantages: bool,
-    /// Bounds of rewards, before the KL is taken off. Default: none.
+    /// Bounds of the rewards, applied before the KL is subtracted. Default: none.
     pub reward_clip_range: Option<[f64; 2]>,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
@@ -55,9 +57,9 @@ pub struct RlooConfig {
     pub missing_eos_penalty: Option<f64>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// Further settings of the distribution that completions are drawn from.
+    /// Further settings of the sampling distribution.
     pub sampling: SamplingConfig,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
 }
 
@@ -102,7 +104,7 @@ impl Method for RlooConfig {
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
         let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
-        // Without a KL only evaluations ask the reference.
+        // Without a KL, only evaluations use the reference.
         match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
             true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
             false => cast,
@@ -158,19 +160,19 @@ impl OnlineMethod for RlooConfig {
     }
 }
 
-/// The algorithm. It has no state: everything it needs comes with the rollouts.
+/// The algorithm. It has no state: the rollouts provide everything it needs.
 #[derive(Debug, Clone)]
 pub struct Rloo {
     config: RlooConfig,
 }
 
 impl Rloo {
-    /// The algorithm that `config` asks for.
+    /// Creates the algorithm from `config`.
     pub fn new(config: &RlooConfig) -> Self {
         Self { config: config.clone() }
     }
 
-    /// The loss of a step.
+    /// Returns the loss of a step.
     pub fn loss(&self) -> PolicyLoss {
         let config = &self.config;
         let high = config.clip_range_high.unwrap_or(config.clip_range);
@@ -179,7 +181,7 @@ impl Rloo {
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip { low: config.clip_range, high, delta: None }),
             level: Level::SequenceProduct,
-            // The ratio is the same for all tokens of a completion, and so is their loss: its mean is the completion's.
+            // All tokens of a completion have the same ratio and the same loss, so their mean is the completion's loss.
             denominator: Denominator::Weights(Reduction::SequenceMean),
             kl: None,
             entropy_coefficient: 0.0,
@@ -191,8 +193,8 @@ impl Rloo {
 }
 
 impl RlooConfig {
-    /// The advantage of each completion, from its reward (`None` where it was not scored) and its KL to the reference; groups
-    /// follow each other.
+    /// Returns the advantage of each completion, from its reward (`None` without a score) and its KL to the reference.
+    /// The completions of a group are adjacent.
     pub fn advantages(&self, rewards_b: &[Option<f32>], kl_b: &[f64]) -> GroupAdvantages {
         let [low, high] = self.reward_clip_range.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
         let shaped = |(reward, kl): (&Option<f32>, &f64)| {
@@ -207,7 +209,8 @@ impl RlooConfig {
     }
 }
 
-/// Mean 0 and deviation 1 over the completions that have an advantage: of groups with two scored ones at least.
+/// Normalizes to mean 0 and standard deviation 1 over the completions that have an advantage, that is, of groups with
+/// at least two scored completions.
 fn normalize(found: &mut GroupAdvantages, rewards_b: &[Option<f32>], group_size: usize) {
     let has_one = |i: usize| rewards_b[i].is_some() && found.stds_p[i / group_size].is_some();
     let own: Vec<usize> = (0..rewards_b.len()).filter(|&i| has_one(i)).collect();
@@ -230,7 +233,7 @@ impl Algorithm for Rloo {
         let mut stats = Stats::default();
         let kl_b = experience.kls(self.has_raw_kl());
         if let Some(kl_b) = &kl_b {
-            // TRL's unit: nats a token.
+            // TRL's unit: nats per token.
             let tokens: usize = rollouts.iter().map(Rollout::counted).sum();
             stats.mean("kl", kl_b.iter().sum(), tokens as f64);
         }

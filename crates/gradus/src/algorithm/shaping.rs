@@ -1,7 +1,7 @@
-//! From what a reward says to what an algorithm learns from: penalties and whitening, per token and on the host.
+//! Penalties and whitening, per token and on the host: the steps between a reward and an algorithm.
 //!
-//! Parts to pick from. The KL penalty and its controller: Ziegler et al. 2019, section 2.2,
-//! <https://arxiv.org/abs/1909.08593>. The names of the numbers are those of TRL 1.12's PPO trainer.
+//! Algorithms pick the parts they need. The KL penalty and its controller: Ziegler et al. 2019, section 2.2,
+//! <https://arxiv.org/abs/1909.08593>. Metrics have the names of TRL 1.12's PPO trainer.
 
 use super::Experience;
 use super::actor::concat;
@@ -11,38 +11,38 @@ use crate::math::{Divisor, Whiten, whiten_with};
 use crate::rollout::StopReason;
 use crate::stats::Stats;
 
-/// The KL penalty of every token, and what decides its weight.
+/// KL penalty per token, and the controller of its weight.
 #[derive(Debug, Clone)]
 pub struct KlPenalty {
     estimator: KlEstimator,
     unit: KlUnit,
     controller: KlController,
-    /// Whether it is of the policy's own logprobs, whatever tokens were drawn among.
+    /// Whether it uses the policy's logprobs over the whole vocabulary, even if tokens were sampled from a support.
     is_raw: bool,
 }
 
-/// Rewards of penalties alone, and the KL they are made from.
+/// Rewards that consist of penalties only, and the KL behind them.
 #[derive(Debug, Clone)]
 pub struct Penalties {
-    /// `−β·k` of every token, one list per rollout; 0 without a reference.
+    /// `−β·k` per token, one list per rollout; 0 without a reference.
     pub rewards: Vec<Vec<f32>>,
-    /// Over all tokens, not yet weighted; `None` without a reference.
+    /// KL over all tokens, without the weight β; `None` without a reference.
     pub kl: Option<MeasuredKl>,
 }
 
-/// The KL of a batch of rollouts.
+/// KL of a batch of rollouts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MeasuredKl {
-    /// Over all tokens.
+    /// Sum over all tokens.
     pub sum: f64,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// How many sequences.
+    /// Number of sequences.
     pub sequences: usize,
 }
 
 impl KlPenalty {
-    /// The penalty that `config` asks for; `coefficient` is that of a resumed run.
+    /// Creates the penalty from `config`; `coefficient` comes from a resumed run.
     pub fn new(config: &KlConfig, coefficient: Option<f64>, is_raw: bool) -> Self {
         let coefficient = coefficient.unwrap_or(config.coefficient);
         let controller = match (config.target, config.rate) {
@@ -53,12 +53,12 @@ impl KlPenalty {
         Self { estimator: config.estimator, unit: config.unit, controller, is_raw }
     }
 
-    /// The weight now, β.
+    /// Returns the current weight β.
     pub fn coefficient(&self) -> f64 {
         self.controller.coefficient()
     }
 
-    /// The penalty of one rollout, per token and not yet weighted.
+    /// Returns the penalty of one rollout, per token and without the weight β.
     fn estimate(&self, logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
         match self.estimator {
             KlEstimator::K1 => kl::k1(logprobs_t, reference_t),
@@ -67,7 +67,7 @@ impl KlPenalty {
         }
     }
 
-    /// What moving away from the reference costs.
+    /// Returns the penalties for distance from the reference.
     pub fn penalties(&self, experience: &Experience) -> Penalties {
         let coefficient = self.coefficient() as f32;
         let rollouts = &experience.rollouts.rollouts;
@@ -88,7 +88,7 @@ impl KlPenalty {
         Penalties { rewards, kl: Some(measured) }
     }
 
-    /// Lets the controller choose the weight of the next iteration.
+    /// Updates the weight for the next iteration through the controller.
     pub fn adapt(&mut self, measured: MeasuredKl, stats: &mut Stats) {
         let MeasuredKl { sum, tokens, sequences } = measured;
         stats.last("kl_coef", self.coefficient());
@@ -100,7 +100,7 @@ impl KlPenalty {
     }
 }
 
-/// Adds what the reward said to penalties; a completion without a stop id loses `missing_eos_penalty` at its last token.
+/// Adds scores to penalties. A completion without a stop id loses `missing_eos_penalty` at its last token.
 pub fn add_scores(
     rewards: &mut [Vec<f32>],
     experience: &Experience,
@@ -124,7 +124,7 @@ pub fn add_scores(
     }
 }
 
-/// Whitens over all values of the chosen lists together. Returns what a 0 would have become.
+/// Whitens over all values of the chosen lists together. Returns the value that a 0 would have been mapped to.
 pub fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten, divisor: Divisor) -> f32 {
     let (whitened, zero) = whiten_with(&concat(lists, chosen), mean_becomes, divisor, 0.0);
     let mut rest = whitened.as_slice();

@@ -1,8 +1,9 @@
-//! One step of the policy, and of the critic beside it: what all online algorithms share.
+//! One optimizer step of the policy and the critic, shared by all online algorithms.
 //!
-//! An algorithm plugs in the parts of its loss ([`PolicyLoss`]) and says which rollouts make a step ([`MiniBatch`]).
-//! [`PolicyLoss::accumulate`] goes forward and back, micro-batch by micro-batch, and leaves the gradients with their
-//! learners; [`PolicyLoss::step`] then moves the weights. The result does not depend on how passes split a mini-batch.
+//! An algorithm provides the parts of its loss ([`PolicyLoss`]) and the rollouts of a step ([`MiniBatch`]).
+//! [`PolicyLoss::accumulate`] runs forward and backward passes, micro-batch by micro-batch, and leaves the gradients in
+//! the learners. [`PolicyLoss::step`] also updates the weights. The result does not depend on the split into
+//! micro-batches.
 
 use std::ops::Range;
 
@@ -29,48 +30,49 @@ use crate::model::DropoutStream;
 use crate::ranks::Lanes;
 use crate::rollout::Rollouts;
 
-/// The parts of a policy's loss.
+/// Parts of a policy's loss.
 #[derive(Debug, Clone)]
 pub struct PolicyLoss {
-    /// Temperature of the logprobs: that of the sampler.
+    /// Temperature of the logprobs, equal to the sampler's.
     pub temperature: f32,
-    /// What is made of advantages.
+    /// Function of ratios and advantages.
     pub surrogate: Surrogate,
-    /// The weight of the surrogate in the loss.
+    /// Weight of the surrogate in the loss.
     pub coefficient: f64,
-    /// The unit that has an importance ratio: a token or a sequence.
+    /// Unit of the importance ratio: a token or a sequence.
     pub level: Level,
-    /// What the sum of the tokens' losses is divided by.
+    /// Divisor of the sum of the token losses.
     pub denominator: Denominator,
-    /// The weight of a KL term in the loss, and its form; it needs the reference's logprobs.
+    /// Weight and form of a KL term in the loss. It needs the reference's logprobs.
     pub kl: Option<(f64, KlCorrection)>,
     /// Weight of the entropy bonus, a mean over the mini-batch's tokens.
     pub entropy_coefficient: f64,
-    /// The critic's loss, where one learns too.
+    /// Loss of the critic, if one is trained.
     pub value: Option<ValueLoss>,
-    /// Sequences whose sampler is more nats a token away from the policy than this teach only where their advantage is at least 0.
+    /// Threshold in nats per token. A sequence whose sampler is further from the policy carries loss only at tokens
+    /// with an advantage of at least 0.
     pub off_policy_threshold: Option<f64>,
-    /// Whether the gradients of actor and critic are clipped by their norm together, or each by its own.
+    /// Whether the gradients of actor and critic are clipped by their joint norm instead of separately.
     pub clips_jointly: bool,
 }
 
-/// What a policy's loss makes of advantages.
+/// The policy loss as a function of ratios and advantages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Surrogate {
-    /// Those times the clipped ratio to the policy that sampled.
+    /// Advantage times the clipped ratio to the sampling policy.
     Clipped(Clip),
-    /// CISPO: those times the logprob, times the ratio without gradient, capped at this.
+    /// CISPO: advantage times logprob times the ratio without gradient, capped at this value.
     Cispo(f64),
-    /// SAPO: those times a smooth gate of the ratio; the temperatures where they are positive and where not.
+    /// SAPO: advantage times a smooth gate of the ratio. Temperatures for positive and for other advantages.
     Sapo(f64, f64),
-    /// VESPO: those times the logprob, times a weight of the sequence's whole ratio.
+    /// VESPO: advantage times logprob times a weight of the whole sequence's ratio.
     Vespo(Gamma),
-    /// Those times the logprob.
+    /// Advantage times logprob.
     PolicyGradient,
 }
 
 impl Surrogate {
-    /// The bounds of the ratio, which never ends where there are none.
+    /// Returns the bounds of the ratio: 0 and infinity for surrogates without a clip.
     fn clip(&self) -> Clip {
         match *self {
             Self::Clipped(clip) => clip,
@@ -85,17 +87,17 @@ impl Surrogate {
 /// The tokens of one pass.
 struct Tokens<'a> {
     logprobs_m: Tensor<1>,
-    /// At the level of the loss.
+    /// Per token or per sequence, depending on the level of the loss.
     log_ratios_m: Tensor<1>,
     old: &'a [f32],
     advantages: &'a [f32],
     counts_b: &'a [usize],
-    /// The ratios of trainer and sampler, where the loss uses them itself.
+    /// Ratios of trainer and sampler, for losses that use them directly.
     ratios: Option<&'a [f32]>,
 }
 
 impl Tokens<'_> {
-    /// One value a token, and what each sequence was weighted with where it was.
+    /// Returns one loss per token, and the weight of each sequence if the surrogate has one.
     fn losses(&self, surrogate: &Surrogate) -> (Tensor<1>, Vec<f32>) {
         let device = self.logprobs_m.device();
         let (logprobs_m, log_ratios_m) = (|| self.logprobs_m.clone(), || self.log_ratios_m.clone());
@@ -120,23 +122,23 @@ impl Tokens<'_> {
 /// The critic's part of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValueLoss {
-    /// Its weight.
+    /// Weight of the loss.
     pub coefficient: f64,
-    /// How far a value may move from what it was; `None` for the plain squared error.
+    /// Limit on how far a value may move; `None` for the plain squared error.
     pub clip: Option<ValueClip>,
 }
 
-/// How far a value may move from what it was.
+/// Limit on how far a value may move from its old value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValueClip {
-    /// So far.
+    /// Maximum distance from the old value.
     pub range: f64,
-    /// Whether the larger of the clipped and the unclipped error counts, or always the clipped one.
+    /// Whether the larger of the clipped and the unclipped error counts, instead of always the clipped one.
     pub larger: bool,
 }
 
 impl ValueLoss {
-    /// The error of each value, not yet weighted.
+    /// Returns the unweighted error of each value.
     fn of_tokens(&self, values_m: Tensor<1>, advantages: &Advantages, part: &[usize]) -> Tensor<1> {
         let device = values_m.device();
         let returns_m = gather(&advantages.returns, part, &device);
@@ -151,21 +153,21 @@ impl ValueLoss {
     }
 }
 
-/// What a critic says of the tokens of one pass, and how far off it is.
+/// The critic's values for the tokens of one pass, and their loss.
 struct Value {
     loss: ValueLoss,
     values_m: Tensor<1>,
-    /// The pass' part of the step's loss, `[1]`, not yet weighted.
+    /// Contribution of the pass to the step's loss, `[1]`, unweighted.
     reduced: Tensor<1>,
 }
 
 impl Value {
-    /// What [`look`](Self::look) wants to read.
+    /// Returns the tensors that [`look`](Self::look) needs on the host.
     fn wanted(&self) -> [&Tensor<1>; 2] {
         [&self.reduced, &self.values_m]
     }
 
-    /// Notes the loss, which must be finite, and how many values were clipped.
+    /// Records the loss, which must be finite, and the number of clipped values.
     fn look(
         &self,
         [reduced, values]: [Vec<f32>; 2],
@@ -182,29 +184,29 @@ impl Value {
         Ok(())
     }
 
-    /// What the gradient is of.
+    /// Returns the weighted loss for the backward pass.
     fn weighted(self) -> Tensor<1> {
         self.reduced * self.loss.coefficient
     }
 }
 
-/// How the losses of a mini-batch's tokens become one number.
+/// Reduction of the token losses of a mini-batch to one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Denominator {
-    /// Their sum is divided by the tokens (PPO).
+    /// Sum divided by the number of tokens (PPO).
     Tokens,
-    /// Each has the weight that the reduction gives it (GRPO and most relatives).
+    /// Sum weighted by the reduction (GRPO and most of its variants).
     Weights(Reduction),
     /// Reduced within each micro-batch, then averaged over micro-batches (BNPO).
     MicroBatches(Reduction),
-    /// The means of parts of `size` sequences, added up or averaged; with the mean length of all sequences of the
-    /// iteration each part weighs what it is long ([`part_weights`]).
+    /// Means over parts of `size` sequences, added up or averaged. With `mean_length`, each part is weighted by its own
+    /// mean length over `mean_length` ([`part_weights`]).
     Parts {
-        /// Sequences of a part.
+        /// Sequences per part.
         size: usize,
-        /// Whether parts are added up.
+        /// Whether parts are added up instead of averaged.
         summed: bool,
-        /// The mean length of all sequences.
+        /// Mean length of all sequences of the iteration.
         mean_length: Option<f64>,
     },
 }
@@ -212,34 +214,34 @@ pub enum Denominator {
 /// The rollouts of one step.
 #[derive(Debug, Clone, Copy)]
 pub struct MiniBatch<'a> {
-    /// Where they come from.
+    /// The scored rollouts that `chosen` selects from.
     pub experience: &'a Experience,
-    /// What their tokens are worth.
+    /// Advantages of their tokens.
     pub advantages: &'a Advantages,
-    /// Which they are, in the order of the passes.
+    /// Indices of the rollouts, in the order of the passes.
     pub chosen: &'a [usize],
-    /// Further rollouts that carry no loss: they are not passed through the model, but count among the sequences.
+    /// Number of further rollouts without loss. They skip the model, but count as sequences.
     pub silent: usize,
-    /// What the masks of dropout are drawn from, for models that drop while they learn; they depend on how passes split the
-    /// mini-batch.
+    /// Source of the dropout masks, for models that use dropout in training. The masks depend on how the mini-batch is
+    /// split into passes.
     pub dropout: Option<DropoutStream>,
-    /// What ratios are taken to.
+    /// Denominator of the ratios.
     pub old: OldLogprobs<'a>,
 }
 
-/// The logprobs that the importance ratios of a step are taken to.
+/// Logprobs in the denominator of the importance ratios of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum OldLogprobs<'a> {
-    /// Those of the policy that sampled, which drops nothing.
+    /// Logprobs of the sampling policy, which uses no dropout.
     Sampled,
-    /// Those of the step's own pass, without gradient: every ratio is 1. For the one step of an iteration with dropout.
+    /// Logprobs of the step's own pass, without gradient: every ratio is 1. For an iteration with one step and dropout.
     Own,
-    /// These, one list a rollout.
+    /// These logprobs, one list per rollout.
     Given(&'a [Vec<f32>]),
 }
 
 impl OldLogprobs<'_> {
-    /// Those of `part`, whose own pass gave `found_m`.
+    /// Returns the old logprobs of `part`; `found_m` are those of its own pass.
     fn of(self, rollouts: &Rollouts, part: &[usize], found_m: &Tensor<1>) -> Vec<f32> {
         match self {
             Self::Sampled => actor::old_logprobs(rollouts, part),
@@ -249,57 +251,57 @@ impl OldLogprobs<'_> {
     }
 }
 
-/// Who learns.
+/// The models that a step trains.
 pub struct Learners<'a> {
     /// The policy.
     pub actor: &'a mut Learner<Actor>,
-    /// The critic, where there is one.
+    /// The critic, if there is one.
     pub critic: Option<&'a mut Critic>,
 }
 
-/// The losses of one step.
+/// Losses of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Losses {
-    /// The surrogate and the KL term.
+    /// Surrogate and KL term.
     pub policy: f64,
-    /// The same times its coefficient, less the entropy bonus: what the policy's gradient is of.
+    /// `policy` times its coefficient, minus the entropy bonus: the loss that the policy's gradient belongs to.
     pub total: f64,
-    /// The critic's, not yet weighted; 0 without one.
+    /// Unweighted loss of the critic; 0 without a critic.
     pub value: f64,
-    /// The mean entropy of the tokens.
+    /// Mean entropy of the tokens.
     pub entropy: f64,
 }
 
-/// The norms of a step's gradients, before they were clipped.
+/// Gradient norms of a step before clipping.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norms {
-    /// The actor's.
+    /// Norm of the actor.
     pub actor: f64,
-    /// That of a critic with weights of its own.
+    /// Norm of a separate critic.
     pub critic: Option<f64>,
 }
 
-/// What passes over tokens measured; several steps are added up in one.
+/// Statistics of passes over tokens. Several steps add up in one value.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Seen {
-    /// How many tokens there were.
+    /// Number of tokens.
     pub tokens: usize,
-    /// What the ratios were, of tokens or of sequences.
+    /// Statistics of the ratios, per token or per sequence.
     pub ratios: Statistics,
-    /// Σ of what sequences were weighted with, and how many there were; 0 where they were not.
+    /// Σ of the sequences' weights and their number; 0 for surrogates without weights.
     pub weights: (f64, usize),
     /// Σ entropy.
     pub entropy: f64,
-    /// Σ of the KL term, not yet weighted; `None` without one.
+    /// Σ of the unweighted KL term; `None` without one.
     pub kl: Option<f64>,
     /// Tokens whose value loss was clipped.
     pub value_clipped: f64,
-    /// Tokens that taught nothing because their sampler was too far from the policy.
+    /// Tokens left out of the loss because their sampler was too far from the policy.
     pub off_policy: usize,
 }
 
 impl Losses {
-    /// Adds those of the next lane.
+    /// Adds the losses of the next lane.
     fn add(&mut self, other: &Self) {
         self.policy += other.policy;
         self.total += other.total;
@@ -309,7 +311,7 @@ impl Losses {
 }
 
 impl Seen {
-    /// Adds what the passes of the next lane measured.
+    /// Adds the statistics of the next lane.
     fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;
         self.ratios.add(&other.ratios);
@@ -324,10 +326,10 @@ impl Seen {
 }
 
 impl PolicyLoss {
-    /// One optimizer step of everyone who learns. On an error no gradient is left behind.
+    /// Runs one optimizer step of all learners. An error leaves no gradient behind.
     ///
     /// # Errors
-    /// What was not finite.
+    /// Names the value that was not finite.
     pub fn step(
         &self,
         learners: &mut Learners<'_>,
@@ -339,11 +341,11 @@ impl PolicyLoss {
         Ok((losses, norms.expect("it is always taken")))
     }
 
-    /// [`step`](Self::step), unless `takes` refuses it: it is told k3 over the mini-batch before any weight moves, and what
-    /// it refuses leaves no gradient behind.
+    /// [`step`](Self::step), unless `takes` rejects it. `takes` receives the mean k3 of the mini-batch before any
+    /// weight changes. A rejected step leaves no gradient behind.
     ///
     /// # Errors
-    /// What was not finite.
+    /// Names the value that was not finite.
     pub fn step_if(
         &self,
         learners: &mut Learners<'_>,
@@ -364,10 +366,10 @@ impl PolicyLoss {
         stepped
     }
 
-    /// Adds the gradients of the mini-batch to those that the learners have gathered, and moves no weight.
+    /// Adds the gradients of the mini-batch to those accumulated in the learners. No weight changes.
     ///
     /// # Errors
-    /// A loss that is not finite.
+    /// If a loss is not finite.
     pub fn accumulate(
         &self,
         learners: &mut Learners<'_>,
@@ -406,20 +408,20 @@ impl PolicyLoss {
     }
 }
 
-/// What the passes of a step have in common.
+/// Data that the passes of a step share.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     loss: &'a PolicyLoss,
     batch: MiniBatch<'a>,
-    /// Tokens of each rollout that carry loss.
+    /// Counted tokens of each rollout.
     counts_b: &'a [usize],
-    /// All of them.
+    /// Sum of `counts_b`.
     tokens: usize,
     reducer: &'a Reducer,
 }
 
 impl Step<'_> {
-    /// One forward and one backward pass over neighboring rollouts of the step; `number` counts passes from 0.
+    /// Runs one forward and one backward pass over adjacent rollouts of the step; `number` counts passes from 0.
     fn pass(
         &self,
         learners: &mut Learners<'_>,
@@ -439,9 +441,9 @@ impl Step<'_> {
         let Forward { logprobs: found, values_m } = forward;
         let device = found.logprobs_m.device();
 
-        // 2. The loss of each token, and its part of the step's.
+        // 2. The loss of each token, and the contribution to the loss of the step.
         let old = old.of(rollouts, part, &found.logprobs_m);
-        // VESPO has the ratios in its weights.
+        // VESPO applies the ratios in its weights.
         let advantages_m = match loss.surrogate {
             Surrogate::Vespo(_) => concat(&advantages.advantages, part),
             _ => concat(&advantages.weighted(), part),
@@ -482,7 +484,7 @@ impl Step<'_> {
         };
         let shared = loss.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
 
-        // 3. Look at everything at once.
+        // 3. Read all values in one transfer.
         let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
         wanted.extend(&kl_m);
         wanted.extend(shared.iter().flat_map(Value::wanted));
@@ -504,11 +506,11 @@ impl Step<'_> {
             total = total + value.weighted();
         }
 
-        // 4. Back.
+        // 4. Backward.
         drop((policy, kl_m, own, found));
         learners.actor.accumulate(&total);
 
-        // 5. A critic of its own: what was recorded of the policy is gone, so one pass is in memory at a time.
+        // 5. A separate critic. The policy's graph has been freed, so only one graph is in memory at a time.
         if let (Some(loss), Some(Critic::Separate(critic))) = (loss.value, &mut learners.critic) {
             let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
             let read = read_all(&value.wanted()).try_into().expect("one list per tensor");
@@ -520,7 +522,7 @@ impl Step<'_> {
 }
 
 impl Learners<'_> {
-    /// The lane is over.
+    /// Ends a lane.
     fn end_lane(&mut self, lane: usize, critic_learns: bool) {
         self.actor.end_lane(lane);
         if let Some(Critic::Separate(critic)) = self.critic.as_mut().filter(|_| critic_learns) {
@@ -528,7 +530,7 @@ impl Learners<'_> {
         }
     }
 
-    /// All lanes are over, or one has failed: everyone who learned gets the sum of all ranks.
+    /// Sums gradients over all ranks, after all lanes have ended or one has failed.
     fn reduce(&mut self, lanes: Lanes, critic_learns: bool, is_ok: bool) {
         self.actor.reduce(lanes, is_ok);
         if let Some(Critic::Separate(critic)) = self.critic.as_mut().filter(|_| critic_learns) {
@@ -536,7 +538,7 @@ impl Learners<'_> {
         }
     }
 
-    /// Moves the weights.
+    /// Updates the weights.
     fn step(&mut self, update: Update<'_>, clips_jointly: bool) -> Result<Norms, String> {
         let (settings, multiplier) = (update.settings, update.multiplier);
         let max_norm = settings.max_grad_norm;
@@ -546,7 +548,7 @@ impl Learners<'_> {
             }
             _ => (0.0, 0.0),
         };
-        // Both are asked before either moves: an error leaves the weights of the step before.
+        // Both learners are checked before either changes, so an error leaves the weights of the previous step.
         let actor = self.actor.ready_beside(max_norm, of_critic)?;
         let critic = match &mut self.critic {
             Some(Critic::Separate(critic)) => {
@@ -569,7 +571,7 @@ impl Learners<'_> {
     }
 }
 
-/// Which of the tokens of one pass teach, sequence after sequence ([`off_policy_mask`]).
+/// Returns the mask of the tokens that carry loss, sequence by sequence ([`off_policy_mask`]).
 fn off_policy_masks(sampler: &[f32], policy: &[f32], tokens: &Tokens<'_>, threshold: f64) -> Vec<f32> {
     let mut start = 0;
     let of_sequence = |&count: &usize| {
@@ -582,9 +584,9 @@ fn off_policy_masks(sampler: &[f32], policy: &[f32], tokens: &Tokens<'_>, thresh
 
 /// A [`Denominator`] over the sequences of one step.
 enum Reducer {
-    /// The divisor of every sum.
+    /// Divisor of every sum.
     Divide(usize),
-    /// The weight of each sequence's tokens.
+    /// Weight of each sequence's tokens.
     Weigh(Vec<f32>),
 }
 
@@ -602,7 +604,7 @@ impl Reducer {
         }
     }
 
-    /// What the tokens of one pass contribute to the step's loss, `[1]`.
+    /// Returns the contribution of one pass's tokens to the step's loss, `[1]`.
     fn reduce(&self, values_m: Tensor<1>, pass: &Range<usize>, counts_b: &[usize]) -> Tensor<1> {
         match self {
             Self::Divide(tokens) => values_m.sum() / *tokens as f64,
@@ -618,7 +620,7 @@ fn sum(values: &[f32]) -> f64 {
     values.iter().map(|&value| f64::from(value)).sum()
 }
 
-/// Refuses a loss that is not a number.
+/// Rejects a loss that is not finite.
 fn finite(name: &str, loss: f32) -> Result<f64, String> {
     if loss.is_finite() { Ok(f64::from(loss)) } else { Err(format!("the {name} is {loss}")) }
 }

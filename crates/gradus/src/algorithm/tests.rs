@@ -1,4 +1,4 @@
-//! What a tool wrote within a completion is read by the model and taught to nobody; and a step that fails moves nothing.
+//! The model reads the text that a tool wrote within a completion, but it carries no loss. A failed step changes no weights.
 
 use std::path::Path;
 
@@ -32,8 +32,7 @@ fn policy() -> CausalLm {
     CausalLm::load(&dir(), &Device::flex().autodiff()).expect("loads").train()
 }
 
-/// Two completions of one prompt; a tool wrote the third and fourth id of the first, whose logprobs are recorded as
-/// `of_tool`.
+/// Two completions of one prompt. A tool wrote the third and fourth id of the first; their recorded logprobs are `of_tool`.
 fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experience {
     let prompt = Prompt {
         row: 0,
@@ -72,7 +71,7 @@ fn settings() -> Settings {
     Settings::new(&config, 1, 0.01, "eval_reward")
 }
 
-/// The actor after one update on what `of_tool` was recorded of.
+/// Returns the actor after one update; `of_tool` is the recorded logprob of the tool's tokens.
 fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Actor, Advantages) {
     let (policy, settings) = (policy(), settings());
     let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
@@ -106,14 +105,14 @@ fn grpo_learns_from_what_the_policy_wrote() {
     for ((found, expected), start) in found.iter().zip(&expected).zip(&start) {
         for ((f, e), s) in found.values.iter().zip(expected.values.iter()).zip(start.values.iter()) {
             moved = moved.max((e - s).abs());
-            // Optimizer turns rounding in a gradient near 0 into a step; most of it stays below a thousandth of one.
+            // The optimizer turns rounding in a gradient near 0 into a step; most stay below a thousandth of a full step.
             assert!((f - e).abs() <= 1e-3 * 0.01, "{}: {f} instead of {e}", found.name);
         }
     }
     assert!(moved > 0.005, "the step moves weights by {moved}");
 }
 
-/// The policy after one update, with `change` made to the advantages.
+/// Returns the policy after one update, with `change` applied to the advantages.
 fn taught(mut algorithm: impl Algorithm, value_head: bool, change: impl Fn(&mut Advantages)) -> CausalLm {
     let (policy, settings) = (policy(), settings());
     let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
@@ -145,7 +144,7 @@ fn ratios_of_a_sampler_multiply_losses() {
         assert!(found == named_tensors(&taught(grpo(loss_type), false, by_hand)), "{loss_type:?}");
         assert!(found != named_tensors(&taught(grpo(loss_type), false, |_| ())), "{loss_type:?}");
     }
-    // Advantages may be whitened over the mini-batch: the ratios come after that.
+    // Advantages may be whitened over the mini-batch. The ratios are applied after that.
     let ppo = |whiten_advantages| {
         let whitening = WhiteningConfig { advantages_over: WhitenedOver::MiniBatch, ..WhiteningConfig::default() };
         let config = PpoConfig { whiten_advantages, whitening, update_epochs: 1, ..PpoConfig::default() };
@@ -163,7 +162,7 @@ fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
         let config = GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() };
         Grpo::new(&GrpoConfig { off_policy_mask_threshold, ..config })
     };
-    // The second sequence has the negative advantage.
+    // The second sequence has a negative advantage.
     let far = |advantages: &mut Advantages| {
         advantages.off_policy = Some(OffPolicy { sampler: vec![vec![0.0; 3], vec![0.0; 4]], ratios: None });
     };
@@ -171,7 +170,7 @@ fn a_sequence_that_is_bad_and_far_from_its_sampler_teaches_nothing() {
     let masked = named_tensors(&taught(grpo(Some(0.1)), false, far));
     assert_eq!(masked, named_tensors(&taught(grpo(None), false, without)));
     assert_ne!(masked, named_tensors(&taught(grpo(Some(1e3)), false, far)));
-    // Without another sampler the policy before the update is it, and nothing has moved yet.
+    // Without another sampler, the sampler is the policy before the update, and nothing has moved yet.
     let plain = named_tensors(&taught(grpo(None), false, |_| ()));
     assert_eq!(plain, named_tensors(&taught(grpo(Some(0.0)), false, |_| ())));
 }
@@ -181,7 +180,7 @@ fn ppo_counts_time_in_what_the_policy_wrote() {
     let config = PpoConfig { whiten_advantages: false, update_epochs: 1, ..PpoConfig::default() };
     let run = |of_tool| updated(&mut Ppo::new(&config, Critic::Shared, None), true, of_tool);
     let (actor, advantages) = run(f32::NAN);
-    // A critic that says 0, γ = 1, λ = 0.95, and 1 at the third of three steps: 0.95², 0.95, 1.
+    // The critic returns 0, γ = 1, λ = 0.95, and the third of three steps has reward 1: 0.95², 0.95, 1.
     let expected = [vec![0.9025, 0.95, 1.0], vec![0.0; 4]];
     for (found, expected) in advantages.advantages.concat().iter().zip(expected.concat()) {
         assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
@@ -207,7 +206,7 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
         let versions = [actor.version(), ppo.learners()[0].1.version];
         (outcome, versions, named_tensors(&actor.frozen().policy) == named_tensors(&self::policy()))
     };
-    // The loss is looked at before it has its weight, so it is finite, and its gradient is not.
+    // The loss is checked before it is weighted, so it is finite although its gradient is not.
     let (outcome, versions, is_unchanged) = updated(f64::MAX);
     let message = outcome.expect_err("not finite");
     assert!(message.starts_with("the gradient of `") && message.ends_with("` is not finite"), "{message}");
@@ -232,11 +231,11 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
         ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
         named_tensors(&learner.frozen().policy) != named_tensors(&self::policy())
     };
-    // An iteration of warm-up: the first step has a rate of 0, the second half of it or 0 again.
+    // One iteration of warm-up: the first step has rate 0, and the second has half the peak, or 0 again.
     assert_eq!([moves(false), moves(true)], [false, true]);
 }
 
-/// The GPT-2 of the fixtures with dropout.
+/// The GPT-2 fixture with dropout.
 fn dropping_gpt2() -> tempfile::TempDir {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2");
     let path = tempfile::tempdir().expect("a directory");
@@ -287,7 +286,7 @@ fn ratios_of_groups_are_to_logprobs_with_dropout() {
         let settings = settings();
         let experience = experience(&policy, &settings, 0.0);
         let mut learner = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
-        // Every ratio but 1 is clipped.
+        // Every ratio other than 1 is clipped.
         let config = GrpoConfig {
             group_size: 2,
             update_epochs,
@@ -328,7 +327,7 @@ fn the_policy_loss_has_a_weight() {
         };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let mut advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
-        // A loss that is not 0 where all ratios are 1.
+        // A loss that is not 0 although all ratios are 1.
         advantages.advantages[0].iter_mut().for_each(|advantage| *advantage += 0.5);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let report = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
@@ -361,12 +360,12 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
         };
         first(&mut Grpo::new(&config))
     };
-    // Less the mean of the group: 1 − 0.5, and −2 + 1.
+    // Minus the mean of the group: 1 − 0.5, and −2 + 1.
     assert_eq!([grpo(None), grpo(Some(3.0))], [0.5, -1.0]);
     let rloo = |missing_eos_penalty| {
         let config = RlooConfig { group_size: 2, kl_coefficient: 0.0, missing_eos_penalty, ..RlooConfig::default() };
         first(&mut Rloo::new(&config))
     };
-    // Less the other one's: 1 − 0, and −2 − 0.
+    // Minus the other one's: 1 − 0, and −2 − 0.
     assert_eq!([rloo(None), rloo(Some(3.0))], [1.0, -2.0]);
 }

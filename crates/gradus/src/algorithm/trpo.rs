@@ -1,9 +1,9 @@
-//! Trust region policy optimization: its keys, and how it learns from rollouts.
+//! Trust region policy optimization: configuration and update.
 //!
 //! Schulman et al. 2015, <https://arxiv.org/abs/1502.05477>, as in sb3-contrib and RL4LMs (Ramamurthy et al. 2023,
-//! <https://arxiv.org/abs/2210.01241>). The policy takes one step an iteration along the natural gradient, as long as its KL
-//! to the policy that sampled allows; the critic learns in passes of its own. Differs in that conjugate gradients start
-//! at 0 and not at random, so that the step follows from the gradient alone.
+//! <https://arxiv.org/abs/2210.01241>). In each iteration the policy takes one step along the natural gradient, limited
+//! by the KL to the sampling policy. The critic is trained in separate passes. Differs in that conjugate gradients
+//! start at 0, not at random, so that the step depends on the gradient alone.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -32,53 +32,53 @@ use crate::stats::{Stats, StepReport};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrpoConfig {
-    /// Completions of each prompt. Default 1.
+    /// Completions per prompt. Default 1.
     #[schemars(range(max = 65_536))]
     pub group_size: usize,
-    /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    /// Maximum length of a completion in tokens. Default 48 (RL4LMs' IMDB recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
+    /// Temperature of sampling and of the trained logprobs. Default 1 (RL4LMs).
     pub temperature: f64,
-    /// How far a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
+    /// Maximum distance that a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
     pub target_kl: f64,
-    /// Steps of conjugate gradients at most. Default 15 (RL4LMs).
+    /// Maximum number of conjugate gradient steps. Default 15 (RL4LMs).
     #[schemars(range(max = 10_000))]
     pub cg_max_steps: usize,
-    /// Added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
+    /// Value added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
     pub cg_damping: f64,
-    /// The factor that shortens a step that is too long. Default 0.8 (RL4LMs).
+    /// Factor that shortens a step that is too long. Default 0.8 (RL4LMs).
     pub line_search_shrinking_factor: f64,
-    /// How many lengths of the step are tried. Default 10 (RL4LMs).
+    /// Maximum number of step lengths to try. Default 10 (RL4LMs).
     #[schemars(range(max = 1_000))]
     pub line_search_max_iter: usize,
     /// Passes of the critic over the rollouts. Default 10 (RL4LMs).
     #[schemars(range(max = 10_000))]
     pub critic_updates: usize,
-    /// Mini-batches (optimizer steps of the critic) of one pass. Default 1.
+    /// Mini-batches (optimizer steps of the critic) per pass. Default 1.
     #[schemars(range(max = 1_000_000))]
     pub critic_mini_batches: usize,
     /// Discount γ. Default 0.99 (RL4LMs).
     pub discount: f64,
     /// GAE's λ. Default 0.95 (RL4LMs).
     pub gae_lambda: f64,
-    /// Whether rewards are whitened before GAE. Default false (RL4LMs).
+    /// Whiten rewards before GAE. Default false (RL4LMs).
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened. Default true (RL4LMs).
+    /// Whiten advantages. Default true (RL4LMs).
     pub whiten_advantages: bool,
-    /// How rewards and advantages are whitened.
+    /// Settings for whitening rewards and advantages.
     pub whitening: WhiteningConfig,
-    /// Subtracted from the score of a completion without a stop id. Default: none.
+    /// Subtract this from the score of a completion without a stop id. Default: none.
     pub missing_eos_penalty: Option<f64>,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
-    /// The critic, which has a trunk of its own: the policy's steps are not its.
+    /// The critic. It must have a trunk of its own, because the policy's steps do not train it.
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// Further settings of the distribution that completions are drawn from.
+    /// Further settings of the sampling distribution.
     pub sampling: SamplingConfig,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// Model directory of the reference. Default: the start model.
     pub reference_model: Option<String>,
 }
 
@@ -110,7 +110,7 @@ impl Default for TrpoConfig {
     }
 }
 
-/// RL4LMs' recipe of increasing numbers: a buffer of 20 × 2 transitions is two completions.
+/// RL4LMs' recipe for increasing numbers: a buffer of 20 × 2 transitions holds two completions.
 const RL4LMS: &str = "\
 method:
   trpo:
@@ -208,7 +208,7 @@ impl OnlineMethod for TrpoConfig {
 }
 
 impl TrpoConfig {
-    /// The keys of advantages.
+    /// Returns the keys of the advantage estimation.
     fn estimation(&self) -> Estimation {
         Estimation {
             kl: self.kl.clone(),
@@ -223,22 +223,22 @@ impl TrpoConfig {
     }
 }
 
-/// What is held while the policy is updated: where it starts, its gradient, four vectors of conjugate gradients, the one of
-/// them that is multiplied once more on the device, and the four policies that a product with the Fisher matrix asks.
+/// Number of parameter-sized vectors in memory during an update of the policy: the starting point, the gradient, four
+/// vectors of conjugate gradients, the device copy of one of them, and the four policies of a Fisher product.
 const VECTORS: u64 = 11;
 
-/// `‖b − A x‖²` at which conjugate gradients end (sb3-contrib).
+/// `‖b − A x‖²` at which conjugate gradients stop (sb3-contrib).
 const RESIDUAL_TOLERANCE: f64 = 1e-10;
 
-/// The algorithm: the critic and the KL controller are its state.
+/// The algorithm. Its state is the critic and the KL controller.
 #[derive(Debug)]
 pub struct Trpo {
     config: TrpoConfig,
     estimator: Estimator,
 }
 
-/// Moves the parameters along `direction` by the first of `lengths` that is accepted, and says what was said of it. Where
-/// none is, they are what they were, to the bit.
+/// Moves the parameters along `direction` by the first of `lengths` that `accepts` approves, and returns its result. If
+/// it approves none, the parameters are restored bit for bit.
 fn line_search<M: Module, T>(
     learner: &mut Learner<M>,
     direction: &Tensor<1>,
@@ -256,18 +256,18 @@ fn line_search<M: Module, T>(
     None
 }
 
-/// A step of the policy, taken or not.
+/// A step of the policy, accepted or not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Step {
-    /// How far the policy was moved; `None` where every length was refused.
+    /// Distance that the policy moved; `None` if every length was rejected.
     taken: Option<Distance>,
-    /// How many lengths were tried.
+    /// Number of lengths tried.
     tried: usize,
-    /// The norm of the objective's gradient.
+    /// Norm of the objective's gradient.
     gradient_norm: f64,
-    /// The objective before.
+    /// Objective before the step.
     objective: f64,
-    /// By how much the step raised it.
+    /// Increase of the objective.
     gained: f64,
     /// Mean entropy.
     entropy: f64,
@@ -276,12 +276,12 @@ struct Step {
 }
 
 impl Trpo {
-    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    /// Creates the algorithm from `config`; `kl_coefficient` comes from a resumed run.
     pub fn new(config: &TrpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
         Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
     }
 
-    /// The negative of the mean of `Â·ρ`.
+    /// Returns the loss: the negative mean of `Â·ρ`.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
             coefficient: 1.0,
@@ -297,8 +297,8 @@ impl Trpo {
         }
     }
 
-    /// One step of the policy along the natural gradient. Where none is taken, and on an error, its weights are what they
-    /// were, to the bit.
+    /// Takes one step of the policy along the natural gradient. If no step is accepted, and on an error, the weights
+    /// are unchanged bit for bit.
     fn step(&self, learner: &mut Learner<Actor>, batch: MiniBatch<'_>, update: Update<'_>) -> Result<Step, String> {
         let (config, mut seen) = (&self.config, Seen::default());
         let distributions = Distributions {
@@ -327,7 +327,7 @@ impl Trpo {
             return Err("the gradient of the policy is not finite".into());
         }
 
-        // 2. The direction x with F x = g, and the length at which the quadratic model of the KL reaches its bound.
+        // 2. The direction x with F x = g, and the length at which the quadratic model of the KL reaches its limit.
         let device = learner.parameters().device();
         let mut fisher = |vector: &[f32]| {
             let mut product = distributions.product(learner, &constant(vector.to_vec(), &device));
@@ -342,10 +342,10 @@ impl Trpo {
         }
         let length = (2.0 * config.target_kl / curvature).sqrt();
 
-        // 3. The longest step that stays within the bound and is one upwards.
+        // 3. The longest step that stays within the limit and raises the objective.
         let old = learner.frozen().policy;
         let weighted = batch.advantages.weighted();
-        // Computed as that of the steps is: otherwise roundings would take a step that moves nothing for one upwards.
+        // Computed exactly as for the steps. Otherwise a step that moves nothing could seem to raise the objective by rounding.
         let before = distributions.objective(&old, &weighted);
         let lengths = (0..config.line_search_max_iter)
             .map(|tried| length * config.line_search_shrinking_factor.powi(tried as i32));
@@ -359,7 +359,7 @@ impl Trpo {
         Ok(step)
     }
 
-    /// The critic's passes over the rollouts: mean squared errors, gradients not clipped.
+    /// Runs the critic's passes over the rollouts: mean squared errors, without gradient clipping.
     fn step_critic(&mut self, batch: MiniBatch<'_>, update: Update<'_>, stats: &mut Stats) -> Result<(), String> {
         let TrpoConfig { critic_updates, critic_mini_batches: count, .. } = self.config;
         let Critic::Separate(critic) = &mut self.estimator.critic else { return Ok(()) };
@@ -367,7 +367,7 @@ impl Trpo {
         for epoch in 0..critic_updates {
             let order = update.order(batch.chosen, count, epoch);
             for (number, chosen) in mini_batches(&order, count).enumerate() {
-                // The policy's step comes first.
+                // The policy's step counts first.
                 update.report(1 + epoch * count + number, 1 + count * critic_updates);
                 let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
                 let settings = update.settings;
@@ -381,7 +381,7 @@ impl Trpo {
                         let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
                         let part: Tensor<1> = value::plain(values_m, returns_m).sum() / tokens as f64;
                         loss += f64::from(read(&part)[0]);
-                        // The mean squared error, which is not halved.
+                        // The mean squared error is not halved.
                         critic.learner.accumulate(&(part * 2.0));
                     }
                     critic.learner.end_lane(lane);

@@ -1,16 +1,16 @@
-//! What this machine can do, and how much of it training and sampling use.
+//! Benchmark of this machine, and of how much of its speed training and sampling use.
 //!
-//! Arithmetic is counted as useful work only, in floating-point operations (an addition or a multiplication each):
+//! Only useful arithmetic counts, in floating-point operations (an addition or a multiplication each):
 //!
-//! - a step of training: `6 · (P · N + V · D · M)`, with P the weights of the blocks that enter matrix products, N the
-//!   tokens, V · D the LM head and M the predicted tokens. Each weight costs 2 a token forward and 4 backward (one
-//!   product for the gradient of the input, one for that of the weight). Attention's own products, norms, activations
-//!   and the optimizer are not counted, nor are logits that are computed a second time.
-//! - a sampled token: `2 · (P + V · D)`; a prompt's token: `2 · P`.
+//! - a training step: `6 · (P · N + V · D · M)`, with P the weights of the blocks that enter matrix products, N the
+//!   tokens, V · D the LM head and M the predicted tokens. Each weight costs 2 operations per token forward and 4
+//!   backward (one product for the gradient of the input, one for that of the weight). Attention's own products, norms,
+//!   activations, the optimizer and recomputed logits are not counted.
+//! - a sampled token: `2 · (P + V · D)`; a prompt token: `2 · P`.
 //!
-//! A sampling step reads every weight of the blocks and of the head once, whatever the batch, so a batch of one is
-//! bound by memory: `weight bytes / bandwidth` is the least time it can take. Weights that fit into the processor's
-//! caches can be faster than that.
+//! A sampling step reads every weight of the blocks and of the head once, independent of the batch. A batch of one is
+//! therefore limited by memory: it takes at least `weight bytes / bandwidth`. Weights that fit into the processor's
+//! caches can be faster.
 
 mod preset;
 mod work;
@@ -25,10 +25,10 @@ use crate::machine::Machine;
 use crate::model::{self, CausalLm, ModelDir, ModelShape, Precision, WeightFormat};
 use crate::rng::{Purpose, Seed};
 
-/// Which model is measured.
+/// The model to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// None: the machine alone.
+    /// No model: only the machine.
     Machine,
     /// A model directory or a hub name.
     Model(String),
@@ -36,32 +36,32 @@ pub enum Subject {
     Preset(String),
 }
 
-/// What is measured, and how often.
+/// Settings of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The model.
     pub subject: Subject,
-    /// Rows of a training step; one measurement for each, none turns training off.
+    /// Rows per training step, one measurement for each. An empty list turns training off.
     pub batch_sizes: Vec<usize>,
-    /// Tokens of each row; one measurement for each.
+    /// Tokens per row, one measurement for each.
     pub lengths: Vec<usize>,
-    /// Tokens of one forward and backward pass at most.
+    /// Maximum number of tokens in one forward and backward pass.
     pub micro_batch_tokens: usize,
-    /// Prompts sampled side by side; one measurement for each, none turns generation off.
+    /// Prompts sampled at the same time, one measurement for each. An empty list turns generation off.
     pub generate_batches: Vec<usize>,
-    /// Tokens of each prompt.
+    /// Tokens per prompt.
     pub prompt_tokens: usize,
     /// Tokens sampled after each prompt.
     pub new_tokens: usize,
-    /// Timed repetitions, of which the median counts; one more comes before them.
+    /// Number of timed repetitions, after one untimed run. The result is their median.
     pub repetitions: usize,
-    /// How products are computed.
+    /// Number format of the operands of matrix products.
     pub compute: Precision,
-    /// How the weights are held while sampling, where not as they are computed with.
+    /// Format of the weights while sampling, if it differs from `compute`.
     pub weights: Option<WeightFormat>,
-    /// The seed of weights, rows and draws.
+    /// Seed of weights, rows and samples.
     pub seed: Seed,
-    /// Where training and sampling are measured.
+    /// Device for training and sampling.
     pub device: DeviceChoice,
 }
 
@@ -84,42 +84,43 @@ impl Default for Options {
     }
 }
 
-/// What was measured.
+/// Result of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The machine.
     pub machine: MachineReport,
-    /// The model, where one was named.
+    /// The model, if one was given.
     pub model: Option<ModelReport>,
-    /// Training steps.
+    /// Measurements of training steps.
     pub training: Vec<Training>,
-    /// Sampling.
+    /// Measurements of sampling.
     pub generation: Vec<Generation>,
 }
 
-/// What the machine can do.
+/// Speed of the machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineReport {
-    /// The processor, where the system names it.
+    /// Name of the processor, if the system reports it.
     pub cpu: Option<String>,
-    /// Threads that the machine runs at once.
+    /// Number of hardware threads.
     pub cores: usize,
-    /// Threads that compute.
+    /// Number of threads used for computing.
     pub threads: usize,
-    /// 10⁹ operations a second of a large f32 matrix product on all threads.
+    /// 10⁹ operations per second of a large f32 matrix product on all threads.
     pub matrix_gflops_f32: f64,
     /// The same with operands in bf16.
     pub matrix_gflops_bf16: f64,
-    /// 10⁹ operations a second of the inner loop of f32 products alone, with all operands at hand: the processor's limit.
+    /// 10⁹ operations per second of the inner loop of f32 products, with all operands in the first-level cache: the
+    /// processor's limit.
     pub arithmetic_gflops_f32: f64,
     /// The same with operands in bf16.
     pub arithmetic_gflops_bf16: f64,
-    /// 10⁹ bytes a second that all threads together read from memory.
+    /// 10⁹ bytes per second that all threads together read from memory.
     pub read_gb_s: f64,
 }
 
 impl MachineReport {
-    /// The matrix peak of products computed as `compute` says.
+    /// Returns the matrix peak of products in the format `compute`.
     pub fn matrix_gflops(&self, compute: Precision) -> f64 {
         match compute {
             Precision::F32 => self.matrix_gflops_f32,
@@ -128,71 +129,71 @@ impl MachineReport {
     }
 }
 
-/// The model's sizes.
+/// Sizes of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelReport {
-    /// The directory or preset.
+    /// Directory or preset.
     pub name: String,
-    /// How its products are computed.
+    /// Number format of the operands of its products.
     #[serde(serialize_with = "model::word::serialize")]
     pub compute: Precision,
-    /// How its weights are held while sampling.
+    /// Format of its weights while sampling.
     #[serde(serialize_with = "model::word::serialize")]
     pub weights: WeightFormat,
-    /// All weights.
+    /// Number of all weights.
     pub parameters: usize,
-    /// Weights of the blocks that enter matrix products, P.
+    /// Number of weights of the blocks that enter matrix products, P.
     pub trunk_matrices: usize,
-    /// Weights of the LM head, V · D.
+    /// Number of weights of the LM head, V · D.
     pub head_matrix: usize,
 }
 
 /// A training step: forward, backward and optimizer on packed rows, SFT's loss on every token.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Training {
-    /// Rows.
+    /// Number of rows.
     pub batch_size: usize,
-    /// Tokens of each row.
+    /// Tokens per row.
     pub length: usize,
-    /// Tokens of one forward and backward pass at most.
+    /// Maximum number of tokens in one forward and backward pass.
     pub micro_batch_tokens: usize,
-    /// Median seconds of a step.
+    /// Median duration of a step in seconds.
     pub step_s: f64,
-    /// Tokens a second.
+    /// Tokens per second.
     pub tokens_per_s: f64,
-    /// 10⁹ useful operations a second.
+    /// 10⁹ useful operations per second.
     pub gflops: f64,
-    /// Those as a fraction of the measured matrix peak.
+    /// `gflops` as a fraction of the measured matrix peak.
     pub fraction_of_peak: f64,
 }
 
-/// Sampling a batch, prompts included.
+/// Sampling of a batch, including prompts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Generation {
-    /// Prompts side by side.
+    /// Prompts at the same time.
     pub batch_size: usize,
-    /// Tokens of each prompt.
+    /// Tokens per prompt.
     pub prompt_tokens: usize,
-    /// Tokens sampled after each.
+    /// Tokens sampled after each prompt.
     pub new_tokens: usize,
-    /// Median seconds from the prompts to the last token.
+    /// Median time from the prompts to the last token in seconds.
     pub seconds: f64,
-    /// Sampled tokens a second, the prompts' time included.
+    /// Sampled tokens per second, including the time for prompts.
     pub tokens_per_s: f64,
-    /// Prompt tokens a second until the first sampled token.
+    /// Prompt tokens per second until the first sampled token.
     pub prompt_tokens_per_s: f64,
-    /// Sampled tokens a second after the first.
+    /// Sampled tokens per second after the first one.
     pub decode_tokens_per_s: f64,
-    /// Useful operations a second, prompts included, as a fraction of the measured matrix peak.
+    /// Useful operations per second, including prompts, as a fraction of the measured matrix peak.
     pub fraction_of_peak: f64,
-    /// The weights read while decoding, as a fraction of the measured bandwidth.
+    /// Rate of reading weights while decoding, as a fraction of the measured bandwidth.
     pub fraction_of_bandwidth: f64,
 }
 
-/// Measures what `options` say; `progress` is told what is being measured.
+/// Runs the measurements in `options`. `progress` receives the name of each measurement.
 ///
 /// # Errors
-/// When the model cannot be read, or a length does not fit its positions.
+/// If the model cannot be read, or a length exceeds its positions.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let subject = open(options)?;
     progress("the matrix peak and the memory's bandwidth");
@@ -221,8 +222,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         };
         Ok::<_, Error>(model.with_compute(options.compute))
     };
-    // Weights as they are computed with are packed by each call, as in training; others are packed once, as they are read
-    // where nobody trains.
+    // Weights in the compute format are packed by each call, as in training. Other formats are packed once; if nothing
+    // is trained, while they are read.
     let (model, coarse) = match (options.weights, &options.subject) {
         (Some(weights), Subject::Model(_)) if !trains => {
             let model = CausalLm::load_packed(&dir, weights, &device)?;
@@ -248,7 +249,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         report.generation.push(work::generation(sampled, &shape, batch_size, options, &report.machine)?);
     }
     drop(coarse);
-    // Moments and gradients have their place from the start: nobody pays for them who does not train.
+    // Moments and gradients take memory from the start, so the trainer exists only if training is measured.
     let Some(model) = model.filter(|_| trains) else { return Ok(report) };
     let mut trainer = work::Trainer::new(model, options);
     for &length in &options.lengths {
@@ -260,7 +261,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(report)
 }
 
-/// The name, directory and sizes of the model, checked; nothing is loaded yet.
+/// Returns the name, directory and sizes of the model after checks. No weights are loaded yet.
 fn open(options: &Options) -> Result<Option<(String, ModelDir, ModelShape)>> {
     let (name, dir) = match &options.subject {
         Subject::Machine => return Ok(None),
@@ -272,7 +273,7 @@ fn open(options: &Options) -> Result<Option<(String, ModelDir, ModelShape)>> {
     Ok(Some((name.clone(), dir, shape)))
 }
 
-/// Sizes that cannot be computed are refused before anything is.
+/// Rejects sizes that cannot be computed before any computation.
 fn check(options: &Options, shape: &ModelShape) -> Result<()> {
     let counts = [&options.batch_sizes, &options.lengths, &options.generate_batches];
     let single = [options.prompt_tokens, options.new_tokens, options.micro_batch_tokens];

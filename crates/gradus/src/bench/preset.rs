@@ -1,24 +1,24 @@
-//! Models to measure without any file: configurations that are built in, with random weights.
+//! Models to measure without files: built-in configurations with random weights.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::model::ModelDir;
 
-/// The names of the built-in configurations.
+/// Names of the built-in configurations.
 pub const PRESETS: [&str; 5] = ["gpt2", "gpt2-tiny", "gemma-3-270m", "qwen2.5-0.5b", "qwen3-0.6b"];
 
-/// A directory that does not exist, with the configuration of the preset `name`.
+/// Returns a directory that does not exist, with the configuration of the preset `name`.
 ///
 /// # Errors
-/// When there is no such preset.
+/// If there is no such preset.
 pub fn preset(name: &str) -> Result<ModelDir> {
     let config = match name {
         // openai-community/gpt2: 124 million parameters.
         "gpt2" => gpt2(50257, 768, 12, 12),
-        // 3.7 million parameters, most of them in matrices: where a step's fixed costs show.
+        // 3.7 million parameters, most of them in matrices. It shows a step's fixed costs.
         "gpt2-tiny" => gpt2(2048, 256, 4, 4),
-        // google/gemma-3-270m: 268 million parameters, of which 168 million are in the table.
+        // google/gemma-3-270m: 268 million parameters, 168 million of them in the embedding table.
         "gemma-3-270m" => json!({
             "architectures": ["Gemma3ForCausalLM"],
             "model_type": "gemma3_text",
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn every_preset_has_the_size_it_is_known_by() {
-        // As on their model cards, counted by transformers 5.23.0; the tiny one by hand:
-        // (2048 + 1024)·256 in tables, 4 · (12·256² + 13·256) in blocks, 2·256 in the last norm.
+        // As on their model cards, counted by transformers 5.23.0. The tiny one was counted by hand: (2048 + 1024)·256
+        // in tables, 4 · (12·256² + 13·256) in blocks, 2·256 in the last norm.
         let expected = [124_439_808, 3_945_984, 268_098_176, 494_032_768, 596_049_920];
         for (name, parameters) in PRESETS.into_iter().zip(expected) {
             let shape = ModelShape::of(&preset(name).expect("a preset")).expect("a known family");

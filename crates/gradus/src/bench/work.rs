@@ -1,4 +1,4 @@
-//! The work that is timed: whole training steps and whole batches of sampling, through the code that every run uses.
+//! Timed work: whole training steps and whole sampling batches, with the code that every run uses.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::settings::TrainConfig;
 use crate::train::offline::{Halt, optimize};
 
-/// Small enough that hundreds of steps on random rows leave the weights sane.
+/// So small that hundreds of steps on random rows do not destroy the weights.
 const LEARNING_RATE: f64 = 1e-6;
 
 /// A model in training.
@@ -30,7 +30,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Trains `model`, which lives on a device with autodiff.
+    /// Creates a trainer for `model`, which must be on a device with autodiff.
     pub fn new(model: CausalLm, options: &Options) -> Self {
         let config = TrainConfig {
             micro_batch_tokens: options.micro_batch_tokens,
@@ -45,7 +45,7 @@ impl Trainer {
     /// Times steps on `batch_size` rows of `length` random tokens.
     ///
     /// # Errors
-    /// When the loss or a gradient is not finite: the weights are damaged.
+    /// If the loss or a gradient is not finite: the weights are damaged.
     pub fn measure(
         &mut self,
         shape: &ModelShape,
@@ -87,10 +87,10 @@ impl Trainer {
     }
 }
 
-/// Times sampling for `batch_size` different prompts, whole and up to the first token.
+/// Times sampling for `batch_size` different prompts, in full and up to the first token.
 ///
 /// # Errors
-/// What sampling fails with.
+/// If sampling fails.
 pub fn generation(
     model: &CausalLm,
     shape: &ModelShape,
@@ -108,7 +108,7 @@ pub fn generation(
     };
     let first_s = time(1)?;
     let seconds = if options.new_tokens > 1 { time(options.new_tokens)? } else { first_s };
-    // Where both differ by less than the clock's noise, a thousandth of the whole stands for the rest.
+    // If both times differ by less than the noise of the clock, decoding counts as a thousandth of the total.
     let decode_s = (seconds - first_s).max(seconds * 1e-3);
     let (new, decoded) = (batch_size * options.new_tokens, batch_size * (options.new_tokens - 1));
     let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
@@ -134,7 +134,7 @@ fn random_ids(shape: &ModelShape, length: usize, seed: Seed, row: usize) -> Vec<
     (0..length).map(|_| stream.random_range(0..shape.vocabulary as u32)).collect()
 }
 
-/// Median seconds of `repetitions` runs (at least one), after one that is not counted.
+/// Returns the median seconds of `repetitions` runs (at least one), after one untimed run.
 fn median(repetitions: usize, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
     median_by(repetitions, || {
         let start = Instant::now();
@@ -142,7 +142,7 @@ fn median(repetitions: usize, run: &mut dyn FnMut() -> Result<()>) -> Result<f64
     })
 }
 
-/// [`median`] where `timed` runs once and returns how long that took.
+/// [`median`], but `timed` runs once and returns its own duration.
 fn median_by(repetitions: usize, mut timed: impl FnMut() -> Result<f64>) -> Result<f64> {
     timed()?;
     let mut seconds = (0..repetitions.max(1)).map(|_| timed()).collect::<Result<Vec<f64>>>()?;

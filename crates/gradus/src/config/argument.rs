@@ -1,7 +1,8 @@
-//! Keys of the configuration that a program hands over as values: the keyword arguments of the Python package.
+//! Configuration keys that a program passes as values: the keyword arguments of the Python package.
 //!
-//! An argument has the name of a flag with underscores (`learning_rate`), or is a whole part of the configuration under its own key
-//! (`evaluation`, `kl`, `reward`). Arguments lie over the file, as flags do, and are read by the same rules.
+//! An argument is named like a flag, with underscores (`learning_rate`), or is a whole section of the configuration
+//! under its own key (`evaluation`, `kl`, `reward`). Arguments override the file, as flags do, and follow the same
+//! rules.
 
 use std::sync::LazyLock;
 
@@ -24,19 +25,19 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// The argument called `name`, of a run of `method`; without a method, of any run.
+    /// Creates the argument `name` of a run of `method`, or of any run if there is no method.
     ///
     /// # Errors
-    /// No key is called so: `has no argument …`, with the one that may have been meant.
+    /// If there is no such key: `has no argument …`, with a suggestion.
     pub fn named(name: &str, value: Json, method: Option<&str>) -> Result<Self, String> {
-        // Functions are called with dozens of arguments, and the schema is always the same.
+        // Cached: the schema never changes, and functions are called with dozens of arguments.
         static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::run_config);
         let schema = &*SCHEMA;
         let scope = method.map_or(Scope::Shared, Scope::Method);
         let specs = flags(schema, scope);
         let flag = name.replace('_', "-");
         let spec = specs.iter().find(|spec| spec.name == flag);
-        // A mapping is the part of the configuration that is called so; anything else is what the flag takes.
+        // A mapping is the section of this name; any other value is the flag's value.
         let parts =
             [Some(name.to_owned()), Some(format!("train.{name}")), method.map(|of| format!("method.{of}.{name}"))];
         let part = || parts.into_iter().flatten().find(|key| schema.field(key).is_some());
@@ -57,17 +58,17 @@ impl Argument {
         Ok(Self { name: name.to_owned(), key, value })
     }
 
-    /// The key of the configuration that it sets.
+    /// Returns the key of the configuration that it sets.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Its value.
+    /// Returns its value.
     pub fn value(&self) -> &Json {
         &self.value
     }
 
-    /// Lays it over `root`.
+    /// Sets the key in `root`.
     pub(super) fn lay(&self, root: &mut Node) {
         let place = Some(Place::Argument(self.name.clone()));
         set(root, &self.key, node(&self.value, &place), &place);
@@ -83,7 +84,7 @@ fn unknown<'a>(name: &str, method: Option<&str>, known: impl Iterator<Item = &'a
     format!("has no argument `{name}`{hint}")
 }
 
-/// A value as a file would have it.
+/// Converts a value to the tree that a file would produce.
 fn node(value: &Json, place: &Option<Place>) -> Node {
     let scalar = |text: String, quoted| Value::Scalar { text, quoted };
     let value = match value {

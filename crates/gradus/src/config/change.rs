@@ -1,26 +1,26 @@
-//! Keys that a resumed run changes.
+//! Keys that change when a run resumes.
 
-/// A key that has another value than in the run so far.
+/// A key whose value differs from the run so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// The dotted key.
     pub key: String,
-    /// What it was, on one line.
+    /// Old value, on one line.
     pub from: String,
-    /// What it is now.
+    /// New value, on one line.
     pub to: String,
-    /// What that means for the run.
+    /// Effect on the run.
     pub effect: Effect,
 }
 
-/// What a changed key means for a run that goes on.
+/// Effect of a changed key on a resumed run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that is trained depends on it.
+    /// Training does not depend on the key.
     None,
-    /// The result is not that of a run that had the new value, or the old one, from its start.
+    /// The result differs from that of a run with the new or the old value from its start.
     Differs,
-    /// The run cannot go on with it.
+    /// The run cannot continue with the new value.
     Refused,
 }
 

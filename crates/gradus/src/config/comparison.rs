@@ -1,7 +1,7 @@
-//! One file, or flags, for several methods: what `gradus compare` trains.
+//! One file, or flags, for several methods: the input of `gradus compare`.
 //!
-//! A comparison is written like a run, with `methods` instead of `method`; what a method is to have of its own of
-//! `train` stands under it:
+//! A comparison is written like a run, with `methods` instead of `method`. A method's own values for keys of `train`
+//! are written below it:
 //!
 //! ```yaml
 //! model: gpt2
@@ -27,40 +27,40 @@ use super::{MethodConfig, Registry, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::machine::Machine;
 
-/// What the user asked for.
+/// The user's request: a file, methods and flags.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ComparisonRequest<'a> {
     /// The configuration file.
     pub file: Option<&'a Path>,
-    /// The methods; none: those of the file; `all`: every one that makes a policy.
+    /// Methods to compare. If empty, those of the file; `all` means every method that trains a policy.
     pub methods: &'a [String],
-    /// Flags, which lie over the file; those of one method touch only that method.
+    /// Flags, which override the file. Flags of one method affect only that method.
     pub flags: &'a [Flag],
-    /// What the program adds by name.
+    /// Plug-ins of the program.
     pub registry: Option<&'a Registry>,
 }
 
 /// A comparison as written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenComparison {
-    /// Where it goes: `output_dir`, or `runs/compare-<model>-<n>`.
+    /// Output directory: `output_dir`, or `runs/compare-<model>-<n>`.
     pub output_dir: PathBuf,
-    /// One run a method, in the order in which they were named; each goes to a directory of its own below.
+    /// One run per method, in the order given. Each has its own subdirectory.
     pub runs: Vec<Written>,
-    /// How all are measured: the first online run, or one that only a reward was given for.
+    /// Configuration for measuring all policies: the first online run, or a run that is made for a given reward.
     pub judge: Option<Written>,
-    /// Methods among `all` that cannot run with what is given, and why.
+    /// Methods from `all` that cannot run with the given keys, with the reason.
     pub left_out: Vec<(String, Diagnostic)>,
 }
 
-/// What policies are measured with or sampled in: methods that sample nothing have no use for it.
+/// Keys for sampling and rewards, which offline methods do not use.
 const OF_ONLINE: [&str; 5] = ["reward", "environment", "tools", "episode", "rollouts"];
 
-/// What policies are sampled as where only a reward or an environment is given to measure them with.
+/// Method for sampling from policies if only a reward or an environment is given to measure them.
 const JUDGE: &str = "grpo";
 
 impl WrittenComparison {
-    /// Reads a file and lays flags over it, once for each method.
+    /// Reads a file and applies flags to it, once for each method.
     ///
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
@@ -95,13 +95,13 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     let mut add = |name: &str, keys: Node| match one(&base, name, keys, request) {
         Ok(written) => Some(written),
         Err(Error::Config(found)) => {
-            // What all methods share is wrong in all of them.
+            // A problem in shared keys occurs for every method. It is reported once.
             problems.extend(found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>());
             None
         }
         Err(_) => None,
     };
-    // Of `all`, those that cannot run here are left out, as long as there are others.
+    // Methods from `all` that cannot run here are left out, unless no method would remain.
     let mut left_out: Vec<(String, Diagnostic)> = Vec::new();
     for side in sides.iter().filter(|side| side.is_of_all) {
         let written = one(&base, &side.name, side.keys.clone(), request);
@@ -146,12 +146,12 @@ fn is_online(name: &str) -> bool {
     MethodConfig::named(name).is_some_and(|method| method.is_online())
 }
 
-/// The run of one method.
+/// Resolves the run of one method.
 fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<Written> {
     let is_online = is_online(name);
     let mut base = base.clone();
     if !is_online {
-        // What the policies are measured with is nothing that this one learns from.
+        // The rewards only measure this method's policy. It is not trained on them.
         OF_ONLINE.iter().for_each(|key| drop(base.take(key)));
     }
     let own = keys.take("train");
@@ -173,13 +173,13 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
 /// A method to train.
 struct Side {
     name: String,
-    /// The keys that the file gives it.
+    /// Keys of the method in the file.
     keys: Node,
-    /// Whether `all` stands for it, and nobody named it.
+    /// Whether it comes from `all` and was not named.
     is_of_all: bool,
 }
 
-/// The methods to train.
+/// Returns the methods to train.
 fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
     let place = written.as_ref().and_then(|entry| entry.place.clone());
     let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
@@ -242,10 +242,10 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
     Ok(chosen)
 }
 
-/// The word for every method that makes a policy.
+/// Name for every method that trains a policy.
 const ALL: &str = "all";
 
-/// The methods that a name among `methods` stands for.
+/// Returns the methods that a name in `methods` stands for.
 fn each_of(name: &str) -> impl Iterator<Item = String> + use<> {
     let names: Vec<String> = match name {
         ALL => MethodConfig::all().iter().filter(|method| method.makes_policy()).map(|m| m.name().to_owned()).collect(),
@@ -263,7 +263,7 @@ fn known(name: &str, place: Option<Place>) -> Result<()> {
     Err(refuse(message, place, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
 }
 
-/// `ppo:` with nothing behind it is PPO with its defaults.
+/// `ppo:` without a value means PPO with its defaults.
 fn mapping(node: Node) -> Node {
     if node.is_null() { Node { place: node.place, ..Node::empty() } } else { node }
 }
@@ -312,7 +312,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         let every: Vec<&str> = every.iter().map(MethodConfig::name).collect();
         assert!(every.len() >= 5 && !every.contains(&"reward"), "{every:?}");
         let start = "model: gpt2\ndata: pairs.jsonl\nreward: { rule: { substring: happy } }\n";
-        // What cannot run with what is given is left out, with the reason; who names it is told.
+        // Methods that cannot run are left out, with the reason. A method that the user named is an error instead.
         let possible: Vec<&str> = every.iter().copied().filter(|name| *name != "distill").collect();
         for text in ["methods: all\n", "methods: [all]\n"] {
             let comparison = WrittenComparison::parse(&format!("{start}{text}")).unwrap();
@@ -323,10 +323,10 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         }
         let with = format!("{start}methods: {{ all: {{}} }}\n");
         assert!(WrittenComparison::parse(&with).is_ok());
-        // What is wrong everywhere leaves nothing to compare, and is told.
+        // A problem in all methods leaves nothing to compare, and is reported.
         let wrong = WrittenComparison::parse(&format!("{start}methods: all\ntrain: {{ batch_size: 0 }}\n"));
         assert!(wrong.is_err() || wrong.is_ok_and(|found| found.left_out.is_empty()));
-        // By the flag, each with the keys that the file gives it.
+        // With the flag, each method keeps its keys from the file.
         let base = document("compare.yml".as_ref(), FILE).unwrap();
         let request = ComparisonRequest { methods: &["all".to_owned()], ..ComparisonRequest::default() };
         let comparison = resolve_all(base, &request).unwrap();

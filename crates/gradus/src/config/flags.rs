@@ -1,8 +1,8 @@
-//! Every key of the configuration as a command-line flag, as data: the binary turns it into arguments.
+//! Every configuration key as a command-line flag, as data that the binary turns into arguments.
 //!
-//! A flag is the key's name with hyphens; keys of nested mappings carry the mapping's name (`kl.target` is
-//! `--kl-target`), except for `train` and the method itself. Flags overlay the tree of the file before it is read, so
-//! they obey the same rules as the file.
+//! A flag is the key's name with hyphens. Keys of nested mappings start with the mapping's name (`kl.target` is
+//! `--kl-target`), except for `train` and the method itself. Flags override the file's tree before it is read, so they
+//! follow the same rules as the file.
 
 use std::collections::HashMap;
 
@@ -15,67 +15,67 @@ use crate::data::Need;
 use crate::error::{Diagnostic, Place, excerpt};
 use crate::text::words;
 
-/// A flag that exists.
+/// Specification of a flag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlagSpec {
-    /// Its name without the hyphens in front, such as `kl-target`.
+    /// Name without leading hyphens, such as `kl-target`.
     pub name: String,
     /// The key it sets, such as `method.ppo.kl.target`.
     pub key: String,
-    /// The heading under which help lists it.
+    /// Section of the help that lists it.
     pub section: &'static str,
-    /// What it says.
+    /// Help text.
     pub doc: String,
-    /// The key's default, where it has one.
+    /// Default of the key, if it has one.
     pub default: Option<Json>,
-    /// What it takes.
+    /// Kind of its value.
     pub kind: FlagKind,
 }
 
-/// What a flag takes.
+/// Kind of a flag's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FlagKind {
-    /// Nothing: `--shuffle` or `--no-shuffle`.
+    /// No value: `--shuffle` or `--no-shuffle`.
     Switch,
-    /// One value; help shows this in its place.
+    /// One value, shown in the help under this placeholder.
     Value(&'static str),
-    /// One of some words.
+    /// One of a list of words.
     Words(Vec<Word>),
-    /// One of some words, or several with commas between them.
+    /// One of a list of words, or several separated by commas.
     WordList(Vec<Word>),
-    /// A text, and may be given several times.
+    /// A text. The flag may be repeated.
     Repeated,
-    /// Names with commas between them, and may be given several times.
+    /// Names separated by commas. The flag may be repeated.
     Names,
-    /// A program with its arguments in one text, split as a shell splits words, or a list of them in brackets.
+    /// A program with its arguments: one text that is split as a shell splits words, or a list in brackets.
     Arguments,
-    /// Numbers with commas between them.
+    /// Numbers separated by commas.
     Numbers,
-    /// Anything else, in YAML.
+    /// Any other value, in YAML.
     Yaml,
 }
 
-/// A flag that was given.
+/// A flag that the user passed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flag {
-    /// What was given.
+    /// Specification of the flag.
     pub spec: FlagSpec,
-    /// As the user wrote it, such as `--no-shuffle`: names the flag in messages.
+    /// Spelling that the user chose, such as `--no-shuffle`, for messages.
     pub written: String,
     /// Its values; `true` or `false` for a switch.
     pub values: Vec<String>,
 }
 
-/// Which part of the keys a command takes as flags.
+/// Keys that a command accepts as flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// All that any run of this method takes.
+    /// All keys of a run of this method.
     Method(&'a str),
-    /// What does not depend on the method.
+    /// Keys that do not depend on the method.
     Shared,
 }
 
-/// The flags of a command, in the order of the help.
+/// Returns the flags of a command, in the order of the help.
 pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
     let mut specs = Vec::new();
     let mut later = Vec::new();
@@ -96,7 +96,7 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
                     collect(schema, field, "train", "", section(&field.name), &mut later);
                 }
             }
-            // Only a program that has some takes them, in its files.
+            // Only programs that register observers use this key, in their files.
             "observers" => {}
             "adapter" | "lora" => collect(schema, field, "", "", "Adapter", &mut specs),
             _ => collect(schema, field, "", "", "Input and output", &mut specs),
@@ -122,14 +122,14 @@ fn is_offline(scope: Scope<'_>) -> bool {
     MethodConfig::named(name).is_some_and(|method| !method.is_online())
 }
 
-/// Whether rows may be those of a task: prompts and references.
+/// Whether the rows may come from a task, that is, whether they are prompts and references.
 fn takes_tasks(scope: Scope<'_>) -> bool {
     let Scope::Method(name) = scope else { return true };
     let need = MethodConfig::named(name).map(|method| method.method().need());
     need.is_none_or(Need::takes_tasks)
 }
 
-/// Where help lists a key of `train`.
+/// Returns the section of the help for a key of `train`.
 fn section(key: &str) -> &'static str {
     match key {
         "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes"
@@ -161,17 +161,17 @@ fn section(key: &str) -> &'static str {
     }
 }
 
-/// Adds `field`, which stands under `path`, with flags that start with `prefix`.
+/// Adds the flags of `field` at `path`. Their names start with `prefix`.
 fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'static str, specs: &mut Vec<FlagSpec>) {
     let key = if path.is_empty() { field.name.clone() } else { format!("{path}.{}", field.name) };
     let word = field.name.replace('_', "-");
     let name = if prefix.is_empty() { word } else { format!("{prefix}-{word}") };
     let kind = match schema.resolve(&field.shape) {
-        // The options of all metrics would be flags of every command that rewards.
+        // Otherwise the options of all metrics would be flags of every command with a reward.
         _ if key == "reward.metric" => FlagKind::Yaml,
-        // An environment is one thing with keys of its own.
+        // An environment is a single value with its own keys.
         _ if key == "environment" => FlagKind::Yaml,
-        // A scorer may stand before another one.
+        // A scorer may contain another scorer.
         _ if ["reward.toxicity.scorer", "reward.judge.verdict"].contains(&key.as_str()) => FlagKind::Yaml,
         Shape::Map(fields) | Shape::Choice(fields) => {
             for inner in fields {
@@ -180,7 +180,7 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
             return;
         }
         Shape::OrMap(_, map) if matches!(schema.resolve(map), Shape::Choice(_)) => FlagKind::Yaml,
-        // The value stands under its own key of the mapping, so that flags for the other keys can be given beside it.
+        // The value is stored under its own key of the mapping, so that flags can set the other keys too.
         Shape::OrMap(value, map) => {
             // `--task` and `--eval-task`, not `--data-task`.
             let prefix = name.strip_suffix("data").map_or(name.as_str(), |before| before.trim_end_matches('-'));
@@ -207,7 +207,7 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
         },
         Shape::List { item, .. } => match schema.resolve(item) {
             Shape::Text if field.name == "command" => FlagKind::Arguments,
-            // No name of a layer has a comma; texts that end completions, labels and columns may.
+            // Names of layers contain no commas; stop strings, labels and columns may.
             Shape::Text if key == "lora.targets" => FlagKind::Names,
             Shape::Text => FlagKind::Repeated,
             Shape::Number | Shape::Integer { .. } => FlagKind::Numbers,
@@ -236,7 +236,7 @@ fn placeholder(name: &str) -> &'static str {
     }
 }
 
-/// The flags as a tree that can lie over that of a file.
+/// Returns the flags as a tree that can override a file's tree.
 pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
     let mut root = Node::empty();
     let mut problems = Vec::new();
@@ -252,7 +252,7 @@ pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
     if problems.is_empty() { Ok(root) } else { Err(problems) }
 }
 
-/// Puts `value` at a dotted key.
+/// Sets `value` at a dotted key.
 pub(super) fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>) {
     let mut node = root;
     for part in key.split('.') {
@@ -282,7 +282,7 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
         FlagKind::Words(_) => scalar(last, false),
         FlagKind::WordList(_) if !last.contains(',') => scalar(last, false),
         FlagKind::WordList(_) => list(last.split(',').map(|text| scalar(text, false)).collect()),
-        // Only an empty text is `null`: a directory may be called `null`.
+        // Only an empty text is `null`, because a directory may be named `null`.
         FlagKind::Value("N" | "X") => scalar(last, false),
         FlagKind::Value(_) => {
             Node { value: Value::Scalar { text: last.to_owned(), quoted: true }, place: place.clone() }
@@ -297,7 +297,7 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
             let names = flag.values.iter().flat_map(|text| text.split(',')).filter(|name| !name.trim().is_empty());
             list(names.map(|name| scalar(name, true)).collect())
         }
-        // A list, as the file has it: every word quoted or not.
+        // A list, as in a file, with or without quotes around each word.
         FlagKind::Arguments if last.trim_start().starts_with('[') => {
             let problem = || format!("`{}` is no list of words (found `{}`)", flag.written, excerpt(last, 80));
             let node = parse("".as_ref(), last).map_err(|_| problem())?;
@@ -336,7 +336,7 @@ fn move_to(node: &mut Node, place: &Option<Place>) {
     }
 }
 
-/// Lays `over` over `base`: mappings key by key; another side of a choice, a list or a value replaces what was there.
+/// Overlays `over` on `base`. Mappings are merged key by key. A list, a value or another variant of a choice replaces the old one.
 pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) -> Node {
     let shape = schema.resolve(shape);
     let place = over.place.clone().or_else(|| base.place.clone());
@@ -361,7 +361,7 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
         (_, _, value) => return Node { value, place },
     };
     let fields = schema.fields(shape);
-    // By name, so that a file of a hundred thousand keys is refused in no time.
+    // Indexed by name, so that a file with a hundred thousand keys is rejected quickly.
     let mut places: HashMap<String, usize> = entries.iter().enumerate().map(|(i, old)| (old.key.clone(), i)).collect();
     for new in over {
         let inner = fields.iter().find(|field| field.name == new.key).map(|field| &field.shape);
@@ -384,12 +384,12 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
     Node { value: Value::Map(entries), place }
 }
 
-/// The method whose key a flag sets; `None`: a key of every run.
+/// Returns the method that a flag's key belongs to; `None` for keys of every run.
 pub(super) fn of_method(flag: &Flag) -> Option<&str> {
     flag.spec.key.strip_prefix("method.")?.split('.').next()
 }
 
-/// Flags that touch none of the methods: silence would look as if they did something.
+/// Reports flags that affect none of the methods, so that no flag is ignored silently.
 pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
     let reaches = |flag: &Flag| of_method(flag).is_none_or(|name| methods.contains(&name));
     let mut problems: Vec<Diagnostic> = Vec::new();

@@ -1,14 +1,14 @@
-//! What TRL, `transformers`, peft and RL4LMs call things that have another name here, for the hint on an unknown key.
+//! Names of TRL, `transformers`, peft and RL4LMs that differ here, for the hint on an unknown key.
 
 use super::schema::Schema;
 
-/// A name of theirs and what it is here.
+/// A name in another tool and its counterpart here.
 struct Foreign {
-    /// Their names, in snake case.
+    /// Names in other tools, in snake case.
     names: &'static [&'static str],
-    /// The keys here, with `*` for the method: the first that a method has. None where there is nothing like it.
+    /// Keys here, with `*` for the method. The first one that the method has is used. Empty if there is no counterpart.
     keys: &'static [&'static str],
-    /// What differs, as the end of a sentence; without a key, the whole of it.
+    /// The difference, as the end of a sentence. Without a key, it is the whole sentence.
     note: &'static str,
 }
 
@@ -154,7 +154,7 @@ const FOREIGN: &[Foreign] = &[
     ),
 ];
 
-/// How the place that a hint names is written.
+/// Notation of keys in a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// A key in a file: `train.learning_rate`.
@@ -165,13 +165,13 @@ pub enum Spelling {
     Argument,
 }
 
-/// What of a key is said in its flag.
+/// Returns the part of a key that appears in its flag.
 fn flag(key: &str) -> &str {
     key.strip_prefix("train.").or_else(|| key.strip_prefix("method.*.")).unwrap_or(key)
 }
 
-/// What `name`, which another tool knows, is here; dashes and underscores are the same. `method` is the one that keys of a
-/// method belong to, where that is known: then only its own keys are named.
+/// Translates `name` from another tool. Dashes and underscores are equivalent. With a `method`, only keys of that
+/// method are suggested.
 pub fn translate(name: &str, method: Option<&str>, spelling: Spelling) -> Option<String> {
     let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
     let found = FOREIGN.iter().find(|foreign| foreign.names.contains(&name.as_str()))?;
@@ -210,7 +210,7 @@ mod tests {
             methods.iter().flat_map(|method| flags(&schema, Scope::Method(method))).map(|flag| flag.name).collect();
         for foreign in FOREIGN {
             for name in foreign.names {
-                // As a flag it may be the same word; as a key it stands elsewhere.
+                // The same word may be a flag here, if its key is elsewhere.
                 let own = format!("--{}", name.replace('_', "-"));
                 let leads_there = || translate(name, None, Spelling::Flag).is_some_and(|hint| hint.contains(&own));
                 assert!(!all.contains(&own[2..].to_owned()) || leads_there(), "`{name}` is a flag of ours");
@@ -242,7 +242,7 @@ mod tests {
             Some("it is `method.grpo.group_size` here")
         );
         assert_eq!(translate("learning_rate", None, Spelling::Key), None);
-        // Only what the method has is named.
+        // Only keys of the method are suggested.
         for (method, name, expected) in [
             ("simpo", "gamma", Some("it is `--simpo-gamma` here")),
             ("ppo", "gamma", Some("it is `--discount` here")),

@@ -1,4 +1,4 @@
-//! A file and flags become a [`RunConfig`] that knows where each of its keys stands.
+//! Combines a file and flags into a [`RunConfig`] that stores the place of each key.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,26 +15,26 @@ use crate::error::{Diagnostic, Error, Result};
 use crate::files;
 use crate::machine::Machine;
 
-/// What the user asked for: a file, flags, or both.
+/// The user's request: a file, flags, or both.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
     /// The configuration file.
     pub file: Option<&'a Path>,
-    /// The method, when the command names it.
+    /// Method, if the command names one.
     pub method: Option<&'a str>,
-    /// Flags, which lie over the file.
+    /// Flags, which override the file.
     pub flags: &'a [Flag],
-    /// Keys that a program hands over, which lie over the file and the flags.
+    /// Keys that a program passes. They override the file and the flags.
     pub arguments: &'a [Argument],
-    /// What the program adds by name.
+    /// Plug-ins of the program.
     pub registry: Option<&'a Registry>,
 }
 
 impl RunConfig {
-    /// Reads a file and lays flags over it.
+    /// Reads a file and applies flags to it.
     ///
     /// # Errors
-    /// [`Error::Config`] with every problem: of spelling and type, and of keys that do not go together.
+    /// [`Error::Config`] with every problem: spelling, types, and keys that cannot be combined.
     pub fn load(request: &Request<'_>) -> Result<Written> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
@@ -51,7 +51,7 @@ impl RunConfig {
         Self::read(text, &Request::default())
     }
 
-    /// Reads the text of a configuration file and lays the flags of `request` over it.
+    /// Reads the text of a configuration file and applies the flags of `request` to it.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
@@ -67,7 +67,7 @@ pub(super) fn resolved(text: &str) -> bool {
 }
 
 pub(super) fn text(path: &Path) -> Result<String> {
-    // What the shell hands over is a pipe that is open already, with an end.
+    // These are pipes that the shell has already opened. They end, so they can be read whole.
     let is_handed_over = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"].iter().any(|start| path.starts_with(start));
     let read = match is_handed_over {
         true => std::fs::File::open(path).and_then(|file| {
@@ -92,11 +92,11 @@ pub(super) fn text(path: &Path) -> Result<String> {
     })
 }
 
-/// Lays `file` (another file's tree) and the flags of `request` over `base`, and reads the result.
+/// Overlays `file` (another file's tree) and the flags of `request` on `base`, and reads the result.
 pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<Written> {
     let schema = request.registry.map_or_else(Schema::run_config, Schema::with);
     let mut problems = Vec::new();
-    // Flags of several methods may be given where the file names the method: those of that one count.
+    // If the file names the method, flags of several methods may be given. Those of its method count.
     let written = || [file.as_ref(), Some(&base)].into_iter().flatten().find_map(method_of);
     let method = request.method.map(str::to_owned).or_else(written);
     let belongs = |flag: &&Flag| of_method(flag).is_none_or(|of| Some(of) == method.as_deref());
@@ -129,9 +129,10 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
         request.registry.map_or(Ok(()), |registry| registry.bind(&mut config))?;
         return Ok(Written { config, root, marked: Vec::new() });
     }
-    // The rest may have problems of its own; what could not be read takes its default, and problems with it are silent.
+    // The rest may have its own problems. Keys that could not be read take their defaults, and problems with these are
+    // not reported.
     if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
-        // What does not fit is among the problems already.
+        // Plug-ins that do not match are already among the problems.
         let _ = request.registry.map(|registry| registry.bind(&mut config));
         let written = Written { config, root, marked: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
@@ -142,7 +143,7 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     Err(Error::Config(problems))
 }
 
-/// Stand-ins for the keys without default, so that everything else can be checked.
+/// Adds placeholders for required keys, so that everything else can be checked.
 fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Value {
     if let Some(object) = value.as_object_mut() {
         for key in ["model", "data"] {
@@ -155,7 +156,7 @@ fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Va
     value
 }
 
-/// The method that a file names.
+/// Returns the method that a file names.
 fn method_of(root: &Node) -> Option<String> {
     match &root.entry("method")?.node.value {
         Value::Map(sides) => sides.first().map(|side| side.key.clone()),
@@ -163,7 +164,7 @@ fn method_of(root: &Node) -> Option<String> {
     }
 }
 
-/// `gradus ppo --config FILE` with a file for another method.
+/// Reports a file for another method, as in `gradus ppo --config FILE`.
 fn other_method(base: &Node, method: &str) -> Option<Diagnostic> {
     let entry = base.entry("method")?;
     let Value::Map(sides) = &entry.node.value else { return None };
@@ -175,7 +176,7 @@ fn other_method(base: &Node, method: &str) -> Option<Diagnostic> {
     })
 }
 
-/// Makes sure that `method.<method>` exists.
+/// Ensures that `method.<method>` exists.
 fn choose(root: &mut Node, method: &str) {
     fn entry<'a>(node: &'a mut Node, key: &str) -> Option<&'a mut Node> {
         let Value::Map(entries) = &mut node.value else { return None };

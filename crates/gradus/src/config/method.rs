@@ -1,4 +1,4 @@
-//! The methods there are: the only file that lists them.
+//! The built-in methods. No other file lists them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::objective::{
 use crate::plugin::Plugin;
 use crate::settings::TrainConfig;
 
-/// The method and its own keys.
+/// The method with its own keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MethodConfig {
@@ -50,12 +50,12 @@ pub enum MethodConfig {
     Grpo(GrpoConfig),
     /// REINFORCE with the mean of the other completions as its baseline (leave one out).
     Rloo(RlooConfig),
-    /// A method that the program was given by name (docs/plugins.md): its name is the key, below which its keys stand.
+    /// A method that the program registered by name (docs/plugins.md). The name is the key, with the method's keys inside.
     Plugin(Plugin<dyn OnlineMethod>),
 }
 
 impl MethodConfig {
-    /// Shows the method to `visitor` as what it is. The only `match` on the method in the program.
+    /// Calls `visitor` with the method's concrete type. The only `match` on the method in the program.
     pub fn visit<'a, V: Visitor<'a>>(&'a self, visitor: V) -> V::Output {
         match self {
             Self::Sft(keys) => visitor.offline(keys),
@@ -80,26 +80,26 @@ impl MethodConfig {
         }
     }
 
-    /// The plug-in, where it is one.
+    /// Returns the plug-in, if it is one.
     pub(super) fn plugin_mut(&mut self) -> Option<&mut Plugin<dyn OnlineMethod>> {
         if let Self::Plugin(plugin) = self { Some(plugin) } else { None }
     }
 }
 
-/// Who has to know which kind of method it is, and of which types.
+/// An operation that depends on the kind and the type of a method.
 pub trait Visitor<'a> {
-    /// What comes of it.
+    /// Result of the operation.
     type Output;
 
-    /// A method that learns from fixed examples.
+    /// Handles a method that trains on fixed examples.
     fn offline<M: OfflineMethod>(self, method: &'a M) -> Self::Output;
 
-    /// A method that learns from what it samples.
+    /// Handles a method that trains on its own rollouts.
     fn online<M: OnlineMethod>(self, method: &'a M) -> Self::Output;
 }
 
 impl MethodConfig {
-    /// Every method that there always is with its defaults, in the order in which they are listed.
+    /// Returns every built-in method with its defaults, in the order of lists.
     pub fn all() -> Vec<Self> {
         let schema = schemars::schema_for!(Self).to_value();
         let sides = schema["oneOf"].as_array().expect("a choice of methods");
@@ -108,39 +108,39 @@ impl MethodConfig {
         own.map(|name| Self::named(name).expect("every key has a default")).collect()
     }
 
-    /// The method that is called so, with its defaults.
+    /// Returns the built-in method `name` with its defaults.
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(json!({ name: {} })).ok()
     }
 
-    /// What all methods say of themselves.
+    /// Returns the interface that all methods share.
     pub fn method(&self) -> &dyn Method {
         self.visit(Any)
     }
 
-    /// The key that names it.
+    /// Returns the key of the method.
     pub fn name(&self) -> &'static str {
         self.method().name()
     }
 
-    /// How it samples and goes over the samples; `None` where it learns from fixed examples.
+    /// Returns the settings of sampling and updates; `None` for methods that train on fixed examples.
     pub fn iteration(&self) -> Option<Iteration<'_>> {
         self.visit(Sampled)
     }
 
-    /// Whether it samples completions and so needs a reward.
+    /// Whether it samples completions and therefore needs a reward.
     pub fn is_online(&self) -> bool {
         self.iteration().is_some()
     }
 
-    /// Whether it makes a policy out of a policy, which can be compared.
+    /// Whether it trains a policy, so that it can be compared.
     pub fn makes_policy(&self) -> bool {
         let shared = Shared { train: &TrainConfig::default(), reward: None };
         self.method().cast(&shared).policy.head == Head::Language
     }
 }
 
-/// The names of the methods for which `holds`, as in "`ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`".
+/// Returns the names of the methods for which `holds` is true, as in "`ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`".
 pub(super) fn names(joined_by: &str, holds: impl Fn(&MethodConfig) -> bool) -> String {
     let names: Vec<String> = MethodConfig::all()
         .iter()

@@ -1,9 +1,10 @@
-//! Configuration: [`RunConfig`] is what the file and the flags say; [`Plan`] is what the program runs.
+//! Configuration: [`RunConfig`] holds the file and the flags; [`Plan`] is what the program runs.
 //!
-//! Text becomes a tree that knows where its keys stand; flags lie over it; it is read as the schema says, which is
-//! generated from the types; rules check what types cannot say. Each stage reports every problem, not only the first.
+//! Text becomes a tree that stores the place of every key, and flags override it. The tree is read by a schema that is
+//! generated from the types. Rules then check what types cannot express. Each stage reports every problem, not only the
+//! first.
 //!
-//! The choice is a key (`method: {ppo: …}`), unknown keys are refused, every default stands next to its field.
+//! A choice is a key (`method: {ppo: …}`), unknown keys are rejected, and every default is next to its field.
 
 mod argument;
 mod change;
@@ -57,47 +58,49 @@ use crate::reward::config::RewardConfig;
 use crate::settings::{EnvironmentConfig, EpisodeConfig, RolloutsConfig, ToolConfig, TrainConfig};
 use crate::task::{DataConfig, Split};
 
-/// One training run, as written in a file and by flags.
+/// One training run, as given by a file and flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
     /// The model to start from: a Hugging Face model directory or a hub name.
     pub model: String,
-    /// A tokenizer that is not beside the model: a directory or a hub name. It is saved with every model of the run. Default: the
-    /// model's own.
+    /// Use this tokenizer instead of the model's own: a directory or a hub name. It is saved with every model of the
+    /// run. Default: the model's own.
     #[serde(default)]
     pub tokenizer: Option<String>,
-    /// Training rows: a file, a directory or a hub name; the row format is recognized from the columns. Or a task, with its files.
+    /// Training rows: a file, a directory or a hub name, whose row format is recognized from the columns; or a task,
+    /// with its files.
     pub data: DataConfig,
-    /// More training rows, from other files or splits, beside those of `data` (which `train.max_rows` bounds).
+    /// More training rows from other files or splits, in addition to those of `data` (which `train.max_rows` limits).
     #[serde(default)]
     pub mix: Vec<MixedData>,
-    /// Held-out rows; where `data` has a task, of the same. Without it, a task's validation split; of other rows `train.eval_fraction`
-    /// of those for training are held out.
+    /// Held-out rows. If `data` has a task, they are rows of this task. Default: the task's validation split, or
+    /// without a task `train.eval_fraction` of the training rows.
     #[serde(default)]
     pub eval_data: Option<DataConfig>,
-    /// Test rows: they are measured before the first step and after the last, under names with `test_`, and decide nothing. Where `data`
-    /// has a task, of the same, and its test split. Default: none.
+    /// Test rows. They are measured before the first step and after the last one, under names with `test_`, and have no
+    /// influence. If `data` has a task, they are rows of this task, by default its test split. Default: none.
     #[serde(default)]
     pub test_data: Option<DataConfig>,
-    /// Where the run directory is written. Default: `runs/<method>-<model>-<n>`.
+    /// Write the run directory to this path. Default: `runs/<method>-<model>-<n>`.
     #[serde(default)]
     pub output_dir: Option<PathBuf>,
-    /// The training method: its name is the key, with the method's own keys inside.
+    /// The training method. Its name is the key, with the method's own keys inside.
     pub method: MethodConfig,
-    /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
+    /// Continue training this adapter on `model`: a directory in peft's format or a hub name. Nothing else is trained.
     #[serde(default)]
     pub adapter: Option<String>,
-    /// Use the defaults of another system; keys that are written win. `gradus config explain preset` shows them.
+    /// Use the defaults of another system; written keys take precedence. `gradus config explain preset` shows them.
     #[serde(default)]
     pub preset: Option<Preset>,
-    /// Train a new low-rank adapter beside the frozen model instead of the model itself.
+    /// Train a new low-rank adapter on the frozen model instead of the model itself.
     #[serde(default)]
     pub lora: Option<LoraConfig>,
     /// The reward of completions (online methods only).
     #[serde(default)]
     pub reward: Option<RewardConfig>,
-    /// The environment that answers the policy between its turns (online methods only; docs/environments.md): its name is the key.
+    /// The environment that replies to the policy between its turns (online methods only; docs/environments.md). Its
+    /// name is the key.
     #[serde(default)]
     pub environment: Option<EnvironmentConfig>,
     /// Tools that the policy may call (online methods only; docs/environments.md). The model needs a chat template.
@@ -106,13 +109,13 @@ pub struct RunConfig {
     /// Limits of an episode.
     #[serde(default)]
     pub episode: EpisodeConfig,
-    /// A server that samples in place of this process (online methods only; docs/servers.md).
+    /// A server that samples instead of this process (online methods only; docs/servers.md).
     #[serde(default)]
     pub rollouts: Option<RolloutsConfig>,
-    /// Observers of the run, by the names under which the program added them (docs/plugins.md): `[{ NAME: {…} }]`.
+    /// Observers of the run, by the names that the program registered (docs/plugins.md): `[{ NAME: {…} }]`.
     #[serde(default)]
     pub observers: Vec<Plugin<dyn Observer>>,
-    /// Keys of every method.
+    /// Keys that all methods share.
     #[serde(default)]
     pub train: TrainConfig,
 }
@@ -123,13 +126,13 @@ pub struct RunConfig {
 pub struct MixedData {
     /// A file, a directory or a hub name, or a task with its files, as in `data`; `name:split` names a split.
     pub data: DataConfig,
-    /// How many of its rows are taken, drawn at random by the seed. Default: all.
+    /// Number of its rows to use, drawn at random by the seed. Default: all.
     #[serde(default)]
     pub rows: Option<usize>,
 }
 
 impl RunConfig {
-    /// The held-out rows that are named, or that the task of `data` has; `None`: some of `data` are held out.
+    /// Returns the named held-out rows, or the validation split of the task; `None` if part of `data` is held out.
     pub fn held_out(&self) -> Option<DataConfig> {
         match &self.eval_data {
             Some(data) => Some(data.or_of(&self.data)),
@@ -137,19 +140,19 @@ impl RunConfig {
         }
     }
 
-    /// The test rows, where some are named; of a task its test split.
+    /// Returns the test rows, if any are named; for a task, its test split by default.
     pub fn test(&self) -> Option<DataConfig> {
         let data = self.test_data.as_ref()?.or_of(&self.data);
         let of_task = data.task.as_ref().map(|_| Split::Test);
         Some(DataConfig { split: data.split.or(of_task), ..data })
     }
 
-    /// What a method has to know of the rest.
+    /// Returns the parts of the configuration that methods need in addition to their own keys.
     pub fn shared(&self) -> Shared<'_> {
         Shared { train: &self.train, reward: self.reward.as_ref() }
     }
 
-    /// The JSON schema of configuration files.
+    /// Returns the JSON schema of configuration files.
     pub fn json_schema() -> String {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).expect("a schema is plain data")
     }

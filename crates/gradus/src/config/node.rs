@@ -1,4 +1,4 @@
-//! A configuration as a tree in which every key and value knows where it stands.
+//! A configuration as a tree in which every key and value stores its place in the source.
 //!
 //! JSON is YAML, so one reader serves both. Anchors and aliases work; tags other than `!!str` are ignored.
 
@@ -10,18 +10,18 @@ use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use super::write::MARK;
 use crate::error::{Diagnostic, Place, excerpt};
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     pub value: Value,
-    /// `None` for what nobody wrote.
+    /// `None` for values that no source contains.
     pub place: Option<Place>,
 }
 
-/// What a value looks like before it is known what it should be.
+/// A value before its type is determined.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
-    /// A word, a number or a text; only unquoted ones may be read as `null`, a number or a boolean.
+    /// A word, a number or a text. Only unquoted ones may be read as `null`, a number or a boolean.
     Scalar { text: String, quoted: bool },
     /// `[a, b]`
     List(Vec<Node>),
@@ -33,18 +33,18 @@ pub(super) enum Value {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub key: String,
-    /// Where the key stands.
+    /// Place of the key.
     pub place: Option<Place>,
     pub node: Node,
 }
 
 impl Node {
-    /// A mapping that nobody wrote.
+    /// Returns an empty mapping without a place.
     pub fn empty() -> Self {
         Self { value: Value::Map(Vec::new()), place: None }
     }
 
-    /// The same, as if nobody had written it.
+    /// Returns the tree without places.
     pub fn without_places(self) -> Self {
         let value = match self.value {
             Value::List(items) => Value::List(items.into_iter().map(Self::without_places).collect()),
@@ -57,7 +57,7 @@ impl Node {
         Self { value, place: None }
     }
 
-    /// The entry of a mapping.
+    /// Returns the entry of a mapping.
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
@@ -65,14 +65,14 @@ impl Node {
         }
     }
 
-    /// Takes an entry out of a mapping.
+    /// Removes an entry from a mapping and returns it.
     pub fn take(&mut self, key: &str) -> Option<Entry> {
         let Value::Map(entries) = &mut self.value else { return None };
         let index = entries.iter().position(|entry| entry.key == key)?;
         Some(entries.remove(index))
     }
 
-    /// The node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and where its key stands.
+    /// Returns the node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and the place of its key.
     pub fn at(&self, path: &str) -> Option<(&Node, Option<&Place>)> {
         let (mut node, mut place) = (self, self.place.as_ref());
         for part in path.split(['.', '[']) {
@@ -88,12 +88,12 @@ impl Node {
         Some((node, place))
     }
 
-    /// Whether this is an unquoted `null`, `~` or nothing at all.
+    /// Whether this is an unquoted `null`, `~` or empty.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, quoted: false } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// Dotted paths of everything that was written, leaves and mappings.
+    /// Collects the dotted paths of everything that was written, leaves and mappings.
     pub fn paths(&self, prefix: &str, paths: &mut Vec<String>) {
         if let Value::Map(entries) = &self.value {
             for entry in entries {
@@ -105,13 +105,13 @@ impl Node {
     }
 }
 
-/// The most values that a configuration has, those of aliases counted where they are used.
+/// Maximum number of values in a configuration. Values of aliases count wherever they are used.
 const VALUES: usize = 100_000;
 
-/// The most characters of a line that a message shows.
+/// Maximum number of characters of a line in a message.
 const LINE_SHOWN: usize = 400;
 
-/// The most levels of lists and mappings in each other.
+/// Maximum nesting of lists and mappings.
 const LEVELS: usize = 100;
 
 /// Reads the configuration `text`, the content of `path`: a mapping, or nothing at all.
@@ -148,19 +148,19 @@ struct Reader<'a> {
     path: &'a Path,
     lines: Vec<Line<'a>>,
     parser: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
-    /// What stands behind each anchor, and how many values that is.
+    /// Value of each anchor, and the number of values in it.
     anchors: HashMap<usize, (Node, usize)>,
     values: usize,
     level: usize,
 }
 
-/// A line that messages show parts of.
+/// A line that messages show in part.
 #[derive(Default)]
 struct Line<'a> {
     text: &'a str,
-    /// How many characters it has, but for blanks at its end.
+    /// Number of characters without trailing blanks.
     width: usize,
-    /// Where every [`LINE_SHOWN`]th character begins: nobody counts a long line from its start for each of its keys.
+    /// Byte offset of every [`LINE_SHOWN`]th character, so that a long line is not scanned from its start for each of its keys.
     starts: Vec<usize>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Line<'a> {
         Self { text, width: text.trim_end().chars().count(), starts }
     }
 
-    /// At most [`LINE_SHOWN`] characters from the `from`th on.
+    /// Returns at most [`LINE_SHOWN`] characters, starting at the `from`th.
     fn shown(&self, from: usize) -> String {
         let start = self.starts.get(from / LINE_SHOWN).copied().unwrap_or(self.text.len());
         self.text[start..].chars().skip(from % LINE_SHOWN).take(LINE_SHOWN).collect()
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Counts values: a few lines of aliases can stand for more of them than any memory holds.
+    /// Counts values. With aliases, a few lines can expand to more values than fit into memory.
     fn count(&mut self, values: usize, span: &Span) -> Result<(), Diagnostic> {
         self.values += values;
         if self.values <= VALUES {
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
         node
     }
 
-    /// A value of which `before` values came before it.
+    /// Reads a value; `before` is the number of values before it.
     fn inner(&mut self, event: Event<'a>, span: Span, before: usize) -> Result<Node, Diagnostic> {
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -301,7 +301,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Underlines a scalar as far as its first line goes.
+    /// Returns the place of a scalar, up to the end of its first line.
     fn scalar_place(&self, span: &Span) -> Place {
         let line = self.lines.get(span.start.line().saturating_sub(1));
         let rest = line.map_or(0, |line| line.width).saturating_sub(span.start.col());
@@ -312,12 +312,12 @@ impl<'a> Reader<'a> {
     fn place(&self, start: Marker, width: usize) -> Place {
         let empty = Line::default();
         let line = self.lines.get(start.line().saturating_sub(1)).unwrap_or(&empty);
-        // A line of any length is shown around the place.
+        // A long line is shown only around the place.
         let is_long = line.text.len() > LINE_SHOWN;
         let from = if is_long { start.col().saturating_sub(LINE_SHOWN / 2) } else { 0 };
         let excerpt = match is_long {
             false => line.text.to_owned(),
-            // The mark at its end says who asked for the key.
+            // The mark at the end of the line records that the user set the key.
             true => line.shown(from) + if line.text.ends_with(MARK) { MARK } else { "" },
         };
         Place::File {
@@ -335,7 +335,7 @@ fn problem(message: String, place: Place) -> Diagnostic {
     Diagnostic { message, places: vec![place], hint: None }
 }
 
-/// What a node is, in words.
+/// Describes a node in words.
 pub(super) fn describe(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),

@@ -1,4 +1,4 @@
-//! What the program runs: a configuration after all checks, with nothing left to decide.
+//! A configuration after all checks, with nothing left to decide: what the program runs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::rng::Seed;
 use crate::run::{Existing, Origin};
 use crate::settings::{TooLong, TrainConfig};
 
-/// A checked and resolved run; the only way into a trainer.
+/// A checked and resolved run. Trainers accept nothing else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     config: RunConfig,
@@ -28,11 +28,11 @@ pub struct Plan {
     changes: Vec<Change>,
 }
 
-/// The lanes of a run that is started on ranks and does not say how many.
+/// Number of lanes of a run on several ranks, if the configuration does not set it.
 const LANES: usize = 8;
 
 impl Plan {
-    /// Checks `written` against the rules and this machine, and fills in what depends on the method.
+    /// Checks `written` against the rules and this machine, and fills in the method's defaults.
     ///
     /// # Errors
     /// [`Error::Config`] with every problem found.
@@ -65,11 +65,11 @@ impl Plan {
         })
     }
 
-    /// The plan of a run for which nobody named a directory, in one that is made now and that nobody else gets: two runs that
-    /// start at once take two numbers.
+    /// Creates a new output directory if the user named none, and returns the plan with it. Two runs that start at the
+    /// same time get different numbers.
     ///
     /// # Errors
-    /// [`Error::Io`] when none can be made.
+    /// [`Error::Io`] if no directory can be created.
     pub fn in_directory_of_its_own(mut self) -> Result<Self> {
         if self.is_set("output_dir") || self.existing != Existing::Refuse {
             return Ok(self);
@@ -90,7 +90,8 @@ impl Plan {
         }
     }
 
-    /// The plan of a run that is started on ranks: gradients are summed in lanes that ranks can share, unless the run says in how many.
+    /// Returns the plan of a run on several ranks. It sums gradients in lanes, which ranks share; a configured number
+    /// of lanes is kept.
     #[must_use]
     pub fn on_ranks(mut self) -> Self {
         if self.existing != Existing::Resume {
@@ -99,106 +100,106 @@ impl Plan {
         self
     }
 
-    /// The plan with another output directory.
+    /// Returns the plan with another output directory.
     #[must_use]
     pub fn in_directory(mut self, path: PathBuf) -> Self {
         self.config.output_dir = Some(path.clone());
         Self { output_dir: path, ..self }
     }
 
-    /// The plan with another answer to an output directory that is not empty; the default is to refuse it.
+    /// Returns the plan with another policy for an output directory that is not empty. The default is to reject it.
     #[must_use]
     pub fn on_existing(self, existing: Existing) -> Self {
         Self { existing, ..self }
     }
 
-    /// The plan of a run that goes on in `directory`, from its own checkpoint of `step` or the newest, with `changes`.
+    /// Returns the plan of a run that resumes in `directory`, from its own checkpoint of `step` or the newest one, with `changes`.
     pub(super) fn resuming(mut self, directory: &Path, step: Option<usize>, changes: Vec<Change>) -> Self {
         directory.clone_into(&mut self.output_dir);
         self.config.output_dir = Some(directory.to_owned());
         Self { existing: Existing::Resume, origin: Origin::Own(step), changes, ..self }
     }
 
-    /// The plan of a new run that begins where another was, with `changes`.
+    /// Returns the plan of a new run that starts from another run's checkpoint, with `changes`.
     pub(super) fn branching(self, checkpoint: &Path, changes: Vec<Change>) -> Self {
         Self { existing: Existing::Refuse, origin: Origin::Other(checkpoint.to_owned()), changes, ..self }
     }
 
-    /// Where a run goes on from that does not start anew.
+    /// Returns the checkpoint that the run starts from, if it does not start from scratch.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// What a resumed run has otherwise than before.
+    /// Returns the keys that a resumed run changes.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// The configuration, with what depends on the method filled in.
+    /// Returns the configuration, with the method's defaults filled in.
     pub fn config(&self) -> &RunConfig {
         &self.config
     }
 
-    /// Whether the user asked for this key (`train.eval_fraction`), in the file or by a flag.
+    /// Whether the user set this key (`train.eval_fraction`), in the file or by a flag.
     pub fn is_set(&self, key: &str) -> bool {
         self.set.contains(key)
     }
 
-    /// The method and its keys.
+    /// Returns the method and its keys.
     pub fn method(&self) -> &MethodConfig {
         &self.config.method
     }
 
-    /// Keys of every method.
+    /// Returns the keys that all methods share.
     pub fn train(&self) -> &TrainConfig {
         &self.config.train
     }
 
-    /// Where to compute.
+    /// Returns the device to compute on.
     pub fn device(&self) -> &DeviceChoice {
         &self.device
     }
 
-    /// Peak learning rate: as given, or the method's default.
+    /// Returns the peak learning rate: the given one, or the method's default.
     pub fn learning_rate(&self) -> f64 {
         self.learning_rate
     }
 
-    /// What happens to rows over `max_length`.
+    /// Returns how rows over `max_length` are handled.
     pub fn too_long(&self) -> TooLong {
         self.too_long
     }
 
-    /// The held-out metric that decides which model is `best/`.
+    /// Returns the held-out metric that selects `best/`.
     pub fn best_metric(&self) -> &str {
         &self.best_metric
     }
 
-    /// The run directory.
+    /// Returns the run directory.
     pub fn output_dir(&self) -> &Path {
         &self.output_dir
     }
 
-    /// What to do when the run directory is not empty.
+    /// Returns what to do if the run directory is not empty.
     pub fn existing(&self) -> Existing {
         self.existing
     }
 
-    /// The seed of every random stream.
+    /// Returns the seed of every random stream.
     pub fn seed(&self) -> Seed {
         Seed(self.config.train.seed)
     }
 
-    /// The content of `config.yml`: every key, those that were asked for marked.
+    /// Returns the content of `config.yml`: every key, with a mark on those that the user set.
     pub fn to_yaml(&self) -> String {
         write::to_yaml(&self.config, &self.set)
     }
 }
 
-/// `runs/<method>-<model>-<n>` with the first `n` that is free.
+/// Returns `runs/<method>-<model>-<n>` with the first free `n`.
 pub(super) fn free_directory(method: &str, model: &str) -> PathBuf {
     let parts: Vec<_> = model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | "..")).collect();
-    // Runs keep their models in `model/` and `best/`: there the run's name says more.
+    // Runs store their models in `model/` and `best/`. The run's name is more informative.
     let name = parts.iter().rev().find(|part| !matches!(**part, "model" | "best")).copied().unwrap_or("model");
     let numbered = |n: usize| Path::new("runs").join(format!("{method}-{name}-{n}"));
     (1..).map(numbered).find(|path| !path.exists()).expect("some number is free")

@@ -1,4 +1,4 @@
-//! What presets set: a tree that lies below everything that is written.
+//! Values of presets, as a tree that all written keys override.
 
 use super::MethodConfig;
 use super::flags::overlay;
@@ -7,7 +7,7 @@ use super::schema::Schema;
 use crate::error::Diagnostic;
 use crate::method::Preset;
 
-/// Lays `root` over what the preset that it names sets for its method. A word that names none is left to the reader.
+/// Overlays `root` on the values of its preset for its method. The reader reports an unknown preset.
 pub(super) fn under(schema: &Schema, mut root: Node) -> Result<Node, Diagnostic> {
     let Some(name) = root.entry("preset").and_then(|entry| word(&entry.node)) else { return Ok(root) };
     let (Some(preset), Some(method)) = (Preset::named(&name), chosen(&mut root)) else { return Ok(root) };
@@ -23,7 +23,7 @@ pub(super) fn under(schema: &Schema, mut root: Node) -> Result<Node, Diagnostic>
     Ok(overlay(schema, schema.root(), tree, root))
 }
 
-/// What `preset` sets for `method`.
+/// Returns the values of `preset` for `method`.
 pub(super) fn tree(preset: Preset, method: &MethodConfig) -> Option<Node> {
     let text = method.method().preset(preset)?;
     let path = format!("preset {}", preset.name());
@@ -37,7 +37,7 @@ fn word(node: &Node) -> Option<String> {
     }
 }
 
-/// The method that `root` chooses, whose keys become a mapping where there are none.
+/// Returns the method that `root` chooses. If it has no keys, they become an empty mapping.
 fn chosen(root: &mut Node) -> Option<MethodConfig> {
     let Value::Map(entries) = &mut root.value else { return None };
     let method = entries.iter_mut().find(|entry| entry.key == "method")?;
@@ -71,7 +71,7 @@ mod tests {
                 let plan = Plan::check(&written, &Machine::detect()).expect("it can run");
                 assert_ne!(plan.method(), method, "{preset:?} sets something of {}", method.name());
                 assert_eq!(plan.config().preset, Some(preset));
-                // What is written down is the same configuration again, with the preset below it and without.
+                // The written plan, which still names the preset, reads back as the same configuration.
                 let again = RunConfig::parse(&plan.to_yaml()).expect("it reads");
                 assert_eq!(&again.config, plan.config());
                 found += 1;

@@ -1,5 +1,5 @@
-//! From the tree to JSON of the right shape, with every problem on the way: unknown keys, wrong types, missing keys,
-//! two choices at once. serde alone would stop at the first and not know where it stands.
+//! Converts the tree to JSON of the right shape and collects every problem: unknown keys, wrong types, missing keys,
+//! several choices at once. serde alone would stop at the first problem and could not report its place.
 
 use std::borrow::Cow;
 
@@ -13,20 +13,20 @@ use crate::error::{Diagnostic, Place};
 use crate::plugin;
 use crate::suggest::nearest;
 
-/// How messages about values of the wrong kind end.
+/// End of messages about values of a wrong type.
 pub(super) const NEEDED: &str = " is needed";
 
-/// What reading a tree found.
+/// Result of reading a tree.
 pub(super) struct Reading {
-    /// The value: complete but for what is in `broken`.
+    /// The value, complete except for the paths in `broken`.
     pub value: Json,
     /// Every problem, in the order of the file.
     pub problems: Vec<Diagnostic>,
-    /// Dotted paths of what could not be read and was left out.
+    /// Dotted paths of values that could not be read and were left out.
     pub broken: Vec<String>,
 }
 
-/// Reads `root` as `schema` says.
+/// Reads `root` according to `schema`.
 pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
     let mut reader = Reader { schema, root, problems: Vec::new(), broken: Vec::new(), unknown: 0 };
     let value = reader.value(schema.root(), false, root, "").unwrap_or(Json::Null);
@@ -41,11 +41,11 @@ struct Reader<'a> {
     root: &'a Node,
     problems: Vec<Diagnostic>,
     broken: Vec<String>,
-    /// Unknown keys so far.
+    /// Number of unknown keys so far.
     unknown: usize,
 }
 
-/// So many unknown keys are told one by one: more are another kind of file.
+/// Number of unknown keys that are reported one by one. More of them suggest another kind of file.
 const UNKNOWN_SHOWN: usize = 50;
 
 impl Reader<'_> {
@@ -54,7 +54,7 @@ impl Reader<'_> {
         self.problems.push(Diagnostic { message, places, hint });
     }
 
-    /// `None` when it cannot be read; the problem is noted then.
+    /// Reads a value. Returns `None` if that fails, and records the problem.
     fn value(&mut self, shape: &Shape, nullable: bool, node: &Node, path: &str) -> Option<Json> {
         if nullable && node.is_null() {
             return Some(Json::Null);
@@ -62,12 +62,13 @@ impl Reader<'_> {
         let schema = self.schema;
         let read = match (schema.resolve(shape), &node.value) {
             (Shape::Map(fields), Value::Map(entries)) => return Some(self.map(fields, entries, node, path)),
-            // `ppo:` with nothing after it is PPO with its defaults.
+            // `ppo:` without a value means PPO with its defaults.
             (Shape::Map(fields), _) if node.is_null() => return Some(self.map(fields, &[], node, path)),
             (Shape::Keyed(item), Value::Map(entries)) => return Some(self.keyed(item, entries, path)),
             (Shape::Keyed(_), _) if node.is_null() => return Some(Json::Object(Map::new())),
             (Shape::Choice(sides), Value::Map(entries)) => return self.choice(sides, entries, node, path),
-            // A name alone is that side with its defaults. The method is looked for in the tree before it is read.
+            // A name alone selects that variant with its defaults. Other code looks the method up in the unread tree,
+            // so it is excluded.
             (Shape::Choice(sides), Value::Scalar { text, .. })
                 if path != "method"
                     && sides.iter().any(|side| side.name == *text && self.all_optional(&side.shape)) =>
@@ -82,7 +83,7 @@ impl Reader<'_> {
             (Shape::OrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
             (Shape::OrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
             (Shape::OrMap(word, map), Value::Scalar { text, .. }) => {
-                // A side's name alone is that side with its defaults.
+                // A variant's name alone selects it with its defaults.
                 if let Shape::Choice(sides) = schema.resolve(map)
                     && sides.iter().any(|side| side.name == *text)
                 {
@@ -112,7 +113,7 @@ impl Reader<'_> {
             match fields.iter().find(|field| field.name == entry.key) {
                 None => self.unknown(fields, entry, path),
                 Some(field) => match self.value(&field.shape, field.nullable, &entry.node, &inner) {
-                    // What may be absent is `null` only in words.
+                    // An optional key with the value `null` counts as absent.
                     Some(Json::Null) => {}
                     Some(value) => drop(object.insert(entry.key.clone(), value)),
                     None => self.broken.push(inner),
@@ -222,13 +223,13 @@ impl Reader<'_> {
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.place.clone()], hint);
     }
 
-    /// Where a key that stands in the wrong place belongs: under `train`, or under the method of this file.
+    /// Returns the section that a misplaced key belongs to: the method of this file, or `train`.
     fn home(&self, key: &str) -> Option<String> {
         let homes = self.method().map(|method| format!("method.{method}")).into_iter().chain(["train".to_owned()]);
         homes.into_iter().find(|home| self.schema.field(&format!("{home}.{key}")).is_some())
     }
 
-    /// The method of this file.
+    /// Returns the method of this file.
     fn method(&self) -> Option<&str> {
         match self.root.at("method").map(|(node, _)| &node.value) {
             Some(Value::Map(entries)) => entries.first().map(|entry| entry.key.as_str()),
@@ -295,7 +296,7 @@ impl Reader<'_> {
         };
         let name = if path.is_empty() { "the configuration".to_owned() } else { format!("`{path}`") };
         let needed = needed.strip_suffix(NEEDED).unwrap_or(&needed);
-        // Nothing cannot be underlined; its key can.
+        // An empty value cannot be underlined, but its key can.
         let key = self.root.at(path).and_then(|(_, key)| key.cloned()).filter(|_| node.is_null());
         let place = key.or_else(|| node.place.clone());
         self.problem(format!("{name} is {found}, but {needed}{NEEDED}"), vec![place], hint);
@@ -306,13 +307,13 @@ impl Reader<'_> {
     }
 }
 
-/// The side of a choice that `node` names, with nothing of its own.
+/// Returns the variant that `node` names, without keys.
 fn bare(name: &str, node: &Node) -> Entry {
     let inner = Node { place: node.place.clone(), ..Node::empty() };
     Entry { key: name.to_owned(), place: node.place.clone(), node: inner }
 }
 
-/// A scalar as the shape wants it.
+/// Converts a scalar to the type of the shape.
 fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
     let number_like = !quoted && text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'));
     match shape {

@@ -1,4 +1,4 @@
-//! The reference of keys, from the documentation next to the fields: for `gradus config explain` and `docs/config.md`.
+//! The reference of keys, from the documentation of the fields, for `gradus config explain` and `docs/config.md`.
 
 use std::fmt::Write as _;
 
@@ -12,26 +12,26 @@ use crate::error::{Error, Result};
 use crate::method::Preset;
 use crate::suggest::nearest;
 
-/// One key with what a person needs to know about it.
+/// Reference entry of one key.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct KeyReference {
     /// The dotted key, such as `method.ppo.clip_range`.
     pub key: String,
-    /// What it takes.
+    /// Type of the value.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its default; none for required keys and for those that are absent unless given.
+    /// Default; `None` for required keys and for keys without a default.
     pub default: Option<Json>,
-    /// Whether it must be given.
+    /// Whether the key is required.
     pub required: bool,
-    /// What it means.
+    /// Description.
     pub doc: String,
 }
 
-/// The keys at and under `key`; all of them without.
+/// Returns the keys at and below `key`, or all keys if it is `None`.
 ///
 /// # Errors
-/// [`Error::Input`] when there is no such key; a misspelt one is named.
+/// [`Error::Input`] if there is no such key, with a suggestion for a misspelled one.
 pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> {
     let mut all = Vec::new();
     collect(schema, schema.root(), "", 0, &mut all);
@@ -41,7 +41,7 @@ pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> 
     if !found.is_empty() {
         return Ok(found);
     }
-    // A bare name, such as `clip_range`, is found wherever it stands.
+    // A bare name, such as `clip_range`, finds the key in all sections.
     let is_named =
         |found: &&KeyReference| found.key.rsplit('.').next() == Some(key) && !found.key.starts_with("preset.");
     let named: Vec<_> = all.iter().filter(is_named).cloned().collect();
@@ -59,7 +59,7 @@ pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> 
     })
 }
 
-/// `reward.mix` holds rewards again; one level is enough to read.
+/// Maximum depth of listed keys. `reward.mix` contains rewards again, and one level of these is enough.
 const DEPTH_MAX: usize = 5;
 
 fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut Vec<KeyReference>) {
@@ -87,10 +87,10 @@ fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut V
     }
 }
 
-/// What is said of a preset's value that is the default anyway.
+/// Note on a preset's value that equals the default.
 const UNCHANGED: &str = "As without it.";
 
-/// What each preset sets of each method.
+/// Adds the values that each preset sets for each method.
 fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
     for preset in Preset::ALL {
         for method in MethodConfig::all() {
@@ -119,12 +119,12 @@ fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
     }
 }
 
-/// Whether two values are the same, 1 and 1.0 too.
+/// Whether two values are equal; 1 equals 1.0.
 fn same(a: &Json, b: &Json) -> bool {
     a == b || (a.is_number() && a.as_f64() == b.as_f64())
 }
 
-/// A value as it is written.
+/// Returns a value as it is written.
 fn written(node: &Node) -> Json {
     match &node.value {
         Value::Scalar { text, quoted: false } => {
@@ -164,7 +164,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
     }
 }
 
-/// What a choice without sides takes: there, programs add their own.
+/// Type of a choice without built-in variants, to which programs add their own.
 const NAME_OF_PLUGIN: &str = "the name of a plug-in";
 
 fn plural(name: &str) -> String {
@@ -185,7 +185,8 @@ fn plural(name: &str) -> String {
     format!("{name}s")
 }
 
-/// `docs/config.md`: every key once. Keys that several methods have alike are in one table, and a section that repeats another names it.
+/// Returns the text of `docs/config.md`, with every key once. Keys that several methods share are in one table, and a
+/// section that repeats another one refers to it.
 pub fn markdown(schema: &Schema) -> String {
     let mut text = String::from(
         "# Configuration\n\n\
@@ -219,7 +220,7 @@ pub fn markdown(schema: &Schema) -> String {
     text + &preset_tables(&all)
 }
 
-/// A key by its name below a section.
+/// A key and its name within a section.
 type Row<'a> = (&'a str, &'a KeyReference);
 
 fn below<'a>(all: &'a [KeyReference], section: &str) -> Vec<Row<'a>> {
@@ -231,7 +232,7 @@ fn doc_of<'a>(all: &'a [KeyReference], section: &str) -> &'a str {
     all.iter().find(|key| key.key == section).map_or("", |key| &key.doc)
 }
 
-/// Whether two keys differ in nothing but where they stand.
+/// Whether two keys differ only in their section.
 fn is_alike((name, a): &Row<'_>, (other, b): &Row<'_>) -> bool {
     name == other && (&a.kind, &a.default, a.required, &a.doc) == (&b.kind, &b.default, b.required, &b.doc)
 }
@@ -240,7 +241,7 @@ fn same_rows(a: &[Row<'_>], b: &[Row<'_>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_alike(a, b))
 }
 
-/// A text in a cell of a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -260,7 +261,7 @@ fn table<'a>(text: &mut String, rows: impl Iterator<Item = Row<'a>>) {
     }
 }
 
-/// The keys of all methods: first those that several have alike, then what each has of its own.
+/// Adds the keys of all methods: first those that several methods share, then each method's own.
 fn methods(text: &mut String, all: &[KeyReference]) {
     let every = MethodConfig::all();
     let named: Vec<&str> = every.iter().map(MethodConfig::name).collect();
@@ -309,7 +310,7 @@ fn methods(text: &mut String, all: &[KeyReference]) {
     }
 }
 
-/// What each preset changes; keys that it sets to what they are without it say nothing.
+/// Returns a table of changes per preset. Keys that it sets to their defaults are left out.
 fn preset_tables(all: &[KeyReference]) -> String {
     let mut text = String::new();
     for preset in Preset::ALL {

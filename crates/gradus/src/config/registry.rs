@@ -1,4 +1,4 @@
-//! What a program adds to gradus by name.
+//! Plug-ins that a program registers by name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use crate::reward::config::RewardConfig;
 use crate::settings::{EnvironmentConfig, ToolConfig};
 use crate::task::{DataConfig, PostProcess, PostProcessor, Task, TaskConfig};
 
-/// Rewards, metrics, tasks, environments, tools, post-processors, observers and online methods of a program, by the names under which configurations ask for them.
+/// Rewards, metrics, tasks, environments, tools, post-processors, observers and online methods of a program, by the
+/// names that configurations use.
 ///
-/// Each is added with its options, a type whose fields are the keys below the name: the schema that is read from it decides
-/// what `config` accepts, hints at and explains.
+/// Each is added with the type of its options, whose fields are the keys below the name. The schema of this type
+/// determines which keys `config` accepts, suggests and explains.
 ///
 /// ```
 /// use gradus::config::{Registry, Request, RunConfig};
@@ -31,7 +32,7 @@ use crate::task::{DataConfig, PostProcess, PostProcessor, Task, TaskConfig};
 ///
 /// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Brevity {
-///     /// Words of which more are worth nothing.
+///     /// Number of words from which on the reward is 0.
 ///     words: usize,
 /// }
 ///
@@ -59,12 +60,12 @@ pub struct Registry {
     online_methods: Named<dyn OnlineMethod>,
 }
 
-/// Options of a plug-in: what stands below its name.
+/// Options of a plug-in: the keys below its name.
 pub trait Options: DeserializeOwned + JsonSchema + Send + Sync + 'static {}
 
 impl<O: DeserializeOwned + JsonSchema + Send + Sync + 'static> Options for O {}
 
-/// Refuses options that no configuration could be checked against.
+/// Rejects options whose schema cannot check a configuration.
 fn checked<O: JsonSchema>(kind: &str, name: &str) -> Result<()> {
     schema::options(&schemars::schema_for!(O).to_value(), "").map(drop).map_err(|message| {
         Error::input(format!("the options of the {kind} `{name}`: {message}"))
@@ -73,10 +74,10 @@ fn checked<O: JsonSchema>(kind: &str, name: &str) -> Result<()> {
 }
 
 impl Registry {
-    /// Adds a reward: `reward: { plugin: { NAME: {…} } }`. `make` is called once a run, and may open models.
+    /// Adds a reward: `reward: { plugin: { NAME: {…} } }`. `make` is called once per run, and may open models.
     ///
     /// # Errors
-    /// A name that is no word or is taken, and options that are no mapping; so for all below.
+    /// If the name is not a word or is taken, or if the options are not a mapping. This applies to all kinds of plug-ins.
     pub fn reward<O: Options, R: Reward + 'static>(
         &mut self,
         name: &str,
@@ -93,7 +94,7 @@ impl Registry {
     /// Adds a metric: `{ plugin: { NAME: {…} } }` in `train.evaluation.metrics`, and as a reward. `make` may open models.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn metric<O: Options, M: Metric + 'static>(
         &mut self,
         name: &str,
@@ -110,7 +111,7 @@ impl Registry {
     /// Adds a task: `data: { task: { plugin: { NAME: {…} } } }`.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn task<O: Options, T: Task + 'static>(
         &mut self,
         name: &str,
@@ -124,10 +125,10 @@ impl Registry {
         })
     }
 
-    /// Adds an environment, which answers the policy between its turns: `environment: { plugin: { NAME: {…} } }`.
+    /// Adds an environment, which replies to the policy between its turns: `environment: { plugin: { NAME: {…} } }`.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn environment<O: Options, E: Environment + 'static>(
         &mut self,
         name: &str,
@@ -144,7 +145,7 @@ impl Registry {
     /// Adds a tool that the policy may call: `tools: [{ plugin: { NAME: {…} } }]`.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn tool<O: Options, S: ToolSource + 'static>(
         &mut self,
         name: &str,
@@ -158,10 +159,10 @@ impl Registry {
         })
     }
 
-    /// Adds what changes completions before metrics see them: `train.evaluation.post_process: { plugin: { NAME: {…} } }`.
+    /// Adds a post-processor, which changes completions before metrics: `train.evaluation.post_process: { plugin: { NAME: {…} } }`.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn post_processor<O: Options, P: PostProcessor + 'static>(
         &mut self,
         name: &str,
@@ -175,11 +176,11 @@ impl Registry {
         })
     }
 
-    /// Adds an observer: `observers: [{ NAME: {…} }]`. `make` gets the run directory, which is the run's own from the first event
-    /// on: until then another run may lie there that this one replaces.
+    /// Adds an observer: `observers: [{ NAME: {…} }]`. `make` receives the path of the run directory. Before the first
+    /// event, the directory may contain another run that this one replaces.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn observer<O: Options, W: Observer + 'static>(
         &mut self,
         name: &str,
@@ -193,16 +194,16 @@ impl Registry {
         })
     }
 
-    /// Adds a method that learns from what it samples, whose keys are an `M`: `method: { plugin: { NAME: {…} } }`.
+    /// Adds an online method whose keys are the fields of `M`: `method: { plugin: { NAME: {…} } }`.
     ///
     /// # Errors
-    /// As of rewards.
+    /// As [`reward`](Self::reward).
     pub fn online_method<M: OnlineMethod + Options>(&mut self, name: &str) -> Result<()> {
         checked::<M>(<dyn OnlineMethod as Kind>::NAME, name)?;
         self.online_methods.add(name, |keys: M| Arc::new(Plugged::new(keys)))
     }
 
-    /// The kind, the name and the schema of the options of everything that was added.
+    /// Returns the kind, name and options schema of every plug-in.
     pub(super) fn schemas(&self) -> impl Iterator<Item = (&'static str, &str, &Value)> {
         fn of<T: Kind + ?Sized>(named: &Named<T>) -> impl Iterator<Item = (&'static str, &str, &Value)> {
             named.schemas().map(|(name, schema)| (T::NAME, name, schema))
@@ -217,10 +218,10 @@ impl Registry {
             .chain(of(&self.online_methods))
     }
 
-    /// Gives every plug-in that `config` names what makes it. A configuration that was read with the registry has that already.
+    /// Binds every plug-in of `config` to its constructor. A configuration that was read with the registry is already bound.
     ///
     /// # Errors
-    /// [`Error::Config`] with every plug-in that is not here, or whose options do not fit.
+    /// [`Error::Config`] with every plug-in that is not registered, or whose options do not match.
     pub fn bind(&self, config: &mut RunConfig) -> Result<()> {
         let mut problems = Vec::new();
         plugins(config, &mut |plugin, key| {
@@ -256,7 +257,7 @@ pub(super) enum AnyPlugin<'a> {
 }
 
 impl AnyPlugin<'_> {
-    /// The problem that nobody says what makes it.
+    /// Returns the problem of a plug-in without a constructor.
     pub(super) fn unbound(&self) -> Option<String> {
         fn of<T: Kind + ?Sized>(plugin: &Plugin<T>) -> Option<String> {
             plugin.make().err().map(|error| error.to_string())
@@ -274,7 +275,7 @@ impl AnyPlugin<'_> {
     }
 }
 
-/// Shows every plug-in of `config` to `see`, with its key.
+/// Calls `see` with every plug-in of `config` and its key.
 pub(super) fn plugins(config: &mut RunConfig, see: &mut dyn FnMut(AnyPlugin<'_>, &str)) {
     let data = |data: &mut DataConfig, key: &str, see: &mut dyn FnMut(AnyPlugin<'_>, &str)| match &mut data.task {
         Some(TaskConfig::Plugin(plugin)) => see(AnyPlugin::Task(plugin), &format!("{key}.task.plugin")),
@@ -341,7 +342,7 @@ fn of_reward(reward: &mut RewardConfig, key: &str, see: &mut dyn FnMut(AnyPlugin
 }
 
 impl Schema {
-    /// The shape of [`RunConfig`] in a program that has the plug-ins of `registry`.
+    /// Returns the shape of [`RunConfig`] in a program with the plug-ins of `registry`.
     pub fn with(registry: &Registry) -> Self {
         let mut made = Self::run_config();
         for (kind, name, schema) in registry.schemas() {

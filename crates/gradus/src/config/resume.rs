@@ -1,4 +1,4 @@
-//! Going on with a run: its configuration comes from the checkpoint, and what is given now lies over it.
+//! Resuming a run: its configuration comes from the checkpoint, and the current request overrides it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir};
 
-/// A run to go on with.
+/// A request to resume a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Resume<'a> {
-    /// What goes on.
+    /// What to resume.
     pub from: ResumeFrom<'a>,
-    /// What lies over the configuration of the checkpoint.
+    /// Request that overrides the configuration of the checkpoint.
     pub request: Request<'a>,
 }
 
-/// What a run goes on from.
+/// Starting point of a resumed run.
 #[derive(Debug, Clone, Copy)]
 pub enum ResumeFrom<'a> {
-    /// A run, in its directory.
+    /// A run in its directory.
     Run {
         /// The run directory.
         directory: &'a Path,
-        /// From the checkpoint of this step; `None`: the newest.
+        /// Step of the checkpoint; `None` means the newest one.
         step: Option<usize>,
     },
-    /// A checkpoint directory of any run, which stays as it is: a new run begins with it.
+    /// A checkpoint directory of any run. It stays unchanged: a new run starts from it.
     Checkpoint(&'a Path),
 }
 
 impl Resume<'_> {
-    /// The run directory that flags or file of `request` name.
+    /// Returns the run directory that the flags or the file of `request` name.
     ///
     /// # Errors
-    /// [`Error::Config`] when neither does, or the file cannot be read.
+    /// [`Error::Config`] if neither does, or if the file cannot be read.
     pub fn directory_of(request: &Request<'_>) -> Result<PathBuf> {
         let flag = request.flags.iter().rfind(|flag| flag.spec.key == "output_dir").and_then(|flag| flag.values.last());
         if let Some(directory) = flag {
@@ -67,7 +67,7 @@ impl Resume<'_> {
         }
     }
 
-    /// What is given does not make a run, and there is none to go on with: the second is what is wrong.
+    /// Reports that there is no run to resume. If the given keys are not a complete run either, this is the actual mistake.
     fn no_run(&self, error: Error) -> Error {
         let (ResumeFrom::Run { directory, .. }, Error::Config(mut problems)) = (&self.from, error) else {
             return Error::input("there is no run to go on with");
@@ -79,15 +79,15 @@ impl Resume<'_> {
         Error::Config(problems)
     }
 
-    /// The run that goes on: checked like any other, and compared with what it was.
+    /// Plans the resumed run: checks it like any other run, and compares it with its previous configuration.
     ///
-    /// A run that has a configuration but no checkpoint yet starts again with it; a directory without either starts
-    /// from what is given. A new run from a checkpoint goes to the directory that is given, or to a free one. Of flags that
-    /// belong to several methods, those of the run's count.
+    /// A run with a configuration but no checkpoint starts again with this configuration. A directory without either
+    /// starts from the given keys. A new run from a checkpoint uses the given directory, or a free one. Of flags that
+    /// belong to several methods, those of the run's method count.
     ///
     /// # Errors
-    /// [`Error::Config`] for every problem, among them keys that must stay as they were; [`Error::Model`] when the
-    /// checkpoint is corrupt; [`Error::Input`] when there is none of `step`.
+    /// [`Error::Config`] with every problem, including keys that must not change; [`Error::Model`] if the checkpoint is
+    /// corrupt; [`Error::Input`] if there is none of `step`.
     pub fn plan(&self, machine: &Machine) -> Result<Plan> {
         let Some((path, text, from_checkpoint)) = self.base()? else {
             let written = RunConfig::load(&self.request).map_err(|error| self.no_run(error))?;
@@ -122,8 +122,8 @@ impl Resume<'_> {
         Ok(self.finish(plan, changes))
     }
 
-    /// A run that has done all of its steps goes on only to further ones. With other settings it would train nothing, and its files
-    /// would name settings that no step had.
+    /// Rejects changes to a finished run, unless they add steps. With other changes it would train nothing, and its
+    /// files would name settings that no step used.
     fn check_unfinished(&self, plan: &Plan, changes: &[Change]) -> Result<()> {
         let ResumeFrom::Run { directory, step: None } = self.from else { return Ok(()) };
         let is_finished = matches!(read_state(directory), Ok(Some(state)) if state.state == Stage::Finished);
@@ -146,7 +146,7 @@ impl Resume<'_> {
         )))
     }
 
-    /// The configuration that the run has: a file, its text, and whether it is a checkpoint's.
+    /// Returns the run's stored configuration: path, text, and whether it belongs to a checkpoint.
     fn base(&self) -> Result<Option<(PathBuf, String, bool)>> {
         let (directory, step) = match self.from {
             ResumeFrom::Checkpoint(directory) => {
@@ -189,7 +189,7 @@ fn refusal(change: &Change, written: &Written) -> Diagnostic {
     }
 }
 
-/// Every leaf that differs, in the order of the configuration.
+/// Returns every leaf that differs, in the order of the configuration.
 fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
     let json = |config: &RunConfig| serde_json::to_value(config).expect("a configuration is plain data");
     let (was, is) = (json(was), json(is));
@@ -222,11 +222,11 @@ fn at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(value, |value, key| value.get(key))
 }
 
-/// What a changed key means; the only list of these.
+/// Returns the effect of a changed key. This is the only list of effects.
 fn effect(key: &str, schedule_ends: bool) -> Effect {
     let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
     match (key, method_key) {
-        // What the weights, the moments and the rows are.
+        // Keys that determine the weights, the moments and the rows.
         _ if matches!(
             key.split('.').next(),
             Some("model" | "tokenizer" | "data" | "mix" | "eval_data" | "test_data")
@@ -274,10 +274,10 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         _ if key == "train.filter" || key.starts_with("train.filter.") => Effect::Refused,
         _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
         _ if key.strip_prefix("method.plugin.").is_some_and(|rest| !rest.contains('.')) => Effect::Refused,
-        // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.
+        // Keys that define an adapter. Changing `lora` itself switches between training the whole model and an adapter.
         ("adapter" | "lora", _) => Effect::Refused,
         _ if key.starts_with("lora.") && key != "lora.dropout" => Effect::Refused,
-        // When a run ends, where its learning rate does not depend on it.
+        // Length of a run, if its learning rate does not depend on it.
         ("train.max_steps" | "train.epochs", _) if !schedule_ends => Effect::None,
         (
             "train.threads"

@@ -1,4 +1,4 @@
-//! What the types cannot say: bounds of single keys, and keys that do not go together.
+//! Rules that types cannot express: limits of single keys, and combinations of keys.
 
 use super::RunConfig;
 use super::method::{MethodConfig, names};
@@ -18,7 +18,7 @@ mod adapter;
 mod rewards;
 mod rollouts;
 
-/// Every problem, in the order of the configuration.
+/// Returns every problem, in the order of the configuration.
 pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     let place = |key: &str| written.place(key).cloned();
     let mut problems = Problems::new(&place);
@@ -43,7 +43,7 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     problems.into_found()
 }
 
-/// Environments and tools go with methods that sample.
+/// Checks that environments and tools are used with methods that sample.
 fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
@@ -65,7 +65,7 @@ fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     });
 }
 
-/// What makes a plug-in is known.
+/// Checks that every plug-in has a constructor.
 fn plugins(problems: &mut Problems<'_>, config: &RunConfig) {
     registry::plugins(&mut config.clone(), &mut |plugin, key| {
         if let Some(message) = plugin.unbound() {
@@ -185,7 +185,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     device(problems, train, machine);
 }
 
-/// The device is there, and computes in the formats that are asked for.
+/// Checks that the device exists and supports the requested formats.
 fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     let device = device::canonical(&train.device);
     let is_here = device.as_ref().is_some_and(|name| machine.devices.contains(name));
@@ -194,7 +194,7 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
         let message = format!("`train.device` is `{}`, but this build finds {}", train.device, known.join(", "));
         (message, Some(device::suggestion()))
     });
-    // Weights that are not trained stay in their format anywhere; a GPU expands one for each product.
+    // Frozen weights keep their format on any device; a GPU expands one matrix for each product.
     let multiplies = device.is_some_and(|name| machine.bf16_devices.contains(&name));
     let computes = !is_here || train.compute == Precision::F32 || multiplies;
     problems.unless(computes, &["train.compute", "train.device"], || {
@@ -203,7 +203,7 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     });
 }
 
-/// How evaluations complete prompts.
+/// Checks how evaluations complete prompts.
 fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_length: usize, makes_policy: bool) {
     let key = |name: &str| format!("train.evaluation.{name}");
     problems.at_least(&key("temperature"), evaluation.temperature.unwrap_or(0.0), 0.0);
@@ -252,7 +252,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     for (i, metric) in evaluation.metrics.iter().enumerate() {
         let key = key(&format!("metrics[{i}]"));
         if matches!(metric, MetricConfig::Plugin(_)) {
-            continue; // with all plug-ins
+            continue; // checked with all plug-ins
         }
         if let Err(error) = metric.check_alone() {
             problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
@@ -260,7 +260,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     }
 }
 
-/// `asks_best`: whether the user, if anyone, gave `train.best_metric`.
+/// Checks evaluations; `asks_best` is whether the user set `train.best_metric`.
 fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) {
     let train = &config.train;
     completions(problems, &train.evaluation, train.max_length, config.method.makes_policy());

@@ -17,7 +17,7 @@ pub struct Schema {
     pub(super) definitions: BTreeMap<String, Shape>,
 }
 
-/// What a value must look like.
+/// Expected shape of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shape {
     /// Any text.
@@ -26,32 +26,32 @@ pub enum Shape {
     Bool,
     /// A whole number.
     Integer {
-        /// The smallest value its type can hold, where that is not negative.
+        /// Smallest value of its type; `None` for types with negative values.
         minimum: Option<i64>,
-        /// The largest value that means something: declared beside the key (`range(max = …)`), else a thousand million, which
-        /// counts can be added and multiplied with; a seed takes all 64 bits.
+        /// Largest useful value: declared next to the key (`range(max = …)`), else 10⁹, so that counts can be added and
+        /// multiplied. A seed uses all 64 bits.
         maximum: u64,
     },
     /// Any finite number.
     Number,
-    /// One of some words.
+    /// One of a list of words.
     Word(Vec<Word>),
     /// A mapping with exactly one of these keys.
     Choice(Vec<Field>),
     /// A mapping.
     Map(Vec<Field>),
-    /// A mapping from names of the user's own.
+    /// A mapping with arbitrary names as keys.
     Keyed(Box<Shape>),
     /// A list.
     List {
-        /// What it holds.
+        /// Shape of the items.
         item: Box<Shape>,
-        /// How many, where that is fixed.
+        /// Number of items, if it is fixed.
         length: Option<usize>,
     },
     /// A value, or a list of such values.
     OneOrMore(Box<Shape>),
-    /// A value, or a mapping: one of which the value is one key; or a choice of which the value is one side's name.
+    /// A value, or a mapping: either one with the value as one of its keys, or a choice with the value as the name of a variant.
     OrMap(Box<Shape>, Box<Shape>),
     /// A shape by name; see [`Schema::resolve`].
     Named(String),
@@ -62,29 +62,29 @@ pub enum Shape {
 pub struct Word {
     /// The word.
     pub name: String,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
 }
 
-/// A key of a mapping, or one side of a choice.
+/// A key of a mapping, or a variant of a choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
     /// The key.
     pub name: String,
     /// Its documentation.
     pub doc: String,
-    /// Whether it must be there.
+    /// Whether it is required.
     pub required: bool,
-    /// Whether it may be `null`, which is what it is when it is not there.
+    /// Whether it may be `null`, which is the same as leaving it out.
     pub nullable: bool,
-    /// What it is when it is not there.
+    /// Value if the key is left out.
     pub default: Option<Value>,
-    /// What it must look like.
+    /// Expected shape of the value.
     pub shape: Shape,
 }
 
 impl Schema {
-    /// The shape of [`RunConfig`].
+    /// Returns the shape of [`RunConfig`].
     pub fn run_config() -> Self {
         const KNOWN: &str = "a form of schema that this module knows: a test reads all of it";
         let schema = schemars::schema_for!(RunConfig).to_value();
@@ -92,12 +92,12 @@ impl Schema {
         Self { root: shape(&schema).expect(KNOWN).0, definitions: definitions.collect() }
     }
 
-    /// The shape of the top level.
+    /// Returns the shape of the top level.
     pub fn root(&self) -> &Shape {
         &self.root
     }
 
-    /// The shape behind a name; any other shape as it is.
+    /// Returns the shape that a name refers to; other shapes are returned unchanged.
     pub fn resolve<'a>(&'a self, shape: &'a Shape) -> &'a Shape {
         match shape {
             Shape::Named(name) => self.resolve(&self.definitions[name]),
@@ -105,7 +105,7 @@ impl Schema {
         }
     }
 
-    /// The keys of a mapping or a choice; nothing for other shapes.
+    /// Returns the keys of a mapping or a choice; empty for other shapes.
     pub fn fields<'a>(&'a self, shape: &'a Shape) -> &'a [Field] {
         match self.resolve(shape) {
             Shape::Map(fields) | Shape::Choice(fields) => fields,
@@ -114,7 +114,7 @@ impl Schema {
         }
     }
 
-    /// The field at a dotted path such as `method.ppo.kl.target`.
+    /// Returns the field at a dotted path such as `method.ppo.kl.target`.
     pub fn field(&self, path: &str) -> Option<&Field> {
         let mut fields = self.fields(&self.root);
         let mut found = None;
@@ -127,7 +127,7 @@ impl Schema {
     }
 }
 
-/// The shape of a plug-in's options, and the shapes that it names, all of whose names begin with `prefix`.
+/// Returns the shape of a plug-in's options, and the shapes that they refer to, with `prefix` in front of their names.
 pub(super) fn options(schema: &Value, prefix: &str) -> Result<(Shape, BTreeMap<String, Shape>), String> {
     let schema = renamed(schema, prefix);
     let parts = definitions(&schema).into_iter().map(|(name, value)| Ok((format!("{prefix}{name}"), shape(&value)?.0)));
@@ -138,7 +138,7 @@ pub(super) fn options(schema: &Value, prefix: &str) -> Result<(Shape, BTreeMap<S
     }
 }
 
-/// The same with `prefix` before every name that is referred to.
+/// Returns the schema with `prefix` in front of every referenced name.
 fn renamed(schema: &Value, prefix: &str) -> Value {
     match schema {
         Value::Object(keys) => keys
@@ -160,23 +160,23 @@ fn renamed(schema: &Value, prefix: &str) -> Value {
     }
 }
 
-/// Where a schema keeps what it refers to.
+/// Prefix of references to definitions.
 const DEFINITIONS: &str = "#/$defs/";
 
 fn definitions(schema: &Value) -> Map<String, Value> {
     schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// The shape of a schema, and whether `null` is one of its values.
+/// Returns the shape of a schema, and whether `null` is one of its values.
 ///
 /// # Errors
-/// A form that is not known here.
+/// If the form of the schema is not supported.
 fn shape(schema: &Value) -> Result<(Shape, bool), String> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         return Ok((Shape::Named(name.strip_prefix(DEFINITIONS).unwrap_or(name).to_owned()), false));
     }
     if schema.get(plugin::SCHEMA_KEY).is_some_and(Value::is_string) {
-        // What there is to choose from, the program says: see `Schema::with`.
+        // The program provides the variants: see `Schema::with`.
         return Ok((Shape::Choice(Vec::new()), false));
     }
     if let Some(options) = schema.get("anyOf").and_then(Value::as_array) {
@@ -229,14 +229,14 @@ fn shape(schema: &Value) -> Result<(Shape, bool), String> {
     Ok((shape, nullable))
 }
 
-/// The largest count where none is declared.
+/// Largest count of a key that declares no maximum.
 pub(super) const LARGEST_COUNT: u64 = 1_000_000_000;
 
 fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null")
 }
 
-/// An enum: words when its variants carry nothing, else a choice of keys.
+/// Reads an enum: words if its variants carry no data, else a choice of keys.
 fn choice(options: &[Value]) -> Result<Shape, String> {
     if options.iter().all(|option| option.get("const").is_some()) {
         let word = |option: &Value| Word { name: text(option, "const"), doc: text(option, "description") };

@@ -1,4 +1,4 @@
-//! One file for many runs: a configuration with `sweep`, which says what is varied.
+//! One file for many runs: a configuration with `sweep`, which lists the values to vary.
 //!
 //! ```yaml
 //! model: gpt2
@@ -30,17 +30,17 @@ use crate::rng::{Purpose, Seed};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a mapping")]
 struct SweepConfig {
-    /// Keys with their values: every combination is a point.
+    /// Keys with lists of values. Every combination is a point.
     #[serde(default)]
     grid: Map<String, Json>,
     /// Points drawn at random.
     random: Option<RandomConfig>,
-    /// Seeds: each point is run with every one. Default: that of `train.seed`.
+    /// Seeds. Each point runs with every seed. Default: `train.seed`.
     #[serde(default)]
     seeds: Vec<u64>,
-    /// The metric that is compared. Default: the one that decides `best/`.
+    /// Metric to compare. Default: the one that selects `best/`.
     metric: Option<String>,
-    /// Runs at once. Default 1.
+    /// Number of runs at the same time. Default 1.
     #[serde(default = "one")]
     at_once: usize,
 }
@@ -53,11 +53,11 @@ fn one() -> usize {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a mapping")]
 struct RandomConfig {
-    /// How many points.
+    /// Number of points.
     points: usize,
-    /// Keys with what they are drawn from: a list, `{ uniform: [low, high] }` or `{ log_uniform: [low, high] }`.
+    /// Keys with their distributions: a list, `{ uniform: [low, high] }` or `{ log_uniform: [low, high] }`.
     keys: Map<String, Json>,
-    /// The seed of the draws. Default 42.
+    /// Seed of the random points. Default 42.
     #[serde(default = "forty_two")]
     seed: u64,
 }
@@ -66,35 +66,35 @@ fn forty_two() -> u64 {
     42
 }
 
-/// The most runs of a sweep.
+/// Maximum number of runs in a sweep.
 const RUNS_MAX: usize = 10_000;
 
 /// A sweep as written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenSweep {
-    /// Where it goes: `output_dir`, or `runs/` and the file's name, so that the same command finds what it began.
+    /// Output directory: `output_dir`, or `runs/` with the file's name, so that the same command finds its earlier runs.
     pub output_dir: PathBuf,
-    /// The metric that is compared; none: the one that decides `best/`.
+    /// Metric to compare; `None` means the one that selects `best/`.
     pub metric: Option<String>,
-    /// Runs at once.
+    /// Number of runs at the same time.
     pub at_once: usize,
-    /// What is tried.
+    /// Points to try.
     pub points: Vec<SweepPoint>,
 }
 
-/// Values that are tried together.
+/// A combination of values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepPoint {
-    /// Names its directory: a number and the values.
+    /// Name of its directory: a number and the values.
     pub name: String,
-    /// The keys that are varied, with their values.
+    /// Varied keys with their values.
     pub settings: Vec<(String, String)>,
-    /// One run a seed; each goes to a directory of its own.
+    /// One run per seed, each in its own directory.
     pub runs: Vec<Written>,
 }
 
 impl WrittenSweep {
-    /// Reads a file and lays flags over it, once for each run.
+    /// Reads a file and applies flags to it, once for each run.
     ///
     /// # Errors
     /// [`Error::Config`] with every problem, each once.
@@ -159,7 +159,7 @@ impl WrittenSweep {
                         config.output_dir = Some(top.join(&name).join(format!("seed-{}", config.train.seed)));
                         runs.push(written);
                     }
-                    // What all runs share is wrong in all of them.
+                    // A problem in shared keys occurs in every run. It is reported once.
                     Err(Error::Config(wrong)) => wrong.into_iter().for_each(|problem| {
                         if !problems.contains(&problem) {
                             problems.push(problem);
@@ -178,7 +178,7 @@ impl WrittenSweep {
     }
 }
 
-/// Refuses runs that would be the same one, and directories that are not the sweep's.
+/// Rejects identical runs, and directories outside the sweep's.
 fn check(config: &SweepConfig) -> std::result::Result<(), String> {
     let of_grid = config.grid.keys().map(|key| ("grid", key));
     let of_random = config.random.iter().flat_map(|random| random.keys.keys().map(|key| ("random.keys", key)));
@@ -215,7 +215,7 @@ fn check(config: &SweepConfig) -> std::result::Result<(), String> {
 
 type Settings = Vec<(String, Json)>;
 
-/// Every combination, the last key varied fastest.
+/// Returns every combination. The last key varies fastest.
 fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> {
     let mut points: Vec<Settings> = vec![Vec::new()];
     for (key, values) in keys {
@@ -269,7 +269,7 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
     (0..random.points).map(point).collect()
 }
 
-/// Three digits of what differs between `low` and `high`: nobody reads more, and names stay short.
+/// Rounds to three digits of the range from `low` to `high`, so that names stay short.
 fn rounded(value: f64, low: f64, high: f64) -> Json {
     let same = (low.abs().max(high.abs()) / (high - low)).log10().floor().clamp(0.0, 12.0) as usize;
     format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
@@ -287,7 +287,7 @@ fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> R
     resolve(base, None, &Request { flags, ..Request::default() })
 }
 
-/// `03-learning_rate=1e-6,coefficient=0.1`, as far as it is short.
+/// Returns a name such as `03-learning_rate=1e-6,coefficient=0.1`, up to a maximum length.
 fn point_name(number: usize, digits: usize, settings: &[(String, String)]) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let part = |(key, value): &(String, String)| {
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(once, again);
         let rates: Vec<f64> = once.points.iter().filter_map(|point| point.runs[0].config.train.learning_rate).collect();
         assert!(rates.len() == 30 && rates.iter().all(|rate| (1e-6..=1e-4).contains(rate)));
-        // Half of the logarithms lie below the geometric middle.
+        // Half of the logarithms are below the geometric mean.
         let low = rates.iter().filter(|rate| **rate < 1e-5).count();
         assert!((7..=23).contains(&low), "{low}");
         let sizes: Vec<usize> = once.points.iter().map(|point| point.runs[0].config.train.batch_size).collect();
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_narrow_range_keeps_the_digits_that_differ() {
-        // Three digits would make 0.9995 and all above it 1, which is no value of the range.
+        // With three digits, 0.9995 and above would become 1, which is outside the range.
         let text = format!(
             "{BASE}sweep: {{ random: {{ points: 40, keys: {{ train.learning_rate: {{ uniform: [0.9991, 0.9999] }}, \
              train.weight_decay: {{ uniform: [-1e308, 1e308] }} }} }} }}\n"

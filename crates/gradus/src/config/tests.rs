@@ -1,4 +1,4 @@
-//! Round trips over the whole schema, and the messages for what is wrong. Excerpts are tested with the binary.
+//! Round trips over the whole schema, and messages for invalid configurations. The binary's tests cover excerpts.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
@@ -7,7 +7,7 @@ use super::*;
 use crate::error::{Diagnostic, Error, Place};
 use crate::machine::Machine;
 
-/// Any value of a shape, required keys always and others sometimes.
+/// Returns any value of a shape, with all required keys and some optional ones.
 fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json> {
     match schema.resolve(shape) {
         Shape::Text => any::<String>().prop_map(Json::from).boxed(),
@@ -21,7 +21,7 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
             prop::sample::select(words.iter().map(|word| json!(word.name)).collect::<Vec<_>>()).boxed()
         }
         Shape::Choice(sides) => {
-            // What holds another of its kind ends somewhere.
+            // Recursive types must end at some depth.
             let shallow = |side: &&Field| match side.name.as_str() {
                 "mix" => depth < 3,
                 "recorded" => depth < 6,
@@ -60,7 +60,7 @@ fn any_field(schema: &Schema, field: &Field, depth: usize) -> BoxedStrategy<Opti
         .boxed()
 }
 
-/// Options of plug-ins, of every shape that they may have.
+/// Options of plug-ins, with every shape that options may have.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[expect(dead_code, reason = "only its shape is looked at")]
 struct Odds {
@@ -88,7 +88,7 @@ struct Within {
     is_deep: bool,
 }
 
-/// A program that has one of each, under one name.
+/// Returns a registry with one plug-in of each kind, all under one name.
 fn registry() -> Registry {
     use crate::metric::{Measure, Metric, Row, RowError};
 
@@ -147,7 +147,7 @@ fn plug_ins_are_read_explained_and_bound_as_everything_else() {
     );
     let plan = Plan::check(&read(&text).expect("it reads"), &machine).expect("all of it is bound");
     assert!(plan.config().observers[0].is_bound());
-    // What is written reads back; without the registry it is refused, and so is one that a program made.
+    // A written plan reads back. Without the registry it is rejected, and so is a configuration that a program made.
     let again = read(&plan.to_yaml()).expect("it reads");
     assert_eq!(again.config, *plan.config());
     let Err(Error::Config(problems)) = RunConfig::parse(&text) else { panic!("no registry") };
@@ -206,7 +206,7 @@ fn any_config() -> impl Strategy<Value = RunConfig> {
         .prop_map(|value| serde_json::from_value(value).expect("the schema is the type's"))
 }
 
-/// Reads without the rules, which random values break.
+/// Reads without the rules, which random values violate.
 fn read_back(text: &str) -> Result<Json, Vec<Diagnostic>> {
     let schema = Schema::with(&registry());
     let root = node::parse("config.yml".as_ref(), text).map_err(|problem| vec![problem])?;
@@ -244,7 +244,7 @@ fn problems(text: &str) -> Vec<Diagnostic> {
     }
 }
 
-/// Each problem as `line:column message (hint)`.
+/// Returns each problem as `line:column message (hint)`.
 fn shown(text: &str) -> Vec<String> {
     let place = |place: &Place| match place {
         Place::File { line, column, width, .. } => format!("{line}:{column}+{width}"),
@@ -473,7 +473,7 @@ fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
     }
     let fine = format!("{MINIMAL}{}", with(&format!("{server}, top_k: 0}}, beta: 1")));
     let plan = Plan::check(&RunConfig::parse(&fine).expect("reads"), &Machine::detect()).expect("fine");
-    // Nothing of it is loaded, so no memory is forecast for it.
+    // No model is loaded for it, so no memory is estimated.
     let config = plan.config();
     let cast = config.method.method().cast(&config.shared());
     assert!(cast.reference.is_none() && cast.names().next().is_none());
@@ -580,7 +580,7 @@ fn flags_make_a_configuration() {
     assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
     let reward = serde_json::to_value(&written.config.reward).expect("plain data");
     assert!(reward.to_string().contains(r#"["sh","my score.sh"]"#), "{reward}");
-    // A list, as the file has it, is one on the command line too.
+    // A list in the notation of a file also works on the command line.
     for list in ["[sh, my score.sh]", r#"["sh", "my score.sh"]"#] {
         let flags = [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[list])];
         let written =
@@ -776,7 +776,7 @@ fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
                  the policy itself, or leave out `train.sampling_weights`)"
             )]
         );
-        // Everything else goes with it.
+        // All other keys can be combined with it.
         let others = "      top_k: 9\n      top_p: 0.9\n      min_p: 0.1\n      no_repeat_ngram_size: 3\n      suppress_tokens: [1]\n";
         let config = RunConfig::parse(&text(method, others, "")).expect("a configuration");
         Plan::check(&config, &Machine::detect()).expect("it holds");

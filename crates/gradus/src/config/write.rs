@@ -1,4 +1,4 @@
-//! `config.yml`: the whole configuration, with what was asked for marked.
+//! Writes `config.yml`: the whole configuration, with a mark on the keys that the user set.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,10 +8,10 @@ use serde_json::Value as Json;
 use super::RunConfig;
 pub(super) use crate::run::WRITTEN_BY as HEADER;
 
-/// How a line ends whose key was asked for.
+/// End of a line whose key the user set.
 pub(super) const MARK: &str = " # set";
 
-/// The configuration in YAML, every key with its value; lines of keys in `set` end in `# set`.
+/// Returns the configuration in YAML, every key with its value. Lines of keys in `set` end in `# set`.
 pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
     let value = serde_json::to_value(config).expect("a configuration is plain data");
     let version = env!("CARGO_PKG_VERSION");
@@ -24,7 +24,7 @@ pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
     text
 }
 
-/// A configuration in YAML as it is given, nothing marked.
+/// Returns a configuration in YAML without marks.
 pub(super) fn plain(value: &Json) -> String {
     let mut text = String::new();
     if let Json::Object(object) = value {
@@ -49,7 +49,7 @@ fn entry(text: &mut String, key: &str, value: &Json, path: &str, depth: usize, s
     }
 }
 
-/// A value on one line.
+/// Returns a value on one line.
 fn flow(value: &Json) -> String {
     match value {
         Json::Null => "null".to_owned(),
@@ -65,7 +65,7 @@ fn flow(value: &Json) -> String {
     }
 }
 
-/// A text: plain where nothing in it could be read as something else, else in double quotes.
+/// Returns a text, in double quotes if it could be read as anything else.
 fn scalar(text: &str) -> String {
     let letters = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.'));
@@ -80,7 +80,7 @@ fn scalar(text: &str) -> String {
             '\\' => quoted += "\\\\",
             '\n' => quoted += "\\n",
             '\t' => quoted += "\\t",
-            // Line separators, byte order marks and the like are not allowed or not kept in YAML as they are.
+            // YAML forbids or does not preserve line separators, byte order marks and similar characters.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') => {
                 let _ = write!(quoted, "\\U{:08X}", u32::from(c));
             }

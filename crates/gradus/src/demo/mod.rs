@@ -1,9 +1,9 @@
-//! The demonstration: from nothing to aligned models, on one machine, in minutes.
+//! The demonstration: aligned models from scratch, on one machine, in minutes.
 //!
-//! A small model learns the little language of [`task::demo`](crate::task::demo), a reward model learns a preference
-//! from noisy pairs, and DPO, PPO and GRPO each start from the same fine-tuned model. Every stage is an ordinary run of
-//! [`train::run`], from a configuration file that is left beside its result; [`compare::run`] measures the policies.
-//! Because the true rule is known here, what they have learned can be told exactly.
+//! A small model learns the simple language of [`task::demo`](crate::task::demo), and a reward model learns a
+//! preference from noisy pairs. DPO, PPO and GRPO then each start from the same fine-tuned model. Every stage is an
+//! ordinary run of [`train::run`], and its configuration file is stored next to its result. [`compare::run`] measures
+//! the policies. Because the true rule is known, the report shows exactly what they have learned.
 
 mod recipe;
 mod report;
@@ -27,25 +27,25 @@ use crate::train::observer::{Event, Observer};
 pub use recipe::{Budget, Layout, Stage};
 pub use report::{PolicyReport, PromptReport, Report, Review};
 
-/// What to demonstrate.
+/// Settings of the demonstration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where everything is written.
+    /// Directory for all files.
     pub output_dir: PathBuf,
-    /// What to do when it is not empty.
+    /// What to do if the directory is not empty.
     pub existing: Existing,
-    /// The seed of data, weights, orders and samples.
+    /// Seed of data, weights, orders and samples.
     pub seed: u64,
-    /// How much is trained.
+    /// Amount of training.
     pub budget: Budget,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
 /// Generates the task, trains, compares the policies, and writes `results.json`.
 ///
 /// # Errors
-/// When something cannot be written, or a run fails.
+/// If something cannot be written, or a run fails.
 pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report> {
     let started = Instant::now();
     let layout = Layout { root: options.output_dir.clone() };
@@ -62,7 +62,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report> {
     let (reward_model, _) = train_one(Stage::Reward, observer)?;
 
     let runs = Stage::POLICIES.map(|stage| plan(options, &layout, stage)).into_iter().collect::<Result<Vec<_>>>()?;
-    // All are measured as PPO is: on the held-out prompts, by the reward model.
+    // All policies are measured like PPO: on the held-out prompts, by the reward model.
     let judge = runs.iter().find(|plan| plan.method().name() == Stage::Ppo.name());
     let comparison = compare::run(&compare::Job { runs: &runs, judge, directory: &layout.root }, observer)?;
 
@@ -75,7 +75,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report> {
     Ok(report)
 }
 
-/// Rows, tokenizer and a model with random weights.
+/// Writes rows, the tokenizer and a model with random weights.
 fn prepare(options: &Options, layout: &Layout) -> Result<()> {
     let occupied = std::fs::read_dir(&layout.root).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && options.existing == Existing::Refuse {

@@ -1,33 +1,33 @@
-//! The runs of the demonstration as configuration files, the same that `gradus train` takes.
+//! The runs of the demonstration, as configuration files for `gradus train`.
 
 use std::path::{Path, PathBuf};
 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
-/// The runs, in the order in which they are made.
+/// The runs, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// A model from nothing learns the language.
+    /// A new model learns the language.
     Sft,
     /// A reward model learns the preference from labeled pairs.
     Reward,
     /// The fine-tuned model learns from the same pairs directly.
     Dpo,
-    /// It learns from its own completions and the reward model, with a critic.
+    /// It is trained on its own completions and the reward model's scores, with a critic.
     Ppo,
     /// The same with groups of completions instead of a critic.
     Grpo,
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Self; 5] = [Self::Sft, Self::Reward, Self::Dpo, Self::Ppo, Self::Grpo];
 
-    /// Those that train a policy from the fine-tuned model, and are compared.
+    /// Stages that train a policy from the fine-tuned model. Their policies are compared.
     pub const POLICIES: [Self; 3] = [Self::Dpo, Self::Ppo, Self::Grpo];
 
-    /// The method's name: of the file, the run directory and the row in the table.
+    /// Returns the method's name, which also names the file, the run directory and the row in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sft => "sft",
@@ -39,7 +39,7 @@ impl Stage {
     }
 }
 
-/// How much is trained.
+/// Amount of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// A few minutes on two cores.
@@ -48,44 +48,44 @@ pub enum Budget {
     Quick,
 }
 
-/// The directory of the demonstration and what lies where.
+/// The directory of the demonstration, with the paths in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// The directory.
+    /// Path of the directory.
     pub root: PathBuf,
 }
 
 impl Layout {
-    /// Generated rows.
+    /// Returns the directory of generated rows.
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
     }
 
-    /// The model before any training.
+    /// Returns the directory of the model before training.
     pub fn start(&self) -> PathBuf {
         self.root.join("start")
     }
 
-    /// The configuration file of a stage.
+    /// Returns the path of a stage's configuration file.
     pub fn recipe(&self, stage: Stage) -> PathBuf {
         self.root.join(format!("{}.yml", stage.name()))
     }
 
-    /// The run directory of a stage.
+    /// Returns the run directory of a stage.
     pub fn run(&self, stage: Stage) -> PathBuf {
         self.root.join(stage.name())
     }
 
-    /// The model that a stage leaves behind.
+    /// Returns the directory of a stage's trained model.
     pub fn model(&self, stage: Stage) -> PathBuf {
         self.run(stage).join("model")
     }
 }
 
-/// Stands in every configuration file.
+/// Text in every configuration file, which identifies a demonstration.
 const AGAIN: &str = "# Again: gradus train ";
 
-/// Whether there is a demonstration: its first configuration file says so.
+/// Whether the directory contains a demonstration, according to its first configuration file.
 pub fn is_written(layout: &Layout) -> bool {
     std::fs::read_to_string(layout.recipe(Stage::Sft)).is_ok_and(|text| text.contains(AGAIN))
 }
@@ -93,14 +93,14 @@ pub fn is_written(layout: &Layout) -> bool {
 /// Writes the configuration file of `stage`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn write(layout: &Layout, stage: Stage, budget: Budget, seed_and_device: (u64, &DeviceChoice)) -> Result<PathBuf> {
     let path = layout.recipe(stage);
     std::fs::write(&path, text(layout, stage, budget, seed_and_device)).map_err(|source| Error::io(&path, source))?;
     Ok(path)
 }
 
-/// The text of the configuration file of `stage`.
+/// Returns the text of `stage`'s configuration file.
 pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64, &DeviceChoice)) -> String {
     let steps = steps(stage, budget);
     let data = layout.data();
@@ -200,7 +200,7 @@ fn steps(stage: Stage, budget: Budget) -> usize {
     }
 }
 
-/// A path as YAML (which takes JSON's strings).
+/// Returns a path as YAML, which accepts JSON strings.
 fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.display().to_string()).to_string()
 }

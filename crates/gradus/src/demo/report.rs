@@ -1,75 +1,75 @@
-//! What the demonstration shows at the end: the comparison, and what the true rule says of it.
+//! Results of the demonstration: the comparison, and scores by the true rule.
 
 use serde::Serialize;
 
 use crate::run::compare::{Comparison, Entry};
 use crate::task::demo::{Measures, Prompt, judge, measure, preference_rate};
 
-/// Prompts shown with the reviews of all policies.
+/// Number of prompts that are shown with the reviews of all policies.
 const SAMPLES: usize = 4;
 
-/// What the demonstration found.
+/// Results of the demonstration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The share of held-out pairs that the reward model orders as their labels do.
+    /// Share of held-out pairs that the reward model orders like their labels.
     pub reward_model_accuracy: Option<f64>,
-    /// One entry a policy: the fine-tuned model, then those trained from it.
+    /// One entry per policy: the fine-tuned model, then those trained from it.
     pub policies: Vec<PolicyReport>,
-    /// Reviews of the same prompts, side by side.
+    /// Reviews of the same prompts by all policies.
     pub samples: Vec<PromptReport>,
-    /// The seed.
+    /// Seed of the demonstration.
     pub seed: u64,
-    /// Seconds from the first row to the last number.
+    /// Total time in seconds.
     pub elapsed_s: f64,
 }
 
 /// One policy, measured on held-out prompts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyReport {
-    /// The method.
+    /// Name of the method.
     pub name: String,
-    /// Mean reward by the reward model, which is what PPO and GRPO see.
+    /// Mean score of the reward model, on which PPO and GRPO are trained.
     pub reward: f64,
-    /// How often the true rule prefers its review to the fine-tuned model's; equal ones count half.
+    /// How often the true rule prefers its review to the fine-tuned model's; ties count half.
     pub true_preference_rate: f64,
     /// Mean true score.
     pub true_score: f64,
-    /// Nats by which it has moved away from the fine-tuned model, a review.
+    /// KL to the fine-tuned model, in nats per review.
     pub kl: f64,
     /// Share of sentences that are in the language.
     pub fluency: f64,
     /// Mean number of words.
     pub words: f64,
-    /// Mean number of different parts of the product named, at most two.
+    /// Mean number of different parts of the product that a review names, at most two.
     pub specifics: f64,
-    /// Share of different reviews: a policy that has collapsed repeats itself.
+    /// Share of different reviews. A collapsed policy repeats itself.
     pub distinct: f64,
-    /// Seconds of training.
+    /// Duration of the training in seconds.
     pub train_s: f64,
 }
 
-/// One prompt and what each policy writes.
+/// One prompt with the review of each policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PromptReport {
-    /// The request.
+    /// Text of the request.
     pub prompt: String,
-    /// One entry a policy.
+    /// One entry per policy.
     pub reviews: Vec<Review>,
 }
 
 /// One review.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Review {
-    /// The method of the policy that wrote it.
+    /// Method of the policy that wrote it.
     pub policy: String,
     /// The text.
     pub text: String,
-    /// What the true rule says of it.
+    /// Score by the true rule.
     pub true_score: f64,
 }
 
 impl Report {
-    /// Judges the completions of `comparison`. The times of its first entry, the start, are those of `sft_s`.
+    /// Scores the completions of `comparison`. Its first entry is the start, whose training took `sft_s` seconds.
     pub(super) fn new(comparison: &Comparison, sft_s: f64, reward_model_accuracy: Option<f64>, seed: u64) -> Self {
         let written: Vec<Written> = comparison.entries.iter().map(|entry| Written::new(entry, sft_s)).collect();
         let baseline = written.first().map(|start| start.texts.clone()).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// What one policy wrote.
+/// The reviews of one policy.
 struct Written<'a> {
     name: &'a str,
     entry: &'a Entry,

@@ -1,17 +1,19 @@
-//! Beam search and beam sampling, as transformers 5.23 has them.
+//! Beam search and beam sampling, as in transformers 5.23.
 //!
-//! `num_beams` rows of a prompt go on side by side; after every id the likeliest continuations of all of them together stay,
-//! and what ends among them is kept with its score: the sum of what its ids add, over `length ^ length_penalty`. The
-//! beams of a prompt share it in the cache, and where one goes on in two ways only what it has added is copied.
+//! Each prompt has `num_beams` rows. After every id, the likeliest continuations of all rows together are kept.
+//! Completions that end among them are stored with their score: the sum of what their ids add, divided by
+//! `length ^ length_penalty`. The beams of a prompt share it in the cache. If one beam continues in two ways, only its
+//! own ids are copied.
 //!
-//! At temperature 0 the likeliest continuations are taken (beam search); at any other they are drawn (beam sampling), from
-//! what the temperature and truncation leave of each row. What the ids before demand comes as in sampling, over
-//! log-probabilities, and before the temperature.
+//! At temperature 0 the likeliest continuations are taken (beam search). At any other temperature they are sampled
+//! (beam sampling), after the temperature and truncation of each row. Processors that depend on previous ids work as in
+//! sampling, but on log-probabilities and before the temperature.
 //!
-//! Diverse beam search ([Vijayakumar et al. 2016](https://arxiv.org/abs/1610.02424)) divides the beams of a prompt into groups.
-//! Each group is a search of its own; within a step the groups follow one another, and ids that an earlier group has chosen are
-//! less likely in later ones. transformers offered it up to version 4 and now does as `transformers-community/group-beam-search`;
-//! groups end by the rules of its `BeamSearchScorer`, which are not quite those of its beam search today.
+//! Diverse beam search ([Vijayakumar et al. 2016](https://arxiv.org/abs/1610.02424)) divides the beams of a prompt into
+//! groups. Each group is a separate search. Within a step the groups are processed in order, and ids that earlier
+//! groups chose become less likely in later ones. transformers had this up to version 4, and now has it as
+//! `transformers-community/group-beam-search`. Groups end by the rules of its `BeamSearchScorer`, which differ slightly
+//! from those of its current beam search.
 
 use std::collections::VecDeque;
 
@@ -31,34 +33,34 @@ use super::truncate::truncate_keeping;
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::rng::Stream;
-/// Rows side by side at most, over all prompts.
+/// Maximum number of rows at the same time, over all prompts.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Prompts computed in one pass at most.
+/// Maximum number of prompts in one prefill pass.
 const PREFILLED_TOGETHER: usize = 16;
 
-/// The score of a beam that no beam can fall behind, and of one that is out of the race; as in transformers, so that
-/// sums with it round as they do there.
+/// Score that no beam can fall below, and offset of beams that have ended. The value is that of transformers, so that
+/// sums with it round in the same way.
 const WORST: f32 = -1e9;
 
-/// How beams are kept and when a search ends. Names and meanings are those of transformers' `GenerationConfig`.
+/// Settings of a beam search. Names and meanings are those of transformers' `GenerationConfig`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamParams {
-    /// Rows that go on side by side, from 2.
+    /// Number of beams per prompt, at least 2.
     pub num_beams: usize,
-    /// A completion's score is its log-probability over its length to this power: above 0 prefers long ones, below 0 short
-    /// ones, and 0 looks at the sum alone.
+    /// Exponent of the length by which a completion's log-probability is divided. Values above 0 prefer long
+    /// completions, values below 0 short ones; at 0 only the sum counts.
     pub length_penalty: f32,
-    /// When a prompt is done.
+    /// Condition that ends the search of a prompt.
     pub early_stopping: EarlyStopping,
-    /// Groups of a diverse beam search, a divisor of `num_beams`; 1 is plain beam search.
+    /// Number of groups in a diverse beam search, a divisor of `num_beams`; 1 is plain beam search.
     pub num_beam_groups: usize,
-    /// What a log-probability loses for every beam of an earlier group that has chosen the same id in the same place.
+    /// Penalty on a log-probability for every beam of an earlier group that chose the same id at the same position.
     pub diversity_penalty: f32,
 }
 
 impl Default for BeamParams {
-    /// Four beams, and what transformers has by default beside them.
+    /// Four beams, and otherwise the defaults of transformers.
     fn default() -> Self {
         Self {
             num_beams: 4,
@@ -70,26 +72,26 @@ impl Default for BeamParams {
     }
 }
 
-/// When the search of a prompt ends before all beams are as long as they may be. In each case as many completions have
-/// ended as there are beams.
+/// Condition that ends the search of a prompt before all beams reach the maximum length. In each case, as many
+/// completions have ended as there are beams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EarlyStopping {
-    /// As soon as that is so (`true`).
+    /// At once (`true`).
     #[serde(rename = "true")]
     FirstEnded,
-    /// When the likeliest beam, ended where it is, would not be among them (`false`).
+    /// When the likeliest open beam would not rank among them if it ended now (`false`).
     #[serde(rename = "false")]
     Heuristic,
-    /// When no beam can come among them any more, whatever follows (`never`).
+    /// When no open beam can rank among them any more (`never`).
     #[serde(rename = "never")]
     Never,
 }
 
 impl EarlyStopping {
-    /// Every one of them.
+    /// All conditions.
     pub const ALL: &[Self] = &[Self::Heuristic, Self::FirstEnded, Self::Never];
 
-    /// As in transformers: `false`, `true` or `never`.
+    /// Returns the name in transformers: `false`, `true` or `never`.
     pub fn name(self) -> &'static str {
         match self {
             Self::FirstEnded => "true",
@@ -108,23 +110,23 @@ impl std::str::FromStr for EarlyStopping {
     }
 }
 
-/// A completion that a search has found.
+/// A completion found by a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// The completion. Its `sampled_logprobs` are what each id has added to the score, before the penalty of its length;
-    /// supports are not recorded.
+    /// The completion. Its `sampled_logprobs` are what each id added to the score, before the length penalty. Supports
+    /// are not recorded.
     pub completion: Completion,
-    /// What it was ranked by (transformers' `sequences_scores`).
+    /// Score that ranks it (transformers' `sequences_scores`).
     pub score: f32,
 }
 
 impl BeamParams {
-    /// What a completion is ranked by whose ids have added this to the sum.
+    /// Returns the score of a completion whose ids added `addends` to the sum.
     pub fn score(&self, addends: &[f32]) -> f32 {
         addends.iter().sum::<f32>() / self.penalty(addends.len())
     }
 
-    /// Refuses groups that cannot be.
+    /// Rejects invalid groups.
     ///
     /// # Errors
     /// [`Error::Input`] with the value and its bounds.
@@ -146,17 +148,17 @@ impl BeamParams {
         Ok(())
     }
 
-    /// Beams of a group.
+    /// Returns the number of beams per group.
     fn of_group(&self) -> usize {
         self.num_beams / self.num_beam_groups
     }
 
-    /// What the sum is divided by.
+    /// Returns the divisor of the sum.
     fn penalty(&self, length: usize) -> f32 {
         (length as f64).powf(f64::from(self.length_penalty)) as f32
     }
 
-    /// Refuses settings without meaning, and more completions of a prompt than there are beams.
+    /// Rejects invalid settings, and more completions per prompt than there are beams.
     ///
     /// # Errors
     /// [`Error::Input`] with the value and its bounds.
@@ -180,14 +182,14 @@ impl BeamParams {
     }
 }
 
-/// The best `returned` completions of each prompt, the best first; completion `p · returned + i` belongs to prompt `p`.
-/// `stream(p)` is what beam sampling draws from for prompt `p`.
+/// Returns the best `returned` completions of each prompt, best first. Completion `p · returned + i` belongs to prompt
+/// `p`. Beam sampling for prompt `p` draws from `stream(p)`.
 ///
-/// What is found for a prompt does not depend on the others. `stop` is asked about every continuation that might stay, under
-/// the number of the prompt.
+/// The result of a prompt does not depend on the other prompts. `stop` is called for every continuation that might be
+/// kept, with the number of the prompt.
 ///
 /// # Errors
-/// When a setting has no meaning, or a prompt cannot be continued, as in [`generate`](super::generate).
+/// If a setting is invalid or a prompt cannot be continued, as in [`generate`](super::generate).
 pub fn beam_search(
     model: &CausalLm,
     prompts: &[&[u32]],
@@ -200,7 +202,7 @@ pub fn beam_search(
     search_at_once(places, model, prompts, returned, (params, beams), hooks, stream)
 }
 
-/// [`beam_search`] with at most `places` rows side by side.
+/// [`beam_search`] with at most `places` rows at the same time.
 fn search_at_once(
     places: usize,
     model: &CausalLm,
@@ -228,7 +230,7 @@ fn search_at_once(
     let mut found = vec![Vec::new(); prompts.len()];
     while !(waiting.is_empty() && live.is_empty()) {
         progress.advance("sampled", prompts.len() - waiting.len() - live.len(), prompts.len())?;
-        // 1. Prompts come in as others leave.
+        // 1. Waiting prompts enter when there are free places.
         let places = at_once - live.len();
         let entering: Vec<usize> = waiting.drain(..waiting.len().min(places)).collect();
         for numbers in entering.chunk_by(|_, &number| number % PREFILLED_TOGETHER != 0) {
@@ -243,7 +245,7 @@ fn search_at_once(
                 live.push(search);
             }
         }
-        // 2. Those that are done leave.
+        // 2. Finished searches leave.
         for search in live.extract_if(.., |search| search.is_done()) {
             next.drop_prompt(search.prompt);
             free.extend(search.slots());
@@ -252,7 +254,7 @@ fn search_at_once(
         if live.is_empty() {
             continue;
         }
-        // 3. Rows that go on in several ways are copied, and all go on by one id.
+        // 3. Rows with several continuations are copied, and every row advances by one id.
         for search in &mut live {
             let copies = search.fork();
             next.copy_slots(&copies, search.added());
@@ -270,57 +272,57 @@ fn search_at_once(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// What all searches of a call share.
+/// Settings that all searches of a call share.
 struct Settings<'a> {
     params: &'a SamplingParams,
     beams: &'a BeamParams,
 }
 
-/// One row on its way.
+/// An open row of a search.
 #[derive(Debug, Clone)]
 struct Beam {
-    /// What was given, then what was added.
+    /// Given ids, then added ids.
     ids: Vec<u32>,
     logprobs: Vec<f32>,
-    /// What each id has added to the score.
+    /// What each id added to the score.
     addends: Vec<f32>,
-    /// Their sum; [`WORST`] added to it where the beam is out of the race.
+    /// Sum of the addends. If the beam has ended, [`WORST`] is added.
     score: f32,
-    /// The place among the beams of the step before that it goes on from.
+    /// Index of the beam in the previous step that it continues.
     parent: usize,
 }
 
 /// The search of one prompt.
 struct Search<'a> {
     number: usize,
-    /// Its number in the cache.
+    /// Number of the prompt in the cache.
     prompt: usize,
-    /// What the encoder read, where there is one.
+    /// Ids that the encoder read, if there is one.
     encoded: Option<&'a [u32]>,
-    /// How many ids rows begin with, and how many of them the cache shares.
+    /// Number of ids that rows start with, and how many of them the cache shares.
     given: usize,
     shared: usize,
-    /// How many ids beams have got so far.
+    /// Number of ids added to each beam so far.
     new: usize,
-    /// One, unless beams are in groups.
+    /// One group, unless the search is diverse.
     groups: Vec<Group>,
     stream: Stream,
 }
 
 /// Beams that compete with each other.
 struct Group {
-    /// The place in the cache of each beam.
+    /// Cache slot of each beam.
     slots: Vec<usize>,
-    /// As many as there are slots, the likeliest first.
+    /// Open beams, as many as slots, likeliest first.
     running: Vec<Beam>,
-    /// At most as many, the best first.
+    /// Ended beams, at most as many as slots, best first.
     ended: Vec<(Beam, StopReason)>,
-    /// Whether running beams can still come among those that ended.
+    /// Whether open beams can still rank among the ended ones.
     can_improve: bool,
     is_done: bool,
 }
 
-/// A continuation by one id.
+/// A continuation of a beam by one id.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     beam: usize,
@@ -344,22 +346,22 @@ impl<'a> Search<'a> {
         self.groups.iter().all(|group| group.is_done)
     }
 
-    /// The places in the cache of all beams.
+    /// Returns the cache slots of all beams.
     fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         self.groups.iter().flat_map(|group| &group.slots).copied()
     }
 
-    /// The groups that go on.
+    /// Returns the groups that are not done.
     fn live(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|group| !group.is_done)
     }
 
-    /// How many beams go on.
+    /// Returns the number of open beams in these groups.
     fn rows(&self) -> usize {
         self.live().map(|group| group.running.len()).sum()
     }
 
-    /// Goes on by one id, given the logits of what comes after each beam that goes on; or one line for all at first.
+    /// Advances by one id. `logits` has one line after each open beam, or in the first step a single line for all.
     fn step(&mut self, logits: &mut [f32], settings: &Settings<'_>, stop: &mut dyn StopRule) {
         let (rows, first) = (self.rows(), self.new == 0);
         let vocabulary = logits.len() / if first { 1 } else { rows };
@@ -387,12 +389,12 @@ impl<'a> Search<'a> {
         self.new += 1;
     }
 
-    /// How many ids of each beam lie in its slot: all that were added but the last.
+    /// Returns how many ids of each beam are in its slot: all added ids but the last one.
     fn added(&self) -> usize {
         self.given + self.new - 1 - self.shared
     }
 
-    /// Gives the beams slots that hold what they have added; returns what to copy for that, from where and to where.
+    /// Assigns each beam a slot with its added ids. Returns the copies that this needs, as pairs of source and target.
     fn fork(&mut self) -> Vec<(usize, usize)> {
         let mut copies = Vec::new();
         for group in self.groups.iter_mut().filter(|group| !group.is_done) {
@@ -404,7 +406,7 @@ impl<'a> Search<'a> {
         if self.added() == 0 { Vec::new() } else { copies }
     }
 
-    /// The newest id of each beam that goes on.
+    /// Returns the newest id of each open beam.
     fn next(&self) -> impl Iterator<Item = NewToken> + '_ {
         let beams = self.live().flat_map(|group| group.running.iter().zip(&group.slots));
         beams.map(|(beam, &slot)| {
@@ -414,7 +416,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The best `returned` completions. Where fewer could be found, the best stands in for the rest.
+    /// Returns the best `returned` completions. If there are fewer, the best one is repeated.
     fn best(&self, returned: usize) -> Vec<Found> {
         let found = |(beam, stop): &(Beam, StopReason)| Found {
             completion: Completion {
@@ -433,7 +435,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What a step of a group is told about its search.
+/// Data of its search that a step of a group needs.
 struct Asked<'a> {
     number: usize,
     given: usize,
@@ -447,7 +449,7 @@ impl Group {
             ids: ids.to_vec(),
             logprobs: Vec::new(),
             addends: Vec::new(),
-            // All are the same row at first: only the first can be continued, or all would go one way.
+            // All beams are the same row at first. Only the first one is continued, or all would stay equal.
             score: if parent == 0 { 0.0 } else { WORST },
             parent,
         };
@@ -455,7 +457,8 @@ impl Group {
         Self { slots: slots.to_vec(), running, ended: Vec::new(), can_improve: true, is_done: false }
     }
 
-    /// Goes on by one id, given the logits after each beam, or one line for all. `chosen` is what earlier groups have chosen.
+    /// Advances by one id. `logits` has one line after each beam, or a single line for all. `chosen` are the ids that
+    /// earlier groups chose.
     fn step(
         &mut self,
         logits: &mut [f32],
@@ -490,7 +493,7 @@ impl Group {
         self.take(grown, new, asked.settings);
     }
 
-    /// Chooses among the continuations, which have `new` ids: which go on, and which of those that have ended are kept.
+    /// Selects among the continuations, which have `new` ids, those that stay open and those ended ones that are kept.
     fn take(&mut self, grown: Vec<(Beam, Option<StopReason>)>, new: usize, settings: &Settings<'_>) {
         let Settings { params, beams } = settings;
         let full = self.running.len();
@@ -502,14 +505,14 @@ impl Group {
         let in_groups = beams.num_beam_groups > 1;
         match in_groups {
             true => self.keep_as_scorer(&grown, (new, best_length), beams),
-            // The others are there so that enough go on where the first ones end.
+            // The candidates after the first `full` only ensure that enough beams stay open when some of the first ones end.
             false if self.can_improve && !self.is_closed(beams) => {
                 grown.iter().take(full).for_each(|(beam, ended)| self.keep(beam, *ended, beams.penalty(new)));
                 self.truncate();
             }
             false => {}
         }
-        // What is cut has not ended by itself: its ids count as chosen for the groups after this one.
+        // A completion cut at the maximum length has not ended by itself. Its ids count as chosen for later groups.
         let out = |(beam, ended): (Beam, Option<StopReason>)| match ended {
             None | Some(StopReason::Length) => (beam, ended),
             Some(reason) => (Beam { score: beam.score + WORST, ..beam }, Some(reason)),
@@ -523,13 +526,13 @@ impl Group {
         }
         self.is_done = all_ended || self.is_closed(beams) || !self.can_improve;
         if self.is_done && self.ended.is_empty() {
-            // Scores that are no numbers rank nothing: it is visible in the completion.
+            // Scores that are NaN rank nothing. The completion then shows the NaN.
             self.ended.push((self.running[0].clone(), first_ended.unwrap_or(StopReason::Length)));
         }
     }
 
-    /// As `BeamSearchScorer` keeps what has ended: first what ended by itself; then the group may be done; then, where it is not,
-    /// what has grown to its longest.
+    /// Keeps ended beams in the order of `BeamSearchScorer`: first those that ended by themselves; then the group may
+    /// be done; if it is not, those at the maximum length.
     fn keep_as_scorer(
         &mut self,
         grown: &[(Beam, Option<StopReason>)],
@@ -551,25 +554,25 @@ impl Group {
         }
     }
 
-    /// Keeps a beam that has ended, if its score is a number.
+    /// Keeps a beam that has ended, unless its score is NaN or −∞.
     fn keep(&mut self, beam: &Beam, ended: Option<StopReason>, penalty: f32) {
         if let Some(reason) = ended.filter(|_| beam.score > f32::NEG_INFINITY) {
             self.ended.push((Beam { score: beam.score / penalty, ..beam.clone() }, reason));
         }
     }
 
-    /// Forgets all that have ended but the best.
+    /// Drops all ended beams but the best.
     fn truncate(&mut self) {
         self.ended.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
         self.ended.truncate(self.running.len());
     }
 
-    /// Whether as many as can be have ended, and no more are looked for.
+    /// Whether the maximum number of beams has ended and the search stops at that.
     fn is_closed(&self, beams: &BeamParams) -> bool {
         self.ended.len() == self.running.len() && beams.early_stopping == EarlyStopping::FirstEnded
     }
 
-    /// What a running beam must exceed to come among those that have ended.
+    /// Returns the score that an open beam must exceed to rank among the ended ones.
     fn worst(&self) -> f32 {
         if self.ended.len() == self.running.len() { self.ended[self.running.len() - 1].0.score } else { WORST }
     }
@@ -612,8 +615,8 @@ fn stop_ids(params: &SamplingParams) -> usize {
     params.stop_ids.iter().enumerate().filter(|(i, id)| !params.stop_ids[..*i].contains(id)).count()
 }
 
-/// Slots for beams that go on from `parents`: the first that goes on from a beam has its slot, every other one gets the slot
-/// of a beam that nobody goes on from, and a copy.
+/// Assigns slots to beams that continue `parents`. The first continuation of a parent keeps its slot. Every other one
+/// gets the slot of a beam without continuations, and a copy.
 fn fork(slots: &[usize], parents: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>) {
     let mut spare = (0..slots.len()).filter(|beam| !parents.contains(beam)).map(|beam| slots[beam]);
     let mut copies = Vec::new();
@@ -629,16 +632,16 @@ fn fork(slots: &[usize], parents: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>)
     (slots, copies)
 }
 
-/// What became of a line of logits that now holds what each id would add to a score.
+/// State of a line of logits after its entries were replaced by addends of scores.
 struct Scored {
-    /// The model's own distribution at the temperature, and what was changed, as it was first.
+    /// The model's own distribution at the temperature, and the original values of changed entries.
     raw: Distribution,
     replaced: Vec<(usize, f32)>,
 }
 
 impl Scored {
-    /// Makes log-probabilities of `line`, takes off what ids lose that earlier groups have chosen, does what the ids before
-    /// demand, and where ids are drawn divides by the temperature and leaves out what truncation does.
+    /// Converts `line` to log-probabilities, subtracts the penalty for ids that earlier groups chose, and applies the
+    /// processors. If ids are sampled, it also divides by the temperature and truncates.
     fn new(line: &mut [f32], history: History<'_>, params: &SamplingParams, (chosen, penalty): (&[u32], f32)) -> Self {
         let model = Distribution::new(line);
         line.iter_mut().for_each(|logit| *logit = model.logprob(*logit));
@@ -667,16 +670,16 @@ impl Scored {
         Self { raw, replaced }
     }
 
-    /// The model's log-probability of an id at the temperature, whose `addend` is this.
+    /// Returns the model's log-probability of an id at the temperature; `addend` is its current entry.
     fn logprob(&self, id: usize, addend: f32) -> f32 {
         let before = self.replaced.iter().find(|(replaced, _)| *replaced == id).map_or(addend, |(_, before)| *before);
         self.raw.logprob(before)
     }
 }
 
-/// The `wanted` continuations with the largest sums of score and addend, the largest first.
+/// Returns the `wanted` continuations with the largest sums of score and addend, largest first.
 fn likeliest(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize) -> Vec<Candidate> {
-    // No line can have more of them than all together.
+    // No single line can contribute more than all lines together.
     let best_of = |(beam, &score): (usize, &f32)| {
         let line = line_of(lines, vocabulary, beam);
         let candidate = |(id, &addend): (usize, &f32)| Candidate { beam, id, score: score + addend };
@@ -693,13 +696,13 @@ fn likeliest(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize) ->
     best
 }
 
-/// Largest score first; of equal ones the earlier beam, then the lower id. What is no number comes last.
+/// Orders by score, largest first. Ties go to the earlier beam, then to the lower id. NaN comes last.
 fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     let key = |score: f32| if score.is_nan() { f32::NEG_INFINITY } else { score };
     key(b.score).total_cmp(&key(a.score)).then((a.beam, a.id).cmp(&(b.beam, b.id)))
 }
 
-/// `wanted` continuations drawn without replacement from the softmax of score and addend, in the order they are drawn.
+/// Samples `wanted` continuations without replacement from the softmax of score and addend, in the order of the draws.
 fn drawn(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize, stream: &mut Stream) -> Vec<Candidate> {
     let sums = scores.iter().enumerate();
     let mut left: Vec<f32> = sums
@@ -718,7 +721,7 @@ fn drawn(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize, stream
     candidates
 }
 
-/// The line of a beam; all have the one there is where they are the same row.
+/// Returns the line of a beam. If there is a single line, all beams share it.
 fn line_of(lines: &[f32], vocabulary: usize, beam: usize) -> &[f32] {
     let beam = if lines.len() == vocabulary { 0 } else { beam };
     &lines[beam * vocabulary..][..vocabulary]

@@ -1,41 +1,49 @@
-//! The keys of `sampling`, which every online method takes.
+//! Keys of `sampling`, which every online method accepts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BeamParams, EarlyStopping, Record, SamplingParams};
 
-/// Keys of `sampling`: what shapes the distribution of completions beside the temperature. Names and meanings are those
-/// of transformers.
+/// Keys of `sampling`: settings of the sampling distribution in addition to the temperature. Names and meanings are
+/// those of transformers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingConfig {
-    /// Draw from this many of the likeliest tokens only. Default: all of them.
+    /// Sample only from this many of the likeliest tokens. Default: all of them.
     pub top_k: Option<usize>,
-    /// Draw from the fewest tokens that together have this probability. Default 1: all of them.
+    /// Sample from the smallest set of likeliest tokens with at least this total probability. Default 1: all of them.
     pub top_p: f64,
-    /// Draw only tokens at least this share as likely as the likeliest. Default 0: all of them.
+    /// Sample only tokens with at least this share of the likeliest token's probability. Default 0: all of them.
     pub min_p: f64,
-    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability (locally typical sampling). Default 1: all of them.
+    /// Sample only from the tokens whose information is closest to the entropy: the smallest set with at least this
+    /// total probability (locally typical sampling). Default 1: all of them.
     pub typical_p: f64,
-    /// Logits of tokens that are already there, prompt included, are divided by it when positive, multiplied when negative. Default 1: off.
+    /// Divide the positive logits of tokens that have already occurred, including in the prompt, by this; multiply
+    /// negative ones. Default 1: off.
     pub repetition_penalty: f64,
-    /// No sequence of this many tokens appears twice, prompt included. Default 0: off.
+    /// Let no sequence of this many tokens occur twice, including in the prompt. Default 0: off.
     pub no_repeat_ngram_size: usize,
-    /// No sequence of this many tokens of the prompt appears in the completion; the prompt is what an encoder reads, where there is one. Default 0: off.
+    /// Let no sequence of this many prompt tokens occur in the completion. In an encoder–decoder, the prompt is the
+    /// encoder's input. Default 0: off.
     pub encoder_no_repeat_ngram_size: usize,
-    /// Stop ids are not drawn before this many tokens. Default 0.
+    /// Sample no stop ids before this many tokens. Default 0.
     #[schemars(range(max = 100_000_000))]
     pub min_new_tokens: usize,
-    /// Token ids that are never drawn.
+    /// Token ids that are never sampled.
     pub suppress_tokens: Vec<u32>,
-    /// Sequences of token ids that are never completed; a stop id alone is not banned by it.
+    /// Sequences of token ids that are never completed. A single stop id is not banned.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// The id that every completion begins with. Default: the one that the generation configuration of a model with an encoder forces, if any.
+    /// First id of every completion. Default: the id that the generation configuration of an encoder–decoder forces, if any.
     pub forced_bos_token_id: Option<u32>,
-    /// The id that a completion of `max_new_tokens` ends with. Default: the one that the generation configuration of a model with an encoder forces, if any.
+    /// Last id of a completion of `max_new_tokens` tokens. Default: the id that the generation configuration of an
+    /// encoder–decoder forces, if any.
     pub forced_eos_token_id: Option<u32>,
-    /// The log-probabilities in the loss: those of the model at the sampling temperature (`raw`), those at temperature 1 whatever the sampling temperature (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
+    /// Log-probabilities in the loss. `raw`: those of the model at the sampling temperature. `untempered`: those at
+    /// temperature 1 (FineGrainedRLHF). `processed`: those of the distribution that was sampled from; the tokens that
+    /// could be sampled are stored, and the policy, the reference, ratios, KL and entropy are restricted to them.
+    /// `processed` keeps whole rows of logits in memory, and works with every other key here except
+    /// `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
 }
 
@@ -64,17 +72,22 @@ impl Default for SamplingConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeamConfig {
-    /// Rows that go on side by side, at least 2. Default 4.
+    /// Number of beams per prompt, at least 2. Default 4.
     #[schemars(range(max = 1_024))]
     pub num_beams: usize,
-    /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones. Default 1.
+    /// Exponent of the length by which a completion's log-probability is divided for ranking. Values above 0 prefer
+    /// long completions. Default 1.
     pub length_penalty: f64,
-    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any more. Default `false`.
+    /// When a search ends, once as many completions have ended as there are beams: `true` at once, `false` when the
+    /// likeliest open beam would not rank among them if it ended now, `never` when no open beam can rank among them any
+    /// more. Default `false`.
     pub early_stopping: EarlyStopping,
-    /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens that earlier groups chose at the same position. It divides `num_beams`. Default 1.
+    /// Diverse beam search: the beams are divided into this many groups with separate searches. A group avoids tokens
+    /// that earlier groups chose at the same position. It divides `num_beams`. Default 1.
     #[schemars(range(max = 1_024))]
     pub num_beam_groups: usize,
-    /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same position. Must be above 0 with groups. Default 0.
+    /// The penalty on a token's log-probability for every beam of an earlier group that has the same token at the same
+    /// position. Must be above 0 with groups. Default 0.
     pub diversity_penalty: f64,
 }
 
@@ -102,20 +115,20 @@ impl From<BeamConfig> for BeamParams {
     }
 }
 
-/// Whose logprobs train.
+/// Distribution of the log-probabilities in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainedLogprobs {
-    /// Those of the model at the sampling temperature.
+    /// The model at the sampling temperature.
     Raw,
-    /// Those of the model at temperature 1.
+    /// The model at temperature 1.
     Untempered,
-    /// Those of the distribution that was drawn from.
+    /// The distribution that was sampled from.
     Processed,
 }
 
 impl SamplingConfig {
-    /// The temperature of the logprobs that train where completions are sampled at `temperature`.
+    /// Returns the temperature of the trained logprobs for completions sampled at `temperature`.
     pub fn trained_temperature(&self, temperature: f64) -> f64 {
         match self.trained_logprobs {
             TrainedLogprobs::Untempered => 1.0,
@@ -123,7 +136,7 @@ impl SamplingConfig {
         }
     }
 
-    /// `params` with these settings; temperature, longest length and stop ids stay.
+    /// Returns `params` with these settings. Temperature, maximum length and stop ids stay.
     pub fn apply(&self, params: SamplingParams) -> SamplingParams {
         SamplingParams {
             top_k: self.top_k,

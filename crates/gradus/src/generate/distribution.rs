@@ -1,14 +1,14 @@
-//! A row's distribution over the vocabulary, and draws from it.
+//! A row's distribution over the vocabulary, and sampling from it.
 
 use gradus_kernels::{exp_or_zero as exp, maximum, sum_exp};
 use rand::Rng;
 
 use crate::rng::Stream;
 
-/// Ids whose mass is summed before the next sum is started: a draw walks over blocks, then within one.
+/// Number of ids per block. A draw searches the sums of the blocks first, then one block.
 const BLOCK: usize = 256;
 
-/// `softmax(logits)`, as the sums of its blocks.
+/// `softmax(logits)`, stored as sums over blocks.
 #[derive(Debug, Clone)]
 pub(super) struct Distribution {
     maximum: f32,
@@ -29,12 +29,12 @@ impl Distribution {
         (f64::from(logit) - f64::from(self.maximum) - self.mass.ln()) as f32
     }
 
-    /// The `count` likeliest ids with their log-probabilities, the likeliest first; of two alike the lower first.
+    /// Returns the `count` likeliest ids with their log-probabilities, likeliest first. Ties go to the lower id.
     pub(super) fn likeliest(&self, logits_v: &[f32], count: usize) -> Vec<(u32, f32)> {
         likeliest(logits_v, count).into_iter().map(|id| (id, self.logprob(logits_v[id as usize]))).collect()
     }
 
-    /// The id at which the summed mass first exceeds a uniform share of the whole.
+    /// Samples the id at which the cumulative mass first exceeds a uniform share of the total.
     pub(super) fn draw(&self, logits_v: &[f32], rng: &mut Stream) -> usize {
         let mut left = rng.random::<f64>() * self.mass;
         for (block, &mass) in self.masses.iter().enumerate() {
@@ -53,14 +53,14 @@ impl Distribution {
                     last = Some(start + offset);
                 }
             }
-            // Rounding: the parts of a block can sum to a little less than the block.
+            // Because of rounding, the entries of a block can sum to slightly less than the block.
             return last.unwrap_or(start);
         }
         argmax(logits_v)
     }
 }
 
-/// The ids of the `count` largest of `logits_v`, the largest first; of two alike the lower first.
+/// Returns the ids of the `count` largest of `logits_v`, largest first. Ties go to the lower id.
 fn likeliest(logits_v: &[f32], count: usize) -> Vec<u32> {
     let count = count.min(logits_v.len());
     let mut found: Vec<u32> = Vec::with_capacity(count + 1);
@@ -76,7 +76,7 @@ fn likeliest(logits_v: &[f32], count: usize) -> Vec<u32> {
     found
 }
 
-/// The likeliest id, the lowest of several.
+/// Returns the likeliest id. Ties go to the lowest id.
 pub(super) fn argmax(logits_v: &[f32]) -> usize {
     let largest = maximum(logits_v);
     logits_v.iter().position(|logit| *logit == largest).unwrap_or(0)

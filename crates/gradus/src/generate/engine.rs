@@ -1,7 +1,7 @@
-//! The engine: it lives as long as its weights, and samples for whoever asks.
+//! The sampling engine. It exists as long as its weights and serves any number of requests.
 //!
-//! Prompts are computed once and shared by their group; finished rows leave at once and waiting ones take their places.
-//! A row that is kept goes on after other ids (a tool's answer, a person's turn) from what the cache holds of it.
+//! Prompts are computed once and shared by their group. Finished rows leave at once, and waiting rows take their
+//! places. A kept row can continue after further ids (a tool's reply, a person's turn) from its part of the cache.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -17,59 +17,59 @@ use crate::error::{Error, Result};
 use crate::model::CausalLm;
 use crate::rng::Stream;
 
-/// Prompt tokens computed in one pass at most, unless one prompt alone is longer.
+/// Maximum number of prompt tokens in one pass, unless a single prompt is longer.
 pub const PREFILL_TOKENS: usize = 4096;
 
-/// What is asked for: completions of one prompt.
+/// A request for completions of one prompt.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The prompt's ids.
+    /// Ids of the prompt.
     pub prompt: Vec<u32>,
-    /// How its completions are drawn.
+    /// Sampling settings.
     pub params: Arc<SamplingParams>,
-    /// One stream per completion to draw from.
+    /// Random streams, one per completion.
     pub streams: Vec<Stream>,
-    /// Whether rows stay after their completions have ended, for [`Engine::extend`]. Rows of one prompt share it; a row
-    /// that is alone shares nothing but its first token, so that [`Engine::rewind`] can take it back to any other.
+    /// Whether rows are kept after their completions end, for [`Engine::extend`]. Rows of one prompt share it. A single
+    /// row shares only its first token, so that [`Engine::rewind`] can return to any later one.
     pub is_kept: bool,
 }
 
-/// What comes after a completion that has ended, and how the next one is drawn.
+/// Ids after a completion that has ended, and the settings of the next completion.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The ids after the completion.
+    /// Ids after the completion.
     pub ids: Vec<u32>,
-    /// How the next completion is drawn.
+    /// Sampling settings of the next completion.
     pub params: Arc<SamplingParams>,
-    /// The stream to draw from.
+    /// Random stream of the next completion.
     pub stream: Stream,
 }
 
-/// Rows being sampled, those that wait for a place, and those that are kept.
+/// Rows in progress, waiting rows, and kept rows.
 ///
-/// Rows are numbered from 0 in the order they are submitted. Each draws from its own stream and its logits do not depend
-/// on its company, so what a row becomes does not depend on which others there are.
+/// Rows are numbered from 0 in the order of submission. Each row draws from its own stream, and its logits do not
+/// depend on the other rows. Therefore its completion does not depend on them either.
 pub struct Engine<'a> {
     next: Next,
     mask: Option<&'a dyn LogitsMask>,
-    /// Reads every row beside the model, for the mask.
+    /// A second model that computes every row for the mask.
     guide: Option<Next>,
-    /// In order; only the first can have a prompt that is computed already.
+    /// Waiting groups, in order. Only the first one can have a prompt that is already computed.
     waiting: VecDeque<Waiting>,
     live: Vec<Row>,
     kept: Vec<Row>,
-    /// Places in the cache.
+    /// Free cache slots.
     free: Vec<usize>,
-    /// Rows numbered so far.
+    /// Number of rows submitted so far.
     rows: usize,
-    /// Prompts that are in the cache.
+    /// Prompts in the cache.
     held: Vec<usize>,
-    /// The logits after the last prompt computed, where rows of it still wait; and what the guide says.
+    /// Logits after the last computed prompt, if rows of it still wait, with those of the guide.
     last_logits: Logits,
     prefilled: usize,
 }
 
-/// One line of the vocabulary per row: of the model, and of its guide where there is one.
+/// One line of logits per row: the model's, and the guide's if there is one.
 #[derive(Debug, Clone, Default)]
 struct Logits {
     own: Vec<f32>,
@@ -77,7 +77,7 @@ struct Logits {
 }
 
 impl Logits {
-    /// Line `i` of lines of `vocabulary`.
+    /// Returns line `i`; `vocabulary` is the length of a line.
     fn line(&self, i: usize, vocabulary: usize) -> Self {
         let line = |all: &Vec<f32>| all[i * vocabulary..(i + 1) * vocabulary].to_vec();
         Self { own: line(&self.own), guide: self.guide.as_ref().map(line) }
@@ -92,21 +92,21 @@ impl Logits {
     }
 }
 
-/// Rows of one prompt that have no place yet.
+/// Rows of one prompt that have no slot yet.
 struct Waiting {
     prompt: Vec<u32>,
     params: Arc<SamplingParams>,
     rows: VecDeque<(usize, Stream)>,
     is_kept: bool,
-    /// How many tokens of the prompt are computed for all rows.
+    /// Number of prompt tokens that are computed once for all rows.
     shared: usize,
-    /// The prompt's number in the cache, once it is computed.
+    /// Number of the prompt in the cache, once it is computed.
     computed: Option<usize>,
 }
 
 impl<'a> Engine<'a> {
-    /// An engine with `places` rows side by side, which have room for `capacity` tokens each beside their prompts and get
-    /// more when they need it. Weights are packed as the model computes, unless they are already frozen.
+    /// Creates an engine for `places` rows at the same time. Each has room for `capacity` tokens after its prompt, and
+    /// more when needed. Weights are packed in the model's compute format, unless they are already frozen.
     pub fn new(model: &CausalLm, places: usize, capacity: usize) -> Self {
         Self {
             next: Next::new(model, places, capacity),
@@ -123,21 +123,21 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The same engine, with `mask` over everything that is drawn.
+    /// Returns the engine with `mask` applied to all sampling.
     pub fn with_mask(self, mask: &'a dyn LogitsMask) -> Self {
         Self { mask: Some(mask), ..self }
     }
 
-    /// The same engine, in which `guide`, a model of the same vocabulary, reads every row too: the mask is told what it says.
-    /// It has `places` and `capacity` as the engine has.
+    /// Returns the engine with `guide`, a model with the same vocabulary that also computes every row. The mask
+    /// receives its logits. `places` and `capacity` are those of the engine.
     pub fn with_guide(self, guide: &CausalLm, places: usize, capacity: usize) -> Self {
         Self { guide: Some(Next::new(guide, places, capacity)), ..self }
     }
 
-    /// Asks for completions; gives the numbers of their rows.
+    /// Submits a request and returns the numbers of its rows.
     ///
     /// # Errors
-    /// When a setting has no meaning, or the prompt is empty, holds an id outside the vocabulary, or leaves no room for
+    /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room for
     /// `max_new_tokens`.
     pub fn submit(&mut self, request: Request) -> Result<Range<usize>> {
         let Request { prompt, params, streams, is_kept } = request;
@@ -146,7 +146,7 @@ impl<'a> Engine<'a> {
         let numbers = self.rows..self.rows + streams.len();
         self.rows = numbers.end;
         let rows: VecDeque<_> = numbers.clone().zip(streams).collect();
-        // A row alone that is kept shares as little as it can; what an encoder reads it reads whole.
+        // A single kept row shares as little as possible. An encoder always reads its whole input.
         let alone = is_kept && rows.len() == 1 && !self.next.has_encoder();
         let shared = if alone { 1 } else { prompt.len() };
         if !numbers.is_empty() {
@@ -155,11 +155,11 @@ impl<'a> Engine<'a> {
         Ok(numbers)
     }
 
-    /// Goes on with row `row`, which was kept and has ended: only what the cache does not hold of it is computed.
+    /// Continues row `row`, which was kept and has ended. Only ids that are not in the cache are computed.
     ///
     /// # Errors
-    /// When the row is not there or has not ended, a setting has no meaning, there is nothing to go on from, an id is
-    /// outside the vocabulary, or there are too few positions.
+    /// If the row does not exist or has not ended, if a setting is invalid, if there is no id to continue from, if an
+    /// id is outside the vocabulary, or if there are too few positions.
     pub fn extend(&mut self, row: usize, turn: Turn) -> Result<()> {
         let Turn { ids, params, stream } = turn;
         params.check()?;
@@ -182,19 +182,19 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// The ids of a row that was kept and has ended, prompt included.
+    /// Returns the ids of a kept row that has ended, including the prompt.
     pub fn ids(&self, row: usize) -> Option<&[u32]> {
         self.kept.iter().find(|kept| kept.number == row).map(Row::ids)
     }
 
-    /// Forgets all but the first `length` ids of a row that was kept and has ended. Whether that was done: a row cannot
-    /// become shorter than its prompt.
+    /// Drops all but the first `length` ids of a kept row that has ended. Returns whether it did: a row cannot become
+    /// shorter than its shared prompt.
     pub fn rewind(&mut self, row: usize, length: usize) -> bool {
         let found = self.kept.iter_mut().find(|kept| kept.number == row && kept.prompt_len <= length);
         found.map(|kept| kept.rewind(length)).is_some()
     }
 
-    /// Lets go of a row, whether it waits, is sampled or is kept: its place is free at once. Whether it was there.
+    /// Removes a row, whether it is waiting, in progress or kept, and frees its slot at once. Returns whether it existed.
     pub fn cancel(&mut self, row: usize) -> bool {
         let is_it = |found: &Row| found.number == row;
         let mut gone: Vec<Row> = self.live.extract_if(.., |found| is_it(found)).collect();
@@ -211,19 +211,18 @@ impl<'a> Engine<'a> {
         was_waiting || !gone.is_empty()
     }
 
-    /// Whether [`step`](Self::step) has something to do: a row is sampled, or one waits and there is a place.
+    /// Whether [`step`](Self::step) has work: a row is in progress, or a row waits and a slot is free.
     pub fn is_busy(&self) -> bool {
         !self.live.is_empty() || !(self.waiting.is_empty() || self.free.is_empty())
     }
 
-    /// How many tokens were computed that were given and not drawn: prompts, and what [`extend`](Self::extend) had to
-    /// compute before it could draw.
+    /// Returns how many given tokens were computed: prompts, and what [`extend`](Self::extend) had to compute before sampling.
     pub fn prefilled(&self) -> usize {
         self.prefilled
     }
 
-    /// Gives free places to waiting rows, whose first ids are drawn, then draws one more id for every row. Tells what
-    /// happened: for each row its ids in order, then that it has ended.
+    /// Assigns free slots to waiting rows and samples their first ids, then samples one more id for every row. Returns
+    /// the events: for each row its ids in order, then its end.
     pub fn step(&mut self, stop: &mut dyn StopRule) -> Vec<Event> {
         let mut events = Vec::new();
         self.admit(stop, &mut events);
@@ -231,7 +230,7 @@ impl<'a> Engine<'a> {
         events
     }
 
-    /// Gives free places to waiting rows: computes what is new among their prompts, and draws their first ids.
+    /// Assigns free slots to waiting rows, computes their new prompts, and samples their first ids.
     fn admit(&mut self, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         while !self.waiting.is_empty() && !self.free.is_empty() {
             let known = usize::from(self.waiting[0].computed.is_some());
@@ -270,7 +269,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// How many groups from the first on enter next; the prompts of the first `known` are computed already.
+    /// Returns how many of the first groups enter next. The prompts of the first `known` are already computed.
     fn next_groups(&self, known: usize) -> usize {
         let (mut groups, mut places, mut tokens) = (0, self.free.len(), 0);
         for group in &self.waiting {
@@ -286,7 +285,7 @@ impl<'a> Engine<'a> {
         groups
     }
 
-    /// Computes the prompts of waiting groups; returns the logits after each one's last token.
+    /// Computes the prompts of waiting groups and returns the logits after the last token of each.
     fn prefill(&mut self, groups: Range<usize>) -> Logits {
         if groups.is_empty() {
             return Logits::default();
@@ -294,7 +293,7 @@ impl<'a> Engine<'a> {
         let waiting = self.waiting.range(groups.clone());
         let prompts: Vec<&[u32]> = waiting.map(|group| &group.prompt[..group.shared]).collect();
         let (numbers, own) = self.next.after_prompts(&prompts);
-        // Both have computed the same prompts, so a number means the same to both.
+        // Both models have computed the same prompts, so they share the numbers.
         let guide = self.guide.as_mut().map(|guide| guide.after_prompts(&prompts).1);
         self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
         self.held.extend(numbers.clone());
@@ -302,7 +301,7 @@ impl<'a> Engine<'a> {
         Logits { own, guide }
     }
 
-    /// What the cache does not hold of the live rows; then one more id is drawn for each.
+    /// Computes the ids of live rows that are not in the cache, then samples one more id for each row.
     fn decode(&mut self, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         if self.live.is_empty() {
             return;
@@ -322,9 +321,9 @@ impl<'a> Engine<'a> {
         self.retire(events);
     }
 
-    /// Draws one id for each of `rows` from its line of `logits`.
+    /// Samples one id for each of `rows` from its line of `logits`.
     fn draw(&self, rows: &mut [Row], logits: &mut Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
-        // Rows that are alone and kept compute their prompts themselves: none of them enters with its first id.
+        // Single kept rows compute their prompts themselves, so none of them enters with its first id.
         if rows.is_empty() {
             return;
         }
@@ -351,7 +350,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Takes out the rows that have ended; places of those that are not kept are free again.
+    /// Removes rows that have ended, and frees the slots of those that are not kept.
     fn retire(&mut self, events: &mut Vec<Event>) {
         let live = self.live.len();
         for mut row in self.live.extract_if(.., |row| row.has_ended) {
@@ -366,7 +365,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Forgets the prompts that no row continues any more.
+    /// Drops prompts that no row uses any more.
     fn drop_prompts(&mut self) {
         let rows = self.live.iter().chain(&self.kept).map(|row| row.prompt);
         let used: BTreeSet<usize> = rows.chain(self.waiting.iter().filter_map(|group| group.computed)).collect();
@@ -379,7 +378,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Refuses a prompt that cannot be continued; `name` is what messages call it.
+/// Rejects a prompt that cannot be continued; `name` is its name in messages.
 pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, model: &CausalLm) -> Result<()> {
     let (vocabulary, new) = (model.vocab_size(), params.max_new_tokens);
     params.check_ids(vocabulary)?;

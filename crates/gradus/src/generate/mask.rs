@@ -1,7 +1,7 @@
-//! Masks of a caller's own over what can be drawn, and the one by probability that NLPO draws under.
+//! Masks over the vocabulary that a caller provides, and the likelihood mask of NLPO.
 //!
-//! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>. As in their code, the smallest set of
-//! tokens whose probability exceeds a bound is kept, and the tokens given as `always` beside it.
+//! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>. As in their code, the mask keeps
+//! the smallest set of tokens whose probability exceeds a bound, and in addition the tokens in `always`.
 
 use rayon::prelude::*;
 
@@ -10,51 +10,51 @@ use super::processors::History;
 use super::truncate::{drop_below, kth_largest, truncate};
 use crate::model::{CausalLm, Support};
 
-/// A mask of the caller's own over what can be drawn, such as an algorithm's.
+/// A mask over the vocabulary that a caller provides, such as an algorithm.
 pub trait LogitsMask: Sync {
-    /// The ids of each row that may be drawn. `logits_bv` has one line of the vocabulary per row: at the temperature, after
-    /// everything that looks at a row's ids, before truncation. `guide_bv` has what another model says of the same rows,
-    /// where one guides them.
+    /// Returns the ids that each row may sample. `logits_bv` has one line per row: at the temperature, after the
+    /// processors that depend on a row's ids, and before truncation. `guide_bv` has the logits of the guide model for
+    /// the same rows, if there is one.
     ///
-    /// What would leave a row nothing to draw does not apply to it.
+    /// A mask that would leave a row nothing to sample is not applied to it.
     fn supports(&self, rows: &[(usize, History<'_>)], logits_bv: &[f32], guide_bv: Option<&[f32]>) -> Vec<Support>;
 }
 
-/// A mask, the model that decides on it, and what is recorded.
+/// A mask, its guide model, and what is recorded.
 #[derive(Clone, Copy)]
 pub struct Masking<'a> {
     /// The mask.
     pub mask: &'a dyn LogitsMask,
-    /// The model that looks at every row beside the one that samples.
+    /// A second model that computes every row and determines the mask.
     pub guide: Option<&'a CausalLm>,
-    /// Which ids are recorded as those that a token could have been.
+    /// Ids that are recorded as possible choices of a token.
     pub record: Record,
 }
 
-/// Keeps the likeliest ids.
+/// A mask that keeps the likeliest ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LikeliestMask {
-    /// How many, or of which probability together.
+    /// Which ids count as the likeliest.
     pub kept: Kept,
-    /// These many at least.
+    /// Minimum number of ids to keep.
     pub at_least: usize,
-    /// These ids as well.
+    /// Ids that are always kept.
     pub always: Vec<u32>,
-    /// What the rows' own logits were divided by, where no other model decides.
+    /// Divisor of the rows' own logits, for masks without a guide model.
     pub temperature: f32,
 }
 
-/// Which ids count as the likeliest.
+/// Criterion for the likeliest ids.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kept {
-    /// The fewest that together have more than this probability; 1 is all of them.
+    /// The smallest set with more than this total probability; 1 keeps all ids.
     TopP(f64),
-    /// So many, and those that tie with the last of them.
+    /// This many ids, and those that tie with the last one.
     TopK(usize),
 }
 
 impl LikeliestMask {
-    /// The ids that one line of logits leaves.
+    /// Returns the ids that the mask keeps for one line of logits.
     pub fn support(&self, logits_v: &[f32]) -> Support {
         let (mut kept_v, all) = (logits_v.to_vec(), logits_v.len());
         match self.kept {
@@ -97,7 +97,8 @@ impl LogitsMask for LikeliestMask {
     }
 }
 
-/// Takes out of `logits_v` what is not in `support`; whether anything was. A row that would have nothing left stays.
+/// Removes from `logits_v` all ids outside `support`, and returns whether there were any. A row that would have nothing
+/// left is not changed.
 pub(super) fn apply(logits_v: &mut [f32], support: &Support) -> bool {
     let is_left = |(id, logit): (usize, &f32)| *logit > f32::NEG_INFINITY && support.contains(id as u32);
     if *support == Support::All || !logits_v.iter().enumerate().any(is_left) {
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_likeliest_by_hand() {
-        // 0.1, 0.4, 0.2, 0.3: in order 0.4, 0.7, 0.9, 1.
+        // 0.1, 0.4, 0.2, 0.3; sorted and cumulated: 0.4, 0.7, 0.9, 1.
         let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln).to_vec();
         let mask = |kept, at_least, always: &[u32]| LikeliestMask {
             kept,
@@ -152,7 +153,7 @@ mod tests {
     fn a_guide_decides_and_otherwise_the_rows_own_logits_at_temperature_one() {
         let mask = LikeliestMask { kept: Kept::TopP(0.6), at_least: 1, always: Vec::new(), temperature: 0.5 };
         let rows = [(0, History::new(&[], 0))];
-        // At temperature 1 the first has 0.55, at ½ it has 0.78.
+        // The first id has 0.55 at temperature 1, and 0.78 at ½.
         let raw: Vec<f32> = [0.55f32, 0.3, 0.15].map(f32::ln).to_vec();
         let own: Vec<f32> = raw.iter().map(|logit| logit / 0.5).collect();
         let found = |guide: Option<&[f32]>| {

@@ -1,4 +1,4 @@
-//! Generation: from prompts to completions, token ids in and token ids out.
+//! Generation: from token ids of prompts to token ids of completions.
 
 mod beam;
 mod config;

@@ -1,4 +1,4 @@
-//! What a model says comes next: the one place where sampling computes logits, whatever the model.
+//! Logits of the next token: the only place where sampling runs a model.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use gradus_kernels::CacheRow;
 
 use crate::model::{CausalLm, Context, KvCache, select_rows};
 
-/// A model with a cache of prompts, which are numbered in the order they are computed, and of rows that continue them.
+/// A model with a cache of prompts, numbered in the order they are computed, and of rows that continue them.
 ///
-/// Of a model without an encoder, the cache holds the tokens of a prompt. Of a model with one it holds what its decoder
-/// attends to: the encoded prompt, and the id that the decoder begins with, which all rows share.
+/// For a model without an encoder, the cache holds the tokens of a prompt. For an encoder–decoder, it holds what the
+/// decoder attends to: the encoded prompt and the decoder's start id, which all rows share.
 pub(super) struct Next {
     model: CausalLm,
     cache: KvCache,
-    /// Prompts computed so far.
+    /// Number of prompts computed so far.
     prompts: usize,
 }
 
-/// An id that a row has got since it was last computed.
+/// An id that was added to a row since its last pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NewToken {
     pub id: u32,
-    /// Where it stands among the row's ids.
+    /// Position among the row's ids.
     pub position: u32,
-    /// Where its keys and values go.
+    /// Place of its keys and values.
     pub row: CacheRow,
 }
 
 impl Next {
-    /// A cache for `slots` rows that have room for `capacity` new tokens each, and get more when they need it. Weights are
-    /// packed as the model computes, unless they are already frozen.
+    /// Creates a cache for `slots` rows. Each has room for `capacity` new tokens, and more when needed. Weights are
+    /// packed in the model's compute format, unless they are already frozen.
     pub fn new(model: &CausalLm, slots: usize, capacity: usize) -> Self {
         let model = model.clone().into_frozen(model.compute().into());
         Self { cache: model.new_cache(slots, capacity), model, prompts: 0 }
@@ -40,13 +40,13 @@ impl Next {
         &self.model
     }
 
-    /// Whether prompts are read by an encoder, and rows begin anew.
+    /// Whether an encoder reads the prompts, so that rows start with the decoder's start id.
     pub fn has_encoder(&self) -> bool {
         self.model.trunk.decoder_start().is_some()
     }
 
-    /// The ids that a row of `prompt` begins with, and how many of them are in the cache once the first `computed` ids of
-    /// the prompt are computed.
+    /// Returns the ids that a row of `prompt` starts with, and how many of them are in the cache once the first
+    /// `computed` ids of the prompt are.
     pub fn given(&self, prompt: &[u32], computed: usize) -> (Vec<u32>, usize) {
         match self.model.trunk.decoder_start() {
             Some(start) => (vec![start], 1),
@@ -54,7 +54,7 @@ impl Next {
         }
     }
 
-    /// Computes prompts; returns their numbers, and the logits of what comes after each, one line a prompt.
+    /// Computes prompts. Returns their numbers and the next-token logits of each, one line per prompt.
     pub fn after_prompts(&mut self, prompts: &[&[u32]]) -> (Range<usize>, Vec<f32>) {
         let input = self.model.trunk.prompts(prompts);
         let mut context = Context::Prefill { input: &input, cache: &mut self.cache };
@@ -64,8 +64,8 @@ impl Next {
         (numbers, host(self.model.logits_of(select_rows(hidden_nd, &input.packed.last_indices()))))
     }
 
-    /// Computes new tokens of rows, those of a row next to each other; returns the logits of what comes after those that
-    /// `ends` names, one line each.
+    /// Computes new tokens of rows; those of one row are adjacent. Returns the next-token logits after the tokens with
+    /// indices `ends`, one line each.
     pub fn after(&mut self, tokens: &[NewToken], ends: &[usize]) -> Vec<f32> {
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
@@ -76,12 +76,12 @@ impl Next {
         host(self.model.logits_of(hidden_bd))
     }
 
-    /// Gives slots what others hold of rows that have added `length` tokens: `(from, to)` each.
+    /// Copies the first `length` added tokens of slots; each copy is `(from, to)`.
     pub fn copy_slots(&mut self, copies: &[(usize, usize)], length: usize) {
         self.cache.copy_slots(copies, length);
     }
 
-    /// Forgets a prompt that no row continues any more.
+    /// Drops a prompt that no row uses any more.
     pub fn drop_prompt(&mut self, prompt: usize) {
         self.cache.drop_prompt(prompt);
     }

@@ -1,51 +1,51 @@
-//! How completions are drawn: the settings of one request.
+//! Sampling settings of one request.
 
 use crate::error::{Error, Result};
 
-/// How completions are drawn. Names and meanings are those of transformers' `GenerationConfig`.
+/// Sampling settings. Names and meanings are those of transformers' `GenerationConfig`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Logits are divided by it; 0 takes the likeliest id.
+    /// Divisor of the logits; 0 takes the likeliest id.
     pub temperature: f32,
-    /// Only the `k` likeliest ids (and those that tie with the last of them).
+    /// Number of likeliest ids to sample from, including ids that tie with the last one.
     pub top_k: Option<usize>,
-    /// Only the fewest ids that together have at least this probability; 1 is all of them.
+    /// Sample from the smallest set of likeliest ids with at least this total probability; 1 keeps all.
     pub top_p: f32,
-    /// Only ids at least this share as likely as the likeliest; 0 is all of them.
+    /// Sample only ids with at least this share of the likeliest id's probability; 0 keeps all.
     pub min_p: f32,
-    /// Only the ids whose information is closest to the entropy, the fewest that together have at least this probability
-    /// ([locally typical sampling](https://arxiv.org/abs/2202.00666)); 1 is all of them.
+    /// Sample from the ids whose information is closest to the entropy: the smallest set with at least this total
+    /// probability ([locally typical sampling](https://arxiv.org/abs/2202.00666)); 1 keeps all.
     pub typical_p: f32,
-    /// Logits of ids already there are divided by it when positive, multiplied when negative; 1 does nothing.
+    /// Divisor of the positive logits of ids that have already occurred, and factor of the negative ones; 1 has no effect.
     pub repetition_penalty: f32,
-    /// No sequence of this many ids appears twice, prompt included; 0 does nothing.
+    /// Length of id sequences that may not occur twice, including in the prompt; 0 has no effect.
     pub no_repeat_ngram_size: usize,
-    /// No sequence of this many ids of the prompt appears in the completion; 0 does nothing.
+    /// Length of id sequences of the prompt that may not occur in the completion; 0 has no effect.
     pub encoder_no_repeat_ngram_size: usize,
-    /// Sequences of ids that are never completed. A stop id alone is not banned by it.
+    /// Sequences of ids that are never completed. A single stop id is not banned.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// Ids that are never drawn.
+    /// Ids that are never sampled.
     pub suppress_tokens: Vec<u32>,
-    /// The first id of a completion, whatever the model says.
+    /// First id of a completion, regardless of the model.
     pub forced_bos_token_id: Option<u32>,
-    /// The last id of a completion that grows to `max_new_tokens`, whatever the model says.
+    /// Last id of a completion of `max_new_tokens` ids, regardless of the model.
     pub forced_eos_token_id: Option<u32>,
-    /// The most ids of a completion.
+    /// Maximum number of ids in a completion.
     pub max_new_tokens: usize,
-    /// Stop ids are not drawn before this many ids.
+    /// Number of ids before which no stop id is sampled.
     pub min_new_tokens: usize,
     /// Ids that end a completion.
     pub stop_ids: Vec<u32>,
-    /// What is recorded beside every id of those it could have been.
+    /// Which possible ids are recorded with each sampled id.
     pub record: Record,
-    /// How many of the likeliest ids are told with every id that is drawn.
+    /// Number of likeliest ids that are reported with every sampled id.
     pub likeliest: usize,
-    /// Whether the log-probability that is told of an id is that of the model at temperature 1, whatever the temperature.
+    /// Whether reported log-probabilities are those at temperature 1, regardless of the temperature.
     pub untempered: bool,
 }
 
 impl Default for SamplingParams {
-    /// Plain sampling at temperature 1 of up to 256 ids.
+    /// Plain sampling at temperature 1, up to 256 ids.
     fn default() -> Self {
         Self {
             temperature: 1.0,
@@ -71,7 +71,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The same with these first and last ids forced, unless others are.
+    /// Returns the settings with these forced first and last ids, unless others are already forced.
     #[must_use]
     pub fn forcing(self, [first, last]: [Option<u32>; 2]) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl SamplingParams {
         }
     }
 
-    /// The temperature of the log-probabilities that are told: 1 when greedy.
+    /// Returns the temperature of reported log-probabilities; 1 if greedy.
     pub fn logprob_temperature(&self) -> f32 {
         if self.untempered || self.temperature == 0.0 { 1.0 } else { self.temperature }
     }
@@ -90,7 +90,7 @@ impl SamplingParams {
         self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0 || self.typical_p < 1.0
     }
 
-    /// Refuses values without meaning.
+    /// Rejects invalid values.
     ///
     /// # Errors
     /// [`Error::Input`] with the value and its bounds.
@@ -121,7 +121,7 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Refuses ids that the model does not have.
+    /// Rejects ids outside the vocabulary.
     ///
     /// # Errors
     /// [`Error::Input`] with the id.
@@ -139,14 +139,14 @@ impl SamplingParams {
     }
 }
 
-/// Which ids are recorded as those that a token could have been.
+/// Ids that are recorded as possible choices of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// None.
+    /// No ids.
     Nothing,
-    /// Those that were left to draw from, after everything.
+    /// The ids that could be sampled in the end.
     Drawn,
-    /// Those that a mask left, whatever else was taken out.
+    /// The ids that a mask kept, regardless of other restrictions.
     Mask,
 }
 

@@ -1,40 +1,39 @@
-//! What is done to a row's logits on account of the ids before it.
+//! Logit processors: changes to a row's logits that depend on its previous ids.
 //!
-//! In the order of transformers 5.23: repetition penalty, n-grams, n-grams of the prompt, bad words, least length, forced ids,
-//! suppressed ids.
-//! All of them come after the division by the temperature, where transformers has them before: the penalty is a product,
-//! and what is banned stays so, so only roundings tell the two apart. Two things differ on purpose: a forced id wins over
-//! every ban, and bans that would leave nothing to draw are lifted.
+//! The order is that of transformers 5.23: repetition penalty, n-grams, n-grams of the prompt, bad words, minimum
+//! length, forced ids, suppressed ids. All of them run after the division by the temperature; in transformers they run
+//! before it. The penalty is a product and a ban stays a ban, so the results differ only in rounding. Two differences
+//! are deliberate: a forced id overrides every ban, and bans that would leave nothing to sample are lifted.
 
 use super::params::SamplingParams;
 
-/// The ids of a row so far.
+/// Ids of a row so far.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'a> {
-    /// All of them. Without an encoder the prompt comes first; with one, the id that the decoder begins with.
+    /// All ids. They start with the prompt or, in an encoder–decoder, with the decoder's start id.
     pub ids: &'a [u32],
-    /// How many of them, at the end, are the completion.
+    /// Number of ids at the end that belong to the completion.
     pub new: usize,
-    /// The prompt: with an encoder, what the encoder read; else the ids before the completion.
+    /// The prompt: the encoder's input, or the ids before the completion if there is no encoder.
     pub prompt: &'a [u32],
 }
 
 impl<'a> History<'a> {
-    /// The history of a row without an encoder. The last `new` of `ids` are the completion; those before are the prompt.
+    /// Creates the history of a row without an encoder. The last `new` of `ids` are the completion; those before are the prompt.
     ///
     /// # Panics
-    /// When there are fewer than `new` ids.
+    /// If there are fewer than `new` ids.
     pub fn new(ids: &'a [u32], new: usize) -> Self {
         Self { ids, new, prompt: &ids[..ids.len() - new] }
     }
 
-    /// The same row of a decoder whose encoder read `prompt`.
+    /// Returns the history for a decoder whose encoder read `prompt`.
     #[must_use]
     pub fn with_encoder(self, prompt: &'a [u32]) -> Self {
         Self { prompt, ..self }
     }
 
-    /// What followed the last `size − 1` ids of the row wherever they stand in `text`.
+    /// Returns the ids that follow the row's last `size − 1` ids wherever these occur in `text`.
     fn continuations<'t>(self, text: &'t [u32], size: usize) -> impl Iterator<Item = u32> + 't
     where
         'a: 't,
@@ -48,14 +47,14 @@ impl<'a> History<'a> {
     }
 }
 
-/// The id that must come next, where one is forced.
+/// Returns the id that must come next, if one is forced.
 pub(super) fn forced(history: History<'_>, params: &SamplingParams) -> Option<u32> {
     let last = (history.new + 1 == params.max_new_tokens).then_some(params.forced_eos_token_id).flatten();
     last.or(if history.new == 0 { params.forced_bos_token_id } else { None })
 }
 
-/// Changes `logits_v` as `history` demands. Returns what the changed logits were, by id. Ids beyond the vocabulary are
-/// passed over.
+/// Applies the processors to `logits_v`. Returns the original values of the changed logits, by id. Ids outside the
+/// vocabulary are ignored.
 pub(super) fn apply(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Vec<(usize, f32)> {
     let (penalty, banned) = (params.repetition_penalty, banned(history, params));
     let penalised: &[u32] = if penalty == 1.0 { &[] } else { history.ids };
@@ -82,12 +81,12 @@ pub(super) fn apply(logits_v: &mut [f32], history: History<'_>, params: &Samplin
     replaced
 }
 
-/// Keskar et al. 2019 (CTRL), section 4.1, <https://arxiv.org/abs/1909.05858>; the two cases as in transformers.
+/// Keskar et al. 2019 (CTRL), section 4.1, <https://arxiv.org/abs/1909.05858>, with the two cases of transformers.
 fn penalise(logit: f32, penalty: f32) -> f32 {
     if logit < 0.0 { logit * penalty } else { logit / penalty }
 }
 
-/// The ids that must not come next.
+/// Returns the ids that must not come next.
 fn banned(history: History<'_>, params: &SamplingParams) -> Vec<u32> {
     let mut banned = params.suppress_tokens.clone();
     if history.new < params.min_new_tokens {

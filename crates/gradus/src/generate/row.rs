@@ -1,4 +1,4 @@
-//! One row of the engine: a completion on its way, and how it ends.
+//! One row of the engine: a completion in progress, and its end.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::sampler::Line;
 use crate::model::Support;
 use crate::rng::Stream;
 
-/// Decides on ids alone whether a completion ends; stop strings are such a rule over a tokenizer.
+/// Decides from ids alone whether a completion ends. Stop strings are implemented as such a rule with a tokenizer.
 pub trait StopRule {
     /// Whether completion `row` ends with the last of `completion_ids`. Called once after every new id.
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool;
 }
 
-/// No rule but the stop ids and the length.
+/// Rule that never stops: only the stop ids and the length end a completion.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoStopRule;
 
@@ -28,10 +28,10 @@ impl StopRule for NoStopRule {
     }
 }
 
-/// Why a completion ended.
+/// Reason for the end of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum StopReason {
-    /// A stop id was sampled; it is the last id of the completion.
+    /// A stop id was sampled. It is the last id of the completion.
     StopId,
     /// A stop string appeared.
     StopString,
@@ -40,7 +40,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The name used in logs: `stop_id`, `stop_string` or `length`.
+    /// Returns the name used in logs: `stop_id`, `stop_string` or `length`.
     pub fn name(self) -> &'static str {
         match self {
             Self::StopId => "stop_id",
@@ -50,26 +50,26 @@ impl StopReason {
     }
 }
 
-/// What happened to a row.
+/// An event of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// An id was drawn.
+    /// An id was sampled.
     Token {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// The id.
+        /// The sampled id.
         id: u32,
-        /// Its log-probability under the model at the sampling temperature (1 when greedy), unprocessed, in nats.
+        /// Log-probability under the model at the sampling temperature (1 if greedy), before processors and truncation, in nats.
         logprob: f32,
-        /// The likeliest ids there and their log-probabilities, the likeliest first, as many as
-        /// [`SamplingParams::likeliest`] asks for.
+        /// The likeliest ids at this position with their log-probabilities, likeliest first.
+        /// [`SamplingParams::likeliest`] sets the number.
         likeliest: Vec<(u32, f32)>,
     },
     /// The completion has ended.
     Finished {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// Its completion, since the prompt or the last turn.
+        /// The completion since the prompt or the last turn.
         completion: Completion,
     },
 }
@@ -77,16 +77,16 @@ pub enum Event {
 /// One sampled completion, as ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// The ids, a sampled stop id included. Never empty.
+    /// The ids, including a sampled stop id. Never empty.
     pub ids: Vec<u32>,
-    /// Log-probability of each id under the distribution it was drawn from, in nats; where the supports of a mask are
-    /// recorded, among those.
+    /// Log-probability of each id under the distribution it was sampled from, in nats. If supports of a mask are
+    /// recorded, it is normalized over them.
     pub sampled_logprobs: Vec<f32>,
-    /// Log-probability of each id under the model at the sampling temperature, unprocessed, in nats.
+    /// Log-probability of each id under the model at the sampling temperature, before processors and truncation, in nats.
     pub logprobs: Vec<f32>,
-    /// What each id could have been, as [`SamplingParams::record`] says; else empty.
+    /// Ids that were possible at each position, as [`SamplingParams::record`] specifies; else empty.
     pub supports: Vec<Support>,
-    /// Why it ended.
+    /// Reason for its end.
     pub stop: StopReason,
 }
 
@@ -97,26 +97,25 @@ impl Completion {
     }
 }
 
-/// A row of the cache, and what is sampled into it.
+/// A row of the cache, and the completion sampled into it.
 pub(super) struct Row {
     pub number: usize,
-    /// The number in the cache of the prompt that is shared, and how many of `ids` are its.
+    /// Number of the shared prompt in the cache, and how many of `ids` belong to it.
     pub prompt: usize,
     pub prompt_len: usize,
     pub slot: usize,
-    /// Everything so far: prompt (of a model with an encoder: the id that its decoder begins with), answers, what was added
-    /// to them.
+    /// All ids so far: the prompt (or the decoder's start id in an encoder–decoder), answers, and what was added to them.
     ids: Vec<u32>,
-    /// What the encoder read, where there is one.
+    /// Ids that the encoder read, if there is one.
     encoded: Option<Arc<[u32]>>,
-    /// How many of `ids` are in the cache.
+    /// Number of `ids` in the cache.
     cached: usize,
     params: Arc<SamplingParams>,
     stream: Stream,
-    /// Whether it stays after its completion has ended.
+    /// Whether the row is kept after its completion ends.
     pub is_kept: bool,
     completion: Completion,
-    /// The likeliest ids where the last was drawn, until they are told.
+    /// Likeliest ids at the position of the last id, until they are reported.
     likeliest: Vec<(u32, f32)>,
     pub has_ended: bool,
 }
@@ -158,28 +157,28 @@ impl Row {
         self.encoded.as_ref().map_or(history, |encoded| history.with_encoder(encoded))
     }
 
-    /// The ids that are not in the cache yet, their positions, and where their keys and values go.
+    /// Returns the ids that are not in the cache yet, with their positions and the places of their keys and values.
     pub(super) fn next(&self) -> impl Iterator<Item = NewToken> + '_ {
         let row = |at: usize| CacheRow { prompt: self.prompt, slot: self.slot, length: at - self.prompt_len };
         (self.cached..self.ids.len()).map(move |at| NewToken { id: self.ids[at], position: at as u32, row: row(at) })
     }
 
-    /// How many ids are not in the cache yet.
+    /// Returns the number of ids that are not in the cache yet.
     pub(super) fn behind(&self) -> usize {
         self.ids.len() - self.cached
     }
 
-    /// Notes that all ids are in the cache.
+    /// Records that all ids are in the cache.
     pub(super) fn catch_up(&mut self) {
         self.cached = self.ids.len();
     }
 
-    /// Does to the logits after the last id what this row alone demands.
+    /// Applies this row's processors to the logits after the last id.
     pub(super) fn process(&self, logits_v: &mut [f32]) -> Line {
         Line::new(logits_v, self.history(), &self.params)
     }
 
-    /// Draws the next id from what [`process`](Self::process) left, and `mask` where there is one.
+    /// Samples the next id from the logits that [`process`](Self::process) left, under `mask` if there is one.
     pub(super) fn draw(&mut self, line: Line, logits_v: &mut [f32], mask: Option<Support>) {
         let choice = line.choose(logits_v, mask, &self.params, &mut self.stream);
         self.ids.push(choice.id);
@@ -190,7 +189,7 @@ impl Row {
         self.likeliest = choice.likeliest;
     }
 
-    /// That the last id was drawn.
+    /// Returns the event that the last id was sampled.
     pub(super) fn told(&mut self) -> Event {
         let said = "it was just drawn";
         Event::Token {
@@ -201,7 +200,7 @@ impl Row {
         }
     }
 
-    /// Sees whether the last id ends the completion, and why.
+    /// Checks whether and why the last id ends the completion.
     pub(super) fn check(&mut self, stop: &mut dyn StopRule) {
         let (ids, params) = (&self.completion.ids, &self.params);
         let reason = if ids.last().is_some_and(|id| params.stop_ids.contains(id)) {
@@ -219,18 +218,18 @@ impl Row {
         }
     }
 
-    /// The completion, which has ended.
+    /// Returns the completion, which has ended.
     pub(super) fn finish(&mut self) -> Completion {
         std::mem::replace(&mut self.completion, Completion::empty())
     }
 
-    /// Goes on after `ids`, with a completion that has not begun.
+    /// Continues after `ids` with a new completion.
     pub(super) fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) {
         self.ids.extend_from_slice(ids);
         (self.params, self.stream, self.has_ended) = (params, stream, false);
     }
 
-    /// Forgets all ids but the first `length`, which are no fewer than those that are shared.
+    /// Drops all ids but the first `length`, which must include the shared ones.
     pub(super) fn rewind(&mut self, length: usize) {
         self.ids.truncate(length);
         self.cached = self.cached.min(length);

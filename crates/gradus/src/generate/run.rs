@@ -1,4 +1,4 @@
-//! Prompts in, completions out: an engine that lives for one call.
+//! Sampling in a single call, with an engine that exists only for that call.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::model::CausalLm;
 use crate::progress::{Progress, Unwatched};
 use crate::rng::Stream;
 
-/// Rows sampled side by side at most: bounds the cache and the logits in memory.
+/// Maximum number of rows at the same time. It limits the memory of the cache and the logits.
 pub const ROWS_AT_ONCE: usize = 256;
 
-/// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
+/// Samples `group` completions of each prompt. Completion `p · group + g` belongs to prompt `p`.
 ///
-/// Each completion draws from its own stream, `stream(completion)`, and a row's logits do not depend on its company, so
-/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, as the
-/// model computes, unless they are already frozen.
+/// Each completion draws from its own stream, `stream(completion)`, and the logits of a row do not depend on the other
+/// rows. Therefore the result does not depend on which rows are sampled together. Weights are packed for the whole call
+/// in the model's compute format, unless they are already frozen.
 ///
 /// # Errors
-/// When a setting has no meaning, a prompt is empty, holds an id outside the vocabulary, or leaves no room for
+/// If a setting is invalid, or if a prompt is empty, contains an id outside the vocabulary, or leaves no room for
 /// `max_new_tokens` within the model's positions.
 pub fn generate(
     model: &CausalLm,
@@ -35,25 +35,25 @@ pub fn generate(
     generate_with((model, None), prompts, group, params, Hooks::unwatched(stop), stream)
 }
 
-/// What sampling calls back.
+/// Callbacks of sampling.
 pub struct Hooks<'a> {
-    /// Ends completions beside the stop ids.
+    /// Ends completions, in addition to the stop ids.
     pub stop: &'a mut dyn StopRule,
-    /// Receives how many completions are `sampled`, and may end the call.
+    /// Receives the number of completions `sampled`, and may end the call.
     pub progress: &'a dyn Progress,
 }
 
 impl<'a> Hooks<'a> {
-    /// A stop rule alone: nobody watches the progress.
+    /// A stop rule without progress reports.
     pub fn unwatched(stop: &'a mut dyn StopRule) -> Self {
         Self { stop, progress: &Unwatched }
     }
 }
 
-/// [`generate`], under a mask where there is one, with progress.
+/// [`generate`] with progress, and under a mask if there is one.
 ///
 /// # Errors
-/// As [`generate`]; [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends the call.
+/// As [`generate`]; [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends the call.
 pub fn generate_with(
     (model, masking): (&CausalLm, Option<Masking<'_>>),
     prompts: &[&[u32]],
@@ -65,7 +65,7 @@ pub fn generate_with(
     generate_at_once(ROWS_AT_ONCE, (model, masking), prompts, group, params, hooks, stream)
 }
 
-/// [`generate_with`] with at most `places` rows side by side.
+/// [`generate_with`] with at most `places` rows at the same time.
 fn generate_at_once(
     places: usize,
     (model, masking): (&CausalLm, Option<Masking<'_>>),
@@ -127,7 +127,7 @@ mod tests {
         let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
         let prompts: Vec<Vec<u32>> = (1..6).map(|n| (0..n).map(|i| (i * 7 + n) % 30).collect()).collect();
         let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        // Ids that end some rows early, so that others take their places.
+        // These stop ids end some rows early, so that others take their places.
         let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
         let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
         let sample = |slots| {

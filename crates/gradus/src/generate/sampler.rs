@@ -1,7 +1,7 @@
 //! The sampler: from one row of logits to one id.
 //!
-//! Temperature, what the ids before demand (`processors.rs`), an own mask of the caller's, then truncation
-//! (`truncate.rs`) and the draw. What was drawn from is recorded beside the id.
+//! The order is temperature, processors of previous ids (`processors.rs`), the caller's mask, truncation
+//! (`truncate.rs`) and the draw. The distribution that was sampled from is recorded with the id.
 
 use super::distribution::{Distribution, argmax};
 use super::mask;
@@ -12,41 +12,40 @@ use super::truncate::truncate;
 use crate::model::Support;
 use crate::rng::Stream;
 
-/// One drawn id.
+/// One sampled id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// The id.
     pub id: u32,
-    /// Its log-probability under the distribution it was drawn from, in nats; 0 when it was the only choice. Where the
-    /// support of a mask is recorded, among that.
+    /// Log-probability under the distribution it was sampled from, in nats; 0 if it was the only choice. If the support
+    /// of a mask is recorded, it is normalized over that.
     pub sampled_logprob: f32,
-    /// Its log-probability under the model at the temperature (1 when greedy, or where that is asked for), before everything
-    /// else: what the trainer recomputes. NaN when the logits hold a NaN.
+    /// Log-probability under the model at the temperature (1 if greedy or requested), before all processing: the value
+    /// that the trainer recomputes. NaN if the logits contain a NaN.
     pub logprob: f32,
-    /// What it could have been, where that is recorded.
+    /// Ids that were possible, if recorded.
     pub support: Option<Support>,
-    /// The likeliest ids and their log-probabilities, meant as `logprob` is, the likeliest first; as many as were asked for.
+    /// The requested number of likeliest ids with their log-probabilities, which are defined like `logprob`, likeliest first.
     pub likeliest: Vec<(u32, f32)>,
 }
 
-/// Draws one id from `logits_v`, which is overwritten. Draws one number from `rng`, none at temperature 0 or where an id
-/// is forced.
+/// Samples one id from `logits_v`, which is overwritten. Draws one number from `rng`, but none at temperature 0 or for a forced id.
 ///
 /// # Panics
-/// When there are no logits.
+/// If there are no logits.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
     Line::new(logits_v, history, params).choose(logits_v, None, params, rng)
 }
 
-/// The log-probability of `id` under `logits_v` at temperature 1, and the `count` likeliest ids with theirs, the likeliest
-/// first: what [`choose`] tells of a greedy draw.
+/// Returns the log-probability of `id` under `logits_v` at temperature 1, and the `count` likeliest ids with theirs,
+/// likeliest first: the values that [`choose`] reports for greedy sampling.
 pub fn logprobs_of(logits_v: &[f32], id: u32, count: usize) -> (f32, Vec<(u32, f32)>) {
     let all = Distribution::new(logits_v);
     (all.logprob(logits_v[id as usize]), all.likeliest(logits_v, count))
 }
 
-/// The log-probabilities of the whole distribution that [`choose`] draws from, in place of `logits_v`; −∞ for what is
-/// never drawn. At temperature 0 this is the distribution at temperature 1 whose likeliest id is taken.
+/// Replaces `logits_v` by the log-probabilities of the whole distribution that [`choose`] samples from; −∞ for ids that
+/// are never sampled. At temperature 0, this is the distribution at temperature 1, whose likeliest id is taken.
 pub fn processed_logprobs(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) {
     if let Some(id) = processors::forced(history, params) {
         logits_v.fill(f32::NEG_INFINITY);
@@ -60,20 +59,20 @@ pub fn processed_logprobs(logits_v: &mut [f32], history: History<'_>, params: &S
     logits_v.iter_mut().for_each(|logit| *logit = processed.logprob(*logit));
 }
 
-/// A row's logits after all that looks at one row alone; what they were is remembered.
+/// A row's logits after all processors, with the data to restore their original values.
 #[derive(Debug)]
 pub(super) struct Line {
     raw: Distribution,
-    /// The distribution at temperature 1 where its log-probability is told, and the temperature.
+    /// The distribution at temperature 1, if log-probabilities are reported for it, and the temperature.
     untempered: Option<(Distribution, f32)>,
-    /// What the logits that were changed had been.
+    /// Original values of the changed logits.
     replaced: Vec<(usize, f32)>,
     forced: Option<u32>,
     likeliest: Vec<(u32, f32)>,
 }
 
 impl Line {
-    /// Divides `logits_v` by the temperature and does what the ids before demand.
+    /// Divides `logits_v` by the temperature and applies the processors.
     pub(super) fn new(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Self {
         assert!(!logits_v.is_empty(), "logits of at least one id");
         let differs = params.logprob_temperature() != params.temperature && params.temperature != 0.0;
@@ -86,7 +85,7 @@ impl Line {
         Self { raw, untempered, replaced, forced, likeliest }
     }
 
-    /// Draws an id; `mask` is what a mask of the caller's leaves, which is taken out here.
+    /// Samples an id, after applying the caller's `mask`.
     pub(super) fn choose(
         mut self,
         logits_v: &mut [f32],
@@ -98,7 +97,7 @@ impl Line {
         if let Some(id) = self.forced {
             let logprob = self.told(logits_v[id as usize]);
             return match mask {
-                // What is forced, the mask has no say in.
+                // A mask does not affect a forced id.
                 Some(_) if params.record == Record::Mask => {
                     Choice { id, sampled_logprob: logprob, logprob, support: Some(Support::All), likeliest }
                 }
@@ -127,7 +126,7 @@ impl Line {
         let logprob = self.told(raw);
         let (sampled_logprob, support) = match of_mask {
             Some((among, support)) if support.contains(id as u32) => (among.logprob(raw), Some(support)),
-            // The mask would have left nothing to draw.
+            // The mask would have left nothing to sample.
             Some(_) => (logprob, Some(Support::All)),
             None => {
                 let drawn = if is_greedy { 0.0 } else { processed.logprob(logits_v[id]) };
@@ -137,7 +136,7 @@ impl Line {
         Choice { id: id as u32, sampled_logprob, logprob, support, likeliest }
     }
 
-    /// The log-probability that is told of an id whose logit at the temperature is `logit`.
+    /// Returns the log-probability to report for an id whose logit at the temperature is `logit`.
     fn told(&self, logit: f32) -> f32 {
         match &self.untempered {
             Some((model, temperature)) => model.logprob(logit * temperature),
@@ -145,12 +144,12 @@ impl Line {
         }
     }
 
-    /// What the logit of `id` was at the temperature.
+    /// Returns the original logit of `id` at the temperature.
     fn raw_logit(&self, logits_v: &[f32], id: usize) -> f32 {
         self.replaced.iter().find(|(replaced, _)| *replaced == id).map_or(logits_v[id], |(_, logit)| *logit)
     }
 
-    /// The distribution at the temperature among `support`, before anything was taken out.
+    /// Returns the distribution at the temperature over `support`, before any other processing.
     fn among(&self, logits_v: &[f32], support: &Support) -> Distribution {
         let mut raw_v = logits_v.to_vec();
         self.replaced.iter().for_each(|(id, logit)| raw_v[*id] = *logit);
@@ -212,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_penalty_moves_the_draw_but_not_the_recorded_logprob() {
-        // 4/2 and −1·2: the ids seen lose their lead; `logprob` is that of the untouched logits.
+        // 4/2 and −1·2: the ids that occurred lose their lead; `logprob` is that of the original logits.
         let params = SamplingParams { temperature: 0.0, repetition_penalty: 2.0, ..PLAIN() };
         let logits = [4.0, -1.0, 3.0, 0.0];
         let history = History::new(&[0, 1, 0, 99], 0);
@@ -249,7 +248,7 @@ mod tests {
         assert!((f64::from(choice.logprob) - log_softmax(&[5.0, 1.0, 1.0])[2]).abs() < 1e-6);
     }
 
-    /// FineGrainedRLHF's: drawn at a temperature among few ids, trained as the model says it of all.
+    /// FineGrainedRLHF's variant: sampled at a temperature from few ids, trained on the model's whole distribution.
     #[test]
     fn the_logprob_at_temperature_one_whatever_was_drawn_at() {
         let logits = [2.0, 1.0, 0.5, -1.0];
@@ -265,7 +264,7 @@ mod tests {
         for i in 0..20 {
             let choice = choose(&mut logits.clone(), history, &wanted(0.5, true), &mut stream(i));
             assert!((f64::from(choice.logprob) - log_softmax(&logits)[choice.id as usize]).abs() < 1e-6, "{choice:?}");
-            // 1 is halved, and two are left of 4, 1, 1 and −2.
+            // 1 is halved, and two of 4, 1, 1 and −2 remain.
             let left = if choice.id == 0 {
                 (1.0 + 2.0 * (-3.0f64).exp()).recip().ln()
             } else {
@@ -278,7 +277,7 @@ mod tests {
         assert!(choice.id == 0 && (f64::from(choice.logprob) - log_softmax(&logits)[0]).abs() < 1e-6, "{choice:?}");
     }
 
-    /// RL4LMs' masked distribution: renormalized among the mask, or with the logprobs of the whole vocabulary.
+    /// RL4LMs' masked distribution: renormalized over the mask, or with logprobs over the whole vocabulary.
     #[test]
     fn logprobs_among_a_mask_and_among_everything() {
         let (logits, support) = ([2.0, 1.0, 0.0, -1.0], Support::Ids([0, 1].into()));
@@ -300,7 +299,7 @@ mod tests {
         assert_eq!(seen, [true, true, false, false]);
     }
 
-    /// What truncation and bans take out is not part of the mask.
+    /// The recorded support does not reflect truncation and bans.
     #[test]
     fn the_support_of_a_mask_is_the_masks_alone() {
         let support = Support::Ids([0, 1, 3].into());

@@ -1,14 +1,14 @@
-//! Truncation: which of the likely ids can be drawn.
+//! Truncation: restricts sampling to likely ids.
 //!
-//! Top-k, top-p, min-p and typical-p in the order and with the meaning of transformers 5.23; where logits tie at the edge of the
-//! nucleus, the higher id stays, as there on a CPU. Nothing here sorts the vocabulary: every stage is one pass, or a
-//! selection from what one pass leaves over.
+//! Top-k, top-p, min-p and typical-p have the order and meaning of transformers 5.23. If logits tie at the edge of the
+//! nucleus, the higher id is kept, as in transformers on a CPU. Nothing sorts the whole vocabulary: every stage is one
+//! pass, or a selection from the result of one pass.
 
 use gradus_kernels::{exp_or_zero as exp, maximum};
 
 use super::params::SamplingParams;
 
-/// Sets to −∞ what top-k, then top-p, then min-p, then typical-p leave out.
+/// Sets to −∞ what top-k, then top-p, then min-p, then typical-p exclude.
 pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
     keep_likely(logits_v, params);
     if params.typical_p < 1.0 {
@@ -16,7 +16,7 @@ pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
     }
 }
 
-/// Top-k, top-p and min-p.
+/// Applies top-k, top-p and min-p.
 fn keep_likely(logits_v: &mut [f32], params: &SamplingParams) {
     if let Some(k) = params.top_k.filter(|&k| k < logits_v.len()) {
         let smallest = kth_largest(logits_v, k.max(1));
@@ -31,8 +31,8 @@ fn keep_likely(logits_v: &mut [f32], params: &SamplingParams) {
     }
 }
 
-/// [`truncate`] that leaves the `least` likeliest (for typical-p, the `least` most typical) ids whatever the settings say: enough
-/// for beams to go on.
+/// [`truncate`], but always keeps the `least` likeliest ids (for typical-p, the `least` most typical ones), so that
+/// enough beams can continue.
 pub(super) fn truncate_keeping(logits_v: &mut [f32], params: &SamplingParams, least: usize) {
     let mut order: Vec<usize> = (0..logits_v.len()).collect();
     let least = least.clamp(1, order.len());
@@ -49,10 +49,10 @@ pub(super) fn drop_below(logits_v: &mut [f32], edge: f32) {
     logits_v.iter_mut().for_each(|logit| *logit = if *logit < edge { f32::NEG_INFINITY } else { *logit });
 }
 
-/// The `k`-th largest of the logits, `k` from 1.
+/// Returns the `k`-th largest of the logits, with `k` from 1.
 ///
-/// One pass that collects what beats the smallest of the best `k` seen so far; the collection is cut back to `k`
-/// whenever it has grown to twice that.
+/// One pass collects the logits that exceed the `k`-th best one so far. The collection is cut back to `k` whenever it
+/// reaches twice that size.
 pub(super) fn kth_largest(logits_v: &[f32], k: usize) -> f32 {
     let descending = |a: &f32, b: &f32| b.total_cmp(a);
     let room = (2 * k).max(64);
@@ -67,25 +67,25 @@ pub(super) fn kth_largest(logits_v: &[f32], k: usize) -> f32 {
             }
         }
     }
-    // Fewer than k only when the rest are NaN.
+    // There are fewer than k only if the rest are NaN.
     let last = k.min(best.len()).saturating_sub(1);
     if best.is_empty() { f32::NEG_INFINITY } else { *best.select_nth_unstable_by(last, descending).1 }
 }
 
-/// Bins per nat of the histogram that finds the edge of the nucleus.
+/// Bins per nat of the histogram that locates the edge of the nucleus.
 const BINS_PER_NAT: f32 = 32.0;
-/// Bins in all: 64 nats, below which nothing has mass.
+/// Total number of bins: 64 nats, beyond which probabilities are negligible.
 const BINS: usize = 2048;
 
-/// Keeps the fewest ids that together have probability `top_p` or more.
+/// Keeps the smallest set of likeliest ids with probability `top_p` or more.
 ///
-/// Mass is first summed into bins by distance from the largest logit; only the bin in which `top_p` is reached is sorted.
+/// Mass is first summed in bins by distance from the largest logit. Only the bin in which `top_p` is reached is sorted.
 fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
     let maximum = maximum(logits_v);
     if !maximum.is_finite() {
         return;
     }
-    // `as usize` takes −∞ (a distance of +∞) to the last bin and NaN to the first.
+    // `as usize` maps −∞ (a distance of +∞) to the last bin and NaN to the first.
     let bin = |logit: f32| (((maximum - logit) * BINS_PER_NAT) as usize).min(BINS - 1);
     let mut mass = vec![0.0f64; BINS];
     for &logit in logits_v.iter().filter(|logit| **logit > f32::NEG_INFINITY) {
@@ -114,8 +114,8 @@ fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
     logits_v.iter_mut().for_each(|logit| *logit = if bin(*logit) > edge { f32::NEG_INFINITY } else { *logit });
 }
 
-/// Keeps the fewest ids that together have probability `mass` or more, those first whose information `−ln p` is closest to the
-/// entropy; at least the `least` closest. Ids that tie with the last of them stay.
+/// Keeps the smallest set of ids with probability `mass` or more, in the order of the distance between their
+/// information `−ln p` and the entropy. At least the `least` closest ids are kept, and ids that tie with the last one.
 ///
 /// Meister et al. 2023, section 4, <https://arxiv.org/abs/2202.00666>.
 fn keep_typical(logits_v: &mut [f32], mass: f64, least: usize) {
@@ -132,7 +132,7 @@ fn keep_typical(logits_v: &mut [f32], mass: f64, least: usize) {
     let ascending = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
     let least = least.clamp(1, by_distance.len());
     let mut edge = by_distance.select_nth_unstable_by(least - 1, ascending).1.0;
-    // The one at which the mass is reached: halves are taken apart, and only the one that holds it is looked into.
+    // Finds the id at which the mass is reached: partitions into halves and continues only in the half that contains it.
     let (mut rest, mut before) = (&mut by_distance[..], 0.0);
     while rest.len() > 1 {
         let half = rest.len() / 2;
@@ -178,7 +178,7 @@ mod tests {
             (SamplingParams { top_p: 1e-6, ..PLAIN() }, vec![0]),
             (SamplingParams { min_p: 0.45, ..PLAIN() }, vec![0, 2, 3]),
             (SamplingParams { min_p: 1.0, ..PLAIN() }, vec![0]),
-            // 0.4/0.7 = 0.571 of what top-k leaves: the nucleus looks at the renormalized two.
+            // 0.4/0.7 = 0.571 of what top-k keeps: the nucleus uses the renormalized probabilities of the two.
             (SamplingParams { top_k: Some(2), top_p: 0.56, ..PLAIN() }, vec![0]),
             // The entropy is 1.28 nats; the ids have 0.92, 2.30, 1.20 and 1.61 nats.
             (SamplingParams { typical_p: 0.2, ..PLAIN() }, vec![2]),
@@ -188,13 +188,13 @@ mod tests {
         ] {
             assert_eq!(kept(&logits, &params), expected, "{params:?}");
         }
-        // Ties: top-k keeps all that tie with the last, the nucleus keeps the higher ids.
+        // Ties: top-k keeps all ids that tie with the last one; the nucleus keeps the higher ids.
         assert_eq!(kept(&[1.0, 2.0, 1.0, 0.0], &SamplingParams { top_k: Some(2), ..PLAIN() }), [0, 1, 2]);
         assert_eq!(kept(&[0.0; 4], &SamplingParams { top_p: 0.5, ..PLAIN() }), [2, 3]);
     }
 
     proptest! {
-        /// Against the definitions, with the vocabulary sorted.
+        /// Compares with the definitions, on a sorted vocabulary.
         #[test]
         fn truncation_agrees_with_sorting(
             logits in prop::collection::vec(-8.0f32..8.0, 2..600), k in 1usize..80, top_p in 0.01f32..1.0, min_p in 0.0f32..0.5,

@@ -1,4 +1,4 @@
-//! What a classifier says of given rows, one result a row, in the order of the rows.
+//! Output of a classifier for given rows, one result per row, in the order of the rows.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,54 +12,54 @@ use crate::host::read;
 use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat};
 use crate::text::Tokenizer;
 
-/// What to classify.
+/// Settings of a classification.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassesOptions {
-    /// The classifier: a directory or a hub name.
+    /// Directory or hub name of the classifier.
     pub model: String,
     /// Rows with `text`, `prompt` and `completion`, `tokens`, `input_ids`, or the columns that the patterns name.
     pub data: String,
-    /// What is read of a row, as a pattern of its columns.
+    /// Text of a row, as a pattern of its columns.
     pub text: Option<String>,
-    /// A second text beside it.
+    /// Pattern of a second text.
     pub pair: Option<String>,
-    /// Where what has more tokens than the model has positions is cut; `None`: such a row is an error.
+    /// Side at which texts with more tokens than positions are cut; `None` makes such a row an error.
     pub truncate: Option<Side>,
-    /// Columns under other names, as (name in the file, name here).
+    /// Columns with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Use at most this many rows.
+    /// Maximum number of rows.
     pub max_rows: Option<usize>,
-    /// How the operands of products are held.
+    /// Number format of the operands of matrix products.
     pub compute: Precision,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// What a classifier says of one row.
+/// Output of a classifier for one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClassRow {
-    /// One number a label; with a token head such a list for every token.
+    /// One number per label, or a list of them per token if the classifier labels tokens.
     pub logits: PerScope<Vec<f32>>,
-    /// The label that holds, or a list of those that do where several may; `null` of values.
+    /// The predicted label, or a list of labels if several may apply; `null` if the classifier predicts numbers.
     pub label: PerScope<Value>,
-    /// One a label, in the order of their numbers; `null` of values.
+    /// Probabilities of the labels, in their order; `null` if the classifier predicts numbers.
     pub probabilities: PerScope<Option<Vec<f32>>>,
 }
 
-/// Something of a text, or of every token of it.
+/// A result for a text, or for each of its tokens.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum PerScope<T> {
-    /// Of a text.
+    /// For a text.
     Text(T),
-    /// Of its tokens, special ones included.
+    /// For its tokens, including special ones.
     Tokens(Vec<T>),
 }
 
 /// Classifies rows.
 ///
 /// # Errors
-/// What is wrong with the model or the rows, or what `each` fails with.
+/// If the model or a row is invalid, or if `each` fails.
 pub fn classes<E: From<Error>>(
     options: &ClassesOptions,
     progress: &mut dyn FnMut(usize, usize),
@@ -92,7 +92,7 @@ pub fn classes<E: From<Error>>(
     Ok(())
 }
 
-/// What is read of every row; one that cannot be read is an error with its place.
+/// Returns the text of every row. A row that cannot be read is an error with its place.
 fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<Classified>, Error> {
     let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
     let form = TextForm::parse(options.text.as_deref(), options.pair.as_deref(), cut)
@@ -124,7 +124,7 @@ fn text(row: &Classified) -> Text<'_> {
     Text { ids: &row.ids, types: &row.types, global: None }
 }
 
-/// What the logits of one text say.
+/// Converts the logits of one text to its result.
 fn said(task: &Task, logits: &[f32]) -> ClassRow {
     let label = |logits: &[f32]| {
         let mut names = task.decide(logits).into_iter().map(|k| task.labels[k].as_str());

@@ -1,4 +1,4 @@
-//! Metrics of a model on a data set: a language model's loss, a reward model's accuracy, or what samples are worth.
+//! Metrics of a model on a data set: a language model's loss, a reward model's accuracy, or the rewards of samples.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -35,88 +35,88 @@ use crate::run::Metrics;
 use crate::settings::TrainConfig;
 use crate::task::{self, DataConfig, PostProcess};
 
-/// What to measure.
+/// Settings of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalOptions {
-    /// The model: a directory or a hub name. A reward model is measured on preferences, a classifier on rows with labels,
-    /// another on texts or prompts.
+    /// Directory or hub name of the model. A reward model is evaluated on preferences, a classifier on rows with
+    /// labels, and a language model on texts or prompts.
     pub model: String,
-    /// An adapter on it: a directory in peft's format or a hub name.
+    /// Adapter on the model: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
     /// The rows.
     pub data: DataConfig,
-    /// Columns under other names, as (name in the file, name here).
+    /// Columns with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Samples of the data's prompts are scored with this; without it and without metrics, the data's own texts are measured.
+    /// Reward for samples of the data's prompts. Without it and without metrics, the data's own texts are evaluated.
     pub reward: Option<RewardConfig>,
-    /// Samples of the data's prompts are measured with these; without any, those of a task with its own.
+    /// Metrics for samples of the data's prompts. If there are none, those of the task.
     pub metrics: Vec<MetricConfig>,
-    /// What is done to samples before metrics see them.
+    /// Post-processing of samples before metrics.
     pub post_process: Option<PostProcess>,
-    /// Samples of each prompt.
+    /// Samples per prompt.
     pub group_size: usize,
-    /// Samples are searched for with beams.
+    /// Beam search for samples.
     pub beams: Option<BeamParams>,
-    /// Prompts keep so many tokens at most, and are cut at this side.
+    /// Maximum number of tokens in a prompt, and the side at which prompts are cut.
     pub prompt_cut: Option<(usize, Side)>,
-    /// How intervals of metrics are drawn.
+    /// Resampling for the intervals of metrics.
     pub resampling: Resampling,
-    /// A model that the KL of samples is measured against.
+    /// Model that the KL of samples is measured against.
     pub reference: Option<String>,
-    /// How samples are drawn.
+    /// Sampling settings.
     pub params: SamplingParams,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// The seed of every random stream.
+    /// Seed of every random stream.
     pub seed: Seed,
-    /// What happens when a row is bad.
+    /// Handling of invalid rows.
     pub bad_rows: BadRows,
-    /// Which columns a classifier is measured on.
+    /// Columns for the evaluation of a classifier.
     pub classify: ClassifyConfig,
-    /// Use at most this many rows.
+    /// Maximum number of rows.
     pub max_rows: Option<usize>,
-    /// Longest row in tokens.
+    /// Maximum length of a row in tokens.
     pub max_length: usize,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// Whether [`Measured::pairs`] is wanted. Only a reward model on pairs has it; other models are refused.
+    /// Whether to fill [`Measured::pairs`]. Only a reward model on pairs has it; other models are rejected.
     pub report: bool,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// What was measured.
+/// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Rows measured.
+    /// Number of rows.
     pub rows: usize,
-    /// What happened to rows on the way, one sentence each.
+    /// Remarks on rows that were changed or left out, one sentence each.
     pub remarks: Vec<String>,
-    /// The numbers.
+    /// Values of the metrics.
     pub metrics: Metrics,
-    /// Standard errors of those that are means over rows.
+    /// Standard errors of the metrics that are means over rows.
     pub errors: Map<String, Value>,
-    /// What metrics say of samples, with intervals.
+    /// Metrics of samples, with intervals.
     pub values: Vec<MetricValue>,
-    /// The samples, where there are any.
+    /// The samples, if there are any.
     pub samples: Vec<Prediction>,
-    /// What a reward model makes of every pair, where [`EvalOptions::report`] asks for it.
+    /// Scores of a reward model for every pair, if [`EvalOptions::report`] requests them.
     pub pairs: Option<PairsReport>,
 }
 
-/// A sample beside what it was to be.
+/// A sample with its references.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// What the sample is called in its data set.
+    /// Id of the row in its data set.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub id: Value,
     /// The prompt.
     pub prompt: String,
-    /// What the model wrote, after what was done to it.
+    /// The model's text after post-processing.
     pub prediction: String,
     /// The references.
     pub references: Vec<String>,
-    /// What metrics say of it alone.
+    /// Metrics of this sample alone.
     pub metrics: Map<String, Value>,
 }
 
@@ -125,7 +125,7 @@ impl Measured {
         Self { rows, remarks, metrics, errors: Map::new(), values: Vec::new(), samples: Vec::new(), pairs: None }
     }
 
-    /// With `means` beside what is measured: they are numbers too, and say their standard errors.
+    /// Adds `means` to the metrics, with their standard errors.
     fn with(mut self, means: &Means) -> Self {
         for (name, value) in means.metrics().iter() {
             self.metrics.set(name, value);
@@ -134,14 +134,14 @@ impl Measured {
         self
     }
 
-    /// With other names of the numbers.
+    /// Renames the metrics.
     fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         self.metrics = self.metrics.iter().map(|(known, value)| (name(known), value)).collect();
         self.errors = self.errors.into_iter().map(|(known, error)| (name(&known), error)).collect();
         self
     }
 
-    /// `{"rows": …, metric: …, "standard_errors": {metric: …}}`; with metrics of samples also
+    /// Returns `{"rows": …, metric: …, "standard_errors": {metric: …}}`; with metrics of samples also
     /// `"intervals": {metric: [low, high]}`.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
@@ -159,14 +159,14 @@ impl Measured {
     }
 }
 
-/// Measures the model.
+/// Evaluates the model.
 ///
 /// # Errors
-/// What is wrong with the model, the rows or the reward; [`Error::Interrupted`](crate::Error::Interrupted) where `interrupt`
-/// ended the wait for a reward program.
+/// If the model, a row or the reward is invalid; [`Error::Interrupted`](crate::Error::Interrupted) if `interrupt` ends
+/// the wait for a reward program.
 pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
-    // One that gives a number is a reward model to rows with pairs.
+    // On pairs, a classifier with a single number is evaluated as a reward model.
     if files.dir.ranks() && are_pairs(options, interrupt) {
         return preferences(options, &files, interrupt);
     }
@@ -185,7 +185,7 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
     }
 }
 
-/// The rows, and what happened on the way to them.
+/// Returns the rows, and remarks on changed or omitted ones.
 fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<(Vec<data::Row>, Vec<String>)> {
     let (max_rows, bad_rows, rename) = (options.max_rows, options.bad_rows, options.rename.clone());
     let load = LoadOptions { max_rows, bad_rows, rename, ..LoadOptions::needing(need) };
@@ -194,25 +194,25 @@ fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<(Vec
     Ok((rows, remarks))
 }
 
-/// All that is said of the rows.
+/// Returns all remarks on the rows.
 fn remarks<E>(mut remarks: Vec<String>, made: &Examples<E>) -> Vec<String> {
     remarks.extend(made.counts.remarks());
     remarks.extend(left_out(&made.skipped));
     remarks
 }
 
-/// Longer rows are cut, also those that are longer than the model has positions.
+/// Longer rows are cut, including rows that exceed the model's positions.
 fn tokenize(options: &EvalOptions, files: &Pretrained) -> Result<TokenizeOptions> {
     let tokenize = super::tokenize(files)?;
     let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
-    // A reward model's decoder reads all of a completion, behind the id that it begins with.
+    // A reward model's decoder reads the whole completion after its start id.
     let first = usize::from(tokenize.apart && files.dir.is_reward_model());
     let most = most.saturating_sub(first);
     let (max_length, bad_rows) = (Some(options.max_length.min(most)), options.bad_rows);
     Ok(TokenizeOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenize })
 }
 
-/// What a classifier makes of rows with labels.
+/// Evaluates a classifier on rows with labels.
 fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, said) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
@@ -255,7 +255,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
         let perplexity = loss.exp();
         if perplexity.is_finite() {
             measured.metrics.set("perplexity", perplexity);
-            // The exponential's slope times the error of what it is of.
+            // The slope of the exponential times the error of its argument.
             if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
                 measured.errors.insert("perplexity".into(), (error * perplexity).into());
             }
@@ -266,7 +266,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
         }
     }
     if rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
-        // What is measured of pairs says of which answer it is, as `rewards/chosen` does.
+        // Metrics of pairs name the answer that they belong to, as `rewards/chosen` does.
         measured = measured.named(|name| format!("{name}/chosen"));
     }
     match options.reference.is_some() && are_pairs(options, interrupt) {
@@ -275,7 +275,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
     }
 }
 
-/// What the logprobs of pairs say beside those of a reference: their implicit rewards, as DPO has them with its default `beta`.
+/// Returns the implicit rewards of pairs relative to a reference, as in DPO with its default `beta`.
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
     let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenize(options, files)?)?;
@@ -299,7 +299,7 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
     Ok(means)
 }
 
-/// The model that the policy is compared with, which reads ids as it does and has room for `longest` of them.
+/// Loads the model that the policy is compared with. It must use the same ids and have room for `longest` of them.
 fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Result<Option<CausalLm>> {
     let Some(name) = &options.reference else { return Ok(None) };
     let dir = open_model(name)?;
@@ -314,7 +314,7 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
 
 fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let (rows, said) = rows(options, Need::Preference, interrupt)?;
-    // Long texts are cut where they were cut in training.
+    // Long texts are cut on the same side as in training.
     let pair_cut = if files.dir.trained().keeps_end == Some(true) { Side::Left } else { Side::Right };
     let tokenize = TokenizeOptions { pair_cut, ..tokenize(options, files)? };
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
@@ -339,7 +339,7 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     Ok(Measured { errors: means.errors(), pairs, ..measured })
 }
 
-/// The texts of a pair as its row has them; of rows of token ids, what the tokenizer makes of the ids.
+/// Returns the texts of a pair as in its row. For rows of token ids, they are decoded.
 fn texts_of(pair: &PreferenceExample, rows: &[data::Row], files: &Pretrained) -> PairTexts {
     let row = &rows[pair.row];
     let parts = data::parts(row, &TokenizeOptions::default());
@@ -427,7 +427,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let samples = rows.map(of_row).collect();
     let mut means = Means::default();
-    // Samples of one prompt are one observation.
+    // Samples of one prompt are a single observation.
     for of_prompt in found.scores.chunks(group) {
         let judged: Vec<f32> = of_prompt.iter().filter_map(Score::total).collect();
         if !judged.is_empty() {

@@ -1,16 +1,16 @@
-//! Means over rows, with how far chance may have moved them.
+//! Means over rows, with their standard errors.
 
 use serde_json::{Map, Value};
 
 use crate::math::stats::ratio_error;
 use crate::run::Metrics;
 
-/// Named means: of each row a sum and what it weighs (tokens, or 1).
+/// Named means. Each row has a sum and a weight (its tokens, or 1).
 #[derive(Debug, Default)]
 pub(super) struct Means(Vec<(&'static str, Vec<(f64, f64)>)>);
 
 impl Means {
-    /// Adds a row of so many observations that sum to `sum`.
+    /// Adds a row of `weight` observations with this `sum`.
     pub fn row(&mut self, name: &'static str, sum: f64, weight: f64) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, rows)) => rows.push((sum, weight)),
@@ -23,7 +23,7 @@ impl Means {
         self.row(name, values.iter().map(|&value| f64::from(value)).sum(), values.len() as f64);
     }
 
-    /// The means, where there is anything to take one of.
+    /// Returns the means of all names with a positive total weight.
     pub fn metrics(&self) -> Metrics {
         let mean = |(name, rows): &(&str, Vec<(f64, f64)>)| {
             let (sum, weight) = rows.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
@@ -32,7 +32,7 @@ impl Means {
         self.0.iter().filter_map(mean).collect()
     }
 
-    /// Their standard errors; none with fewer than two rows.
+    /// Returns their standard errors, for names with at least two rows.
     pub fn errors(&self) -> Map<String, Value> {
         let error = |(name, rows): &(&str, Vec<(f64, f64)>)| Some(((*name).to_owned(), ratio_error(rows)?.into()));
         self.0.iter().filter_map(error).collect()

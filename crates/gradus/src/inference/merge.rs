@@ -1,4 +1,4 @@
-//! Folding an adapter into its base.
+//! Merging of an adapter into its base.
 
 use std::path::{Path, PathBuf};
 
@@ -20,44 +20,44 @@ use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
 use crate::text::Tokenizer;
 
-/// What to merge.
+/// Settings of a merge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergeOptions {
-    /// The base: a directory or a hub name; or an adapter's directory, which names its base itself.
+    /// The base: a directory or a hub name, or an adapter's directory, which names its base.
     pub model: String,
     /// The adapter, unless `model` is one.
     pub adapter: Option<String>,
-    /// Where the merged model goes.
+    /// Directory of the merged model.
     pub output: PathBuf,
-    /// Whether it may replace a model that is there.
+    /// Whether an existing model may be replaced.
     pub overwrite: bool,
-    /// How the weights lie on disk.
+    /// Format of the saved weights.
     pub weights: SavedWeights,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// What came of it.
+/// Result of a merge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Merged {
-    /// Where the merged model is.
+    /// Directory of the merged model.
     pub output: PathBuf,
-    /// The largest difference between a logit (a reward model's score) of the merged model and of base and adapter.
+    /// Largest difference between logits (for a reward model: scores) of the merged model and of the base with the adapter.
     pub largest_difference: f32,
-    /// The largest logit or score, for comparison.
+    /// Largest logit or score, for comparison.
     pub largest: f32,
-    /// Tokens it was measured on.
+    /// Number of tokens compared.
     pub tokens: usize,
 }
 
-/// Sequences on which merged and unmerged are compared, and the tokens of each.
+/// Number of sequences for the comparison, and tokens per sequence.
 const PROBES: usize = 4;
 const PROBE_TOKENS: usize = 32;
 
-/// Writes the base with the adapter in its weights, and says how far its answers moved by rounding.
+/// Writes the base with the adapter merged into its weights, and measures the rounding error of the output.
 ///
 /// # Errors
-/// When there is no adapter, it does not fit, or [`Outputs::model_dir`] refuses the output.
+/// If there is no adapter, if it does not fit, or if [`Outputs::model_dir`] rejects the output.
 pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let dir = open(&options.model, options.adapter.as_deref())?;
     if dir.adapter.is_none() {
@@ -115,7 +115,7 @@ fn save_scalar(model: &RewardModel, base: &ModelDir, path: &Path) -> Result<()> 
     name_padding(path, &tokenizer, pad_id)
 }
 
-/// Tokens drawn evenly from the vocabulary: the same every time.
+/// Returns token ids drawn uniformly from the vocabulary, always the same ones.
 fn probes(dir: &ModelDir) -> Vec<Vec<u32>> {
     let number = |key: &str| dir.config.get(key).and_then(serde_json::Value::as_u64);
     let vocabulary = number("vocab_size").unwrap_or(1).max(1) as u32;
@@ -125,7 +125,7 @@ fn probes(dir: &ModelDir) -> Vec<Vec<u32>> {
     (0..PROBES).map(|_| (0..tokens).map(|_| stream.random_range(0..vocabulary)).collect()).collect()
 }
 
-/// One sequence at a time: the logits of all would be large. Where there is an encoder, it reads what the decoder writes.
+/// Runs one sequence at a time, because the logits of all would be large. An encoder reads the same ids as the decoder.
 fn answers(probes: &[Vec<u32>], has_encoder: bool, ask: &dyn Fn(&Rows<'_>) -> Vec<f32>) -> Vec<f32> {
     let sequence = |ids| if has_encoder { Sequence::completion(ids, ids) } else { Sequence::text(ids) };
     probes.iter().flat_map(|ids| ask(&Rows::Alone(vec![sequence(ids)]))).collect()

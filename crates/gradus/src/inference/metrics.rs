@@ -1,4 +1,4 @@
-//! Metrics of rows that hold predictions and references: no model is asked but by the metrics themselves.
+//! Metrics of rows with predictions and references. Only the metrics themselves may use models.
 
 use std::path::PathBuf;
 
@@ -13,31 +13,31 @@ use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, in
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricOptions {
-    /// The rows, with `prediction` or `completion`, `references` or `reference`, and whatever else metrics read.
+    /// Rows with `prediction` or `completion`, `references` or `reference`, and other columns that metrics read.
     pub data: String,
     /// The metrics.
     pub metrics: Vec<MetricConfig>,
-    /// What happens when a row is bad.
+    /// Handling of invalid rows.
     pub bad_rows: BadRows,
-    /// Columns under other names, as (name in the file, name here).
+    /// Columns with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Use at most this many rows.
+    /// Maximum number of rows.
     pub max_rows: Option<usize>,
-    /// How intervals are drawn.
+    /// Resampling for the intervals.
     pub resampling: Resampling,
-    /// Where the models of metrics compute.
+    /// Device for the models of metrics.
     pub device: DeviceChoice,
 }
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricReport {
-    /// Rows measured.
+    /// Number of rows.
     pub rows: usize,
-    /// What happened to rows on the way, and what a reader of the values must know, one sentence each.
+    /// Remarks on rows and values, one sentence each.
     pub remarks: Vec<String>,
     /// The values, in the order of the metrics.
     pub values: Vec<MetricValue>,
@@ -46,19 +46,19 @@ pub struct MetricReport {
 /// One value of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricValue {
-    /// The metric's name, and after a `/` the part, where it has several: `rouge/rougeL`.
+    /// Name of the metric, followed by `/` and the part if it has several: `rouge/rougeL`.
     pub key: String,
-    /// Of all rows together; NaN where there is nothing to measure.
+    /// Value over all rows; NaN if there is nothing to measure.
     pub value: f64,
-    /// The middle 95 % over resamples of rows.
+    /// 95 % interval over resamples of rows.
     pub interval: Option<Interval>,
-    /// Of each row; NaN where a row has none.
+    /// Value of each row; NaN for rows without a value.
     pub rows: Option<Vec<f64>>,
 }
 
 impl MetricReport {
-    /// `{"metrics": {key: value}, "intervals": {key: [low, high]}, "rows": [{key: value}], "remarks": [text]}`; `remarks` is
-    /// there when there are any, and a value that is not a number is `null`.
+    /// Returns `{"metrics": {key: value}, "intervals": {key: [low, high]}, "rows": [{key: value}], "remarks": [text]}`.
+    /// `remarks` is left out if there are none, and a value that is not a number is `null`.
     pub fn to_json(&self) -> Map<String, Value> {
         let metrics: Map<String, Value> = self.values.iter().map(|of| (of.key.clone(), of.value.into())).collect();
         let with_interval = |of: &MetricValue| {
@@ -82,10 +82,10 @@ impl MetricReport {
     }
 }
 
-/// Measures the rows of a data set; an `interrupt` ends the wait for programs.
+/// Measures the rows of a data set; `interrupt` ends the wait for programs.
 ///
 /// # Errors
-/// What is wrong with the rows, or with a file that an option names; [`Error::Interrupted`].
+/// If a row, or a file that an option names, is invalid; [`Error::Interrupted`].
 pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricReport> {
     let models = MetricModels::new(options.device.device(), PASSES);
     let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models, interrupt)?)));
@@ -104,7 +104,7 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, options.resampling) })
 }
 
-/// Measures of the same rows with their intervals.
+/// Returns measures of the same rows with their intervals.
 pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> Vec<MetricValue> {
     let intervals = intervals(&measured.iter().map(|(_, measure)| measure).collect::<Vec<_>>(), resampling);
     let value = |((key, measure), interval): (&(String, Measure), Option<Interval>)| MetricValue {
@@ -116,7 +116,7 @@ pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> 
     measured.iter().zip(intervals).map(value).collect()
 }
 
-/// The rows of a data set, with where they stand, and the bad ones.
+/// Returns the valid rows of a data set with their places, and the errors of the others.
 fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
     let name = &options.data;
     let source = resolve(name, &mut |_, _, _| {})?;
@@ -152,8 +152,8 @@ fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
     Ok((rows, bad))
 }
 
-/// A row from its columns. Where there is a `prediction` and no reference column, the `completion` is the reference: that is
-/// what the source row has it for.
+/// Reads a row from its columns. If there is a `prediction` but no reference column, the `completion` is the reference,
+/// as in the row that the prediction was made for.
 fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
     let prediction = match columns.shift_remove("prediction").or_else(|| columns.shift_remove("completion")) {
         Some(value) => text("prediction", value)?,

@@ -1,5 +1,4 @@
-//! What a finished model is used for: sampling completions, talking, scoring given rows, measuring on a data set,
-//! quantizing.
+//! Uses of a finished model: sampling, chat, scoring of given rows, evaluation on a data set, quantization, export.
 
 mod chat;
 mod classes;
@@ -32,10 +31,10 @@ use crate::data::TokenizeOptions;
 use crate::model::{ModelDir, open_model, resolve};
 use crate::pretrained::{Pretrained, TextFiles};
 
-/// Tokens of one forward pass.
+/// Size of a forward pass.
 const PASSES: MicroBatch = MicroBatch::new(4096, None);
 
-/// The directory of the model `name`, which may be a run, with `adapter`, which may be one too, on it.
+/// Opens the model `name` with `adapter` on it. Both may be run directories.
 fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
     let dir = open_model(name)?;
     match adapter {
@@ -44,12 +43,12 @@ fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
     }
 }
 
-/// The model `name`, with `adapter` on it, and its tokenizer, with the files of `text` in the place of its own.
+/// Opens the model `name` with `adapter` on it, and its tokenizer. The files of `text` replace its own.
 fn open_files(name: &str, adapter: Option<&str>, text: &TextFiles) -> Result<Pretrained> {
     Pretrained::of(open(name, adapter)?, text)
 }
 
-/// How rows become ids for the model in `files`: with an encoder, prompt and completion apart.
+/// Returns tokenization options for the model in `files`. With an encoder, prompt and completion are separate.
 fn tokenize(files: &Pretrained) -> Result<TokenizeOptions> {
     Ok(TokenizeOptions { apart: files.dir.has_encoder()?, ..TokenizeOptions::default() })
 }

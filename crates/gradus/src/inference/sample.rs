@@ -16,15 +16,15 @@ use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{LocalEngine, Policy, Prompt, RolloutSource, Sampler};
 
-/// Prompts that are sampled together unless fewer are asked for; their completions are given out before the next are begun.
+/// Default number of prompts that are sampled together. Their completions are returned before the next prompts start.
 const PROMPTS_AT_ONCE: usize = 64;
 
-/// What is completed.
+/// Source of the prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompts {
     /// The prompts of a file, a directory or a hub name.
     Data(String),
-    /// These texts.
+    /// Given texts.
     Texts(Vec<String>),
 }
 
@@ -47,64 +47,64 @@ impl Prompts {
     }
 }
 
-/// What to sample.
+/// Settings of sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
-    /// The model: a directory or a hub name.
+    /// Directory or hub name of the model.
     pub model: String,
-    /// An adapter on it: a directory in peft's format or a hub name.
+    /// Adapter on the model: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
     /// The prompts.
     pub prompts: Prompts,
-    /// The distribution and the limits; the model's own stop ids are added.
+    /// Distribution and limits. The model's own stop ids are added.
     pub params: SamplingParams,
-    /// Completions of each prompt.
+    /// Completions per prompt.
     pub group_size: usize,
-    /// Search for the completions with beams.
+    /// Beam search for the completions.
     pub beams: Option<BeamParams>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
-    /// The seed of every random stream.
+    /// Seed of every random stream.
     pub seed: Seed,
-    /// Columns of the prompts' data set under other names, as (name in the file, name here).
+    /// Columns of the prompts' data set with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Use at most this many prompts.
+    /// Maximum number of prompts.
     pub max_rows: Option<usize>,
-    /// Sample at most this many prompts together, so that completions come earlier and `progress` hears of them more often.
-    /// What they become does not depend on it. Default 64.
+    /// Maximum number of prompts that are sampled together. With fewer, completions are returned earlier and `progress`
+    /// is called more often; the completions are the same. Default 64.
     pub at_once: Option<usize>,
-    /// How the operands of products are held, where the format of the weights leaves that open.
+    /// Number format of the operands of matrix products, unless the format of the weights determines it.
     pub compute: Precision,
-    /// How the weights are held; logprobs are those of the model so rounded.
+    /// Format of the weights in memory. Logprobs are those of the rounded model.
     pub weights: WeightFormat,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
 /// One completion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sampled {
-    /// The prompt's text, rendered by the chat template where the row holds messages.
+    /// Text of the prompt, rendered by the chat template if the row contains messages.
     pub prompt: String,
     /// The completion, without special tokens, cut before a stop string.
     pub completion: String,
-    /// The sampled ids, the stop id included.
+    /// The sampled ids, including the stop id.
     pub completion_ids: Vec<u32>,
     /// Log-probability of each id under the model, in nats.
     pub logprobs: Vec<f32>,
-    /// Why it ended: `stop_id`, `stop_string` or `length`.
+    /// Reason for the end: `stop_id`, `stop_string` or `length`.
     pub stop: &'static str,
-    /// What a search with beams ranked it by.
+    /// Score that ranks it in a beam search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<f32>,
 }
 
-/// Samples completions and gives each to `each`; `progress` hears how many of how many prompts are done.
+/// Samples completions and passes each to `each`. `progress` receives how many of how many prompts are done.
 ///
 /// # Errors
-/// What is wrong with the model or the prompts, a prompt without room for its completion, or what `each` fails with.
+/// If the model or a prompt is invalid, if a prompt leaves no room for its completion, or if `each` fails.
 pub fn sample<E: From<Error>>(
     options: &SampleOptions,
     progress: &mut dyn FnMut(usize, usize),

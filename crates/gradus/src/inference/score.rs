@@ -1,4 +1,4 @@
-//! Logprobs or rewards of given rows, one result a row, in the order of the rows.
+//! Logprobs or rewards of given rows, one result per row, in the order of the rows.
 
 use serde::Serialize;
 
@@ -11,29 +11,29 @@ use crate::model::{CausalLm, Counted, PositionBudget, Ranker, Rows, Sequence};
 use crate::objective::sft;
 use crate::pretrained::{Pretrained, TextFiles};
 
-/// What to score.
+/// Settings of scoring.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreOptions {
-    /// The model that scores: a directory or a hub name.
+    /// Directory or hub name of the scoring model.
     pub model: String,
-    /// An adapter on it: a directory in peft's format or a hub name.
+    /// Adapter on the model: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
     /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`.
     pub data: String,
-    /// Whether each row ends with the end-of-text token. `None`: as a reward model was trained, where its directory says so;
-    /// otherwise nothing is added.
+    /// Whether to append the end-of-text token to each row. `None` follows the training of a reward model, if its
+    /// directory records it; otherwise nothing is appended.
     pub add_eos: Option<bool>,
-    /// Columns under other names, as (name in the file, name here).
+    /// Columns with other names, as (name in the file, name here).
     pub rename: Vec<(String, String)>,
-    /// Use at most this many rows.
+    /// Maximum number of rows.
     pub max_rows: Option<usize>,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// What is said of one row: of a pair, of each of its answers.
+/// Score of one row, or of both answers of a pair.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Scored<T> {
@@ -41,14 +41,14 @@ pub enum Scored<T> {
     One(T),
     /// A pair.
     Pair {
-        /// Of the better answer.
+        /// Score of the better answer.
         chosen: T,
-        /// Of the worse answer.
+        /// Score of the worse answer.
         rejected: T,
     },
 }
 
-/// What a language model says of one row.
+/// Scores of a language model for one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LogprobRow {
     /// Log-probability of each completion token, in nats.
@@ -59,7 +59,7 @@ pub struct LogprobRow {
     pub mean: Option<f64>,
 }
 
-/// What a reward model says of one row.
+/// Score of a reward model for one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RewardRow {
     /// The reward, read at the last token.
@@ -69,7 +69,7 @@ pub struct RewardRow {
 /// Scores rows with a language model.
 ///
 /// # Errors
-/// What is wrong with the model or the rows, or what `each` fails with.
+/// If the model or a row is invalid, or if `each` fails.
 pub fn logprobs<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
@@ -105,7 +105,7 @@ pub fn logprobs<E: From<Error>>(
 /// Scores rows with a reward model.
 ///
 /// # Errors
-/// What is wrong with the model or the rows, or what `each` fails with.
+/// If the model or a row is invalid, or if `each` fails.
 pub fn rewards<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
@@ -124,17 +124,17 @@ pub fn rewards<E: From<Error>>(
     })
 }
 
-/// Joins what is said of the answers of pairs.
+/// Joins the scores of the answers of pairs.
 struct Pairs<T> {
-    /// Which row of the data each text is of, from 0; both texts of a pair are of one.
+    /// Index of the data row of each text, from 0. Both texts of a pair have the same row.
     rows: Vec<usize>,
-    /// Texts of which something was said.
+    /// Number of texts scored so far.
     said: usize,
     chosen: Option<T>,
 }
 
 impl<T> Pairs<T> {
-    /// What is said of a row of the data, once it is whole.
+    /// Adds the score of the next text, and returns the scores of its row if they are complete.
     fn join(&mut self, said: T) -> Option<Scored<T>> {
         let row = self.rows[self.said];
         self.said += 1;
@@ -149,7 +149,7 @@ impl<T> Pairs<T> {
     }
 }
 
-/// The texts of the data, two of a pair, and which are.
+/// Returns the texts of the data, two for a pair, and the rows that they belong to.
 fn examples<T>(
     options: &ScoreOptions,
     files: &Pretrained,
@@ -171,7 +171,7 @@ fn examples<T>(
     }
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
     let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?.examples;
-    // One result a row is a promise: nothing may have been left out on the way.
+    // Callers rely on one result per row, so no row may be left out.
     let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
     match missing {
         None => match made.iter().find(|example| example.ids.is_empty()) {
@@ -182,7 +182,7 @@ fn examples<T>(
     }
 }
 
-/// Refuses what no JSON holds.
+/// Rejects numbers that JSON cannot represent.
 pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
     if value.is_finite() {
         return Ok(());

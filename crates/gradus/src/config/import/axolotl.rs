@@ -1,4 +1,4 @@
-//! axolotl's YAML files: `axolotl train FILE`. The key `rl` decides the method.
+//! axolotl's YAML files: `axolotl train FILE`. The key `rl` determines the method.
 
 use serde_json::{Value as Json, json};
 
@@ -23,7 +23,7 @@ const LORA: LoraNames = LoraNames {
     usual: (8, Some(16.0), 0.0),
 };
 
-/// The chat templates of its own that are here, too.
+/// Chat templates of axolotl that also exist here.
 const TEMPLATES: &[(&str, &str)] = &[
     ("chatml", "chatml"),
     ("gemma", "gemma"),
@@ -33,7 +33,7 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("qwen_25", "qwen"),
 ];
 
-/// Keys of its own that change no result here.
+/// Keys of axolotl that change no result here.
 const WITHOUT_EFFECT: &[&str] = &[
     "bnb_config_kwargs",
     "dataset_prepared_path",
@@ -147,7 +147,7 @@ fn method(from: &Original, to: &mut Written) -> Result<&'static str, Diagnostic>
     Ok(method)
 }
 
-/// Its GRPO is TRL's, with TRL's keys below `trl`.
+/// Converts GRPO. axolotl uses TRL's, with TRL's keys below `trl`.
 fn grpo(from: &Original, to: &mut Written) {
     to.set("method.grpo", json!({}));
     for (theirs, ours) in [

@@ -1,18 +1,19 @@
-//! FineGrainedRLHF's YAML files (`fine_grained_config.yml`, `baseline_config.yml`). What its scripts have in their code stands in
-//! `preset: fine_grained`; here is what a file says, and what a launch on two cards makes of numbers a card.
+//! FineGrainedRLHF's YAML files (`fine_grained_config.yml`, `baseline_config.yml`). Constants in its scripts are part
+//! of `preset: fine_grained`. This module converts the file, and numbers per GPU to those of a launch on two GPUs.
 
 use serde_json::{Value as Json, json};
 
 use super::{Original, Written};
 use crate::error::Diagnostic;
 
-/// The cards that its launch script names.
+/// Number of GPUs in its launch script.
 const CARDS: usize = 2;
-/// Rollouts of warm-up, whatever `n_warmup_steps` says.
+/// Number of warm-up rollouts, independent of `n_warmup_steps`.
 const WARMUP: usize = 100;
-/// The questions that evaluations see: all.
+/// Number of questions in evaluations: all of them.
 const HELD_OUT: usize = 500;
-/// What classifiers of tokens and reward models read before the segments, and of whole answers.
+/// Input templates: `QUESTION` and `PASSAGES` in front of the segments that token classifiers read, `WHOLE` for reward
+/// models of whole answers.
 const QUESTION: &str = "question: {question} answer:";
 const PASSAGES: &str = "{reward_prompt} answer:";
 const WHOLE: &str = "{reward_prompt} answer: {completion}";
@@ -117,7 +118,7 @@ fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The parts of the reward. Beside a preference model the others are measured and reward nothing.
+/// Converts the parts of the reward. With a preference model, the others are measured but have no weight.
 fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     let theirs = |part: &str, key: &str| format!("reward.{part}.{key}");
     let whole = from.text(&theirs("baseline_model", "ckpt"));

@@ -1,4 +1,4 @@
-//! LLaMA-Factory's YAML files: `llamafactory-cli train FILE`. The stage decides the method.
+//! LLaMA-Factory's YAML files: `llamafactory-cli train FILE`. The stage determines the method.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
 use super::{Original, Written};
 use crate::error::Diagnostic;
 
-/// What it takes where a file leaves a key out.
+/// LLaMA-Factory's defaults for keys that a file leaves out.
 const CUTOFF: usize = 2048;
 const LEARNING_RATE: f64 = 5e-5;
 const PREF_BETA: f64 = 0.1;
@@ -20,7 +20,7 @@ const LORA: LoraNames = LoraNames {
     usual: (8, None, 0.0),
 };
 
-/// Its templates that are templates here under the same or another name.
+/// Templates of LLaMA-Factory that exist here, under the same or another name.
 const TEMPLATES: &[(&str, &str)] = &[
     ("chatml", "chatml"),
     ("gemma", "gemma"),
@@ -161,7 +161,7 @@ fn preference(from: &Original, to: &mut Written, beta: f64) -> Result<&'static s
     Ok(method)
 }
 
-/// `dataset` has names of `dataset_info.json`, which say where files are.
+/// Converts `dataset`. Its names refer to `dataset_info.json`, which stores the paths of files.
 fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     let folder = from.text("dataset_dir").unwrap_or_else(|| "data".into());
     let file = |name: &String| format!("{folder}/{name}.json");

@@ -1,4 +1,4 @@
-//! Configurations of other systems as ours, saying what changed on the way.
+//! Converts configurations of other systems, with notes on everything that changes.
 
 mod axolotl;
 mod fine_grained;
@@ -21,14 +21,14 @@ use crate::error::{Diagnostic, Error, Result};
 
 pub use trl::TrlCommand;
 
-/// A system whose configurations are read.
+/// A system whose configurations can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// RL4LMs (Ramamurthy et al. 2023).
     Rl4lms,
     /// FineGrainedRLHF (Wu et al. 2023).
     FineGrained,
-    /// TRL's command line, by the word of the command.
+    /// TRL's command line, by its subcommand.
     Trl(TrlCommand),
     /// LLaMA-Factory.
     LlamaFactory,
@@ -59,19 +59,19 @@ impl std::str::FromStr for System {
     }
 }
 
-/// A configuration of ours that was another system's.
+/// A configuration converted from another system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imported {
     /// The configuration, in YAML.
     pub yaml: String,
-    /// What is otherwise than it was, has no equal, or looks like a mistake of the original; in the order of its lines.
+    /// Notes on keys that change, have no counterpart, or look like mistakes in the original, in the order of its lines.
     pub notes: Vec<Diagnostic>,
 }
 
-/// Reads the configuration file of another system.
+/// Converts the configuration file of another system.
 ///
 /// # Errors
-/// [`Error::Config`] when it cannot be read, or lacks what nothing can be made without.
+/// [`Error::Config`] if it cannot be read, or if a required key is missing.
 pub fn import(system: System, path: &Path) -> Result<Imported> {
     let text = load::text(path)?;
     let root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
@@ -101,7 +101,7 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     Ok(Imported { yaml, notes })
 }
 
-/// Values that were taken over and that no run accepts.
+/// Returns problems for converted values that no run accepts.
 fn refused(path: &Path, yaml: &str) -> Vec<Diagnostic> {
     let Ok(root) = document(path, yaml) else { return Vec::new() };
     let problems = read(&Schema::run_config(), &root).problems.into_iter();
@@ -116,7 +116,7 @@ fn line(place: &crate::error::Place) -> usize {
     }
 }
 
-/// The other system's file: what of it was read, what is to be said, and what cannot be what it is taken for.
+/// The other system's file, with the paths that were read, the notes, and the values of a wrong type.
 struct Original {
     root: Node,
     seen: RefCell<BTreeSet<String>>,
@@ -125,19 +125,19 @@ struct Original {
 }
 
 impl Original {
-    /// The value at a dotted path, which counts as read, with all that is in it where `whole`.
+    /// Returns the value at a dotted path, and marks the path as read.
     fn node(&self, path: &str) -> Option<&Node> {
         self.seen.borrow_mut().insert(path.to_owned());
         self.root.at(path).map(|(node, _)| node).filter(|node| !node.is_null())
     }
 
-    /// A value as JSON, everything in it read.
+    /// Returns a value as JSON, and marks everything in it as read.
     fn json(&self, path: &str) -> Option<Json> {
         self.see_all(path);
         self.node(path).map(json)
     }
 
-    /// A text, a number or a truth value as it is written.
+    /// Returns a text, a number or a boolean as written.
     fn text(&self, path: &str) -> Option<String> {
         match &self.node(path)?.value {
             Value::Scalar { text, .. } => Some(text.clone()),
@@ -152,14 +152,14 @@ impl Original {
         number.or_else(|| self.refuse(path, &format!("`{text}`"), "a number"))
     }
 
-    /// A whole number from 0.
+    /// Returns a whole number of at least 0.
     fn count(&self, path: &str) -> Option<usize> {
         let number = self.number(path)?;
         let is_whole = (0.0..1e15).contains(&number) && number.fract() == 0.0;
         if is_whole { Some(number as usize) } else { self.refuse(path, &format!("{number}"), "a whole number from 0") }
     }
 
-    /// A whole number from 1.
+    /// Returns a whole number of at least 1.
     fn some(&self, path: &str) -> Option<usize> {
         self.count(path).and_then(
             |count| {
@@ -168,7 +168,7 @@ impl Original {
         )
     }
 
-    /// Python's and YAML's words for yes and no.
+    /// Returns a boolean, as Python or YAML writes it.
     fn flag(&self, path: &str) -> Option<bool> {
         let text = self.text(path)?;
         match text.to_ascii_lowercase().as_str() {
@@ -178,7 +178,7 @@ impl Original {
         }
     }
 
-    /// Remembers, once, that the value at `path` is nothing that can be taken over.
+    /// Records, once, that the value at `path` cannot be converted.
     fn refuse<T>(&self, path: &str, found: &str, needed: &str) -> Option<T> {
         let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
         let message = format!("`{path}` is {found}, but {needed} is needed");
@@ -199,7 +199,7 @@ impl Original {
         self.seen.borrow_mut().insert(path.to_owned());
     }
 
-    /// Every value that is written without quotes, with its path, also those in lists.
+    /// Returns every unquoted value with its path, including those in lists.
     fn plain_texts(&self) -> Vec<(String, String)> {
         fn gather(node: &Node, path: &str, found: &mut Vec<(String, String)>) {
             match &node.value {
@@ -219,7 +219,7 @@ impl Original {
         found
     }
 
-    /// Something to say about the value at `path`.
+    /// Adds a note about the value at `path`.
     fn note(&self, path: &str, message: impl Into<String>) {
         let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
         let note = Diagnostic { message: message.into(), places: place.into_iter().collect(), hint: None };
@@ -230,7 +230,7 @@ impl Original {
         Diagnostic { message: format!("`{path}` is missing"), places: Vec::new(), hint: None }
     }
 
-    /// Notes the slip in the name of one of RL4LMs' own files.
+    /// Notes a misspelled name of one of RL4LMs' own files.
     fn note_name(&self, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.contains("blendorbot") {
@@ -240,7 +240,7 @@ impl Original {
         }
     }
 
-    /// Notes every key that nothing was made of.
+    /// Adds a note for every key that was not converted.
     fn note_unread(&self) {
         let mut paths = Vec::new();
         self.root.paths("", &mut paths);
@@ -254,7 +254,7 @@ impl Original {
     }
 }
 
-/// What is being written.
+/// The configuration that the conversion builds.
 #[derive(Default)]
 struct Written(Json);
 
@@ -271,7 +271,7 @@ impl Written {
         *at = value.into();
     }
 
-    /// Sets it where there is one.
+    /// Sets the value if there is one.
     fn set_some(&mut self, path: &str, value: Option<impl Into<Json>>) {
         if let Some(value) = value {
             self.set(path, value);
@@ -279,7 +279,7 @@ impl Written {
     }
 }
 
-/// A value as JSON: numbers and truth values where they are written so.
+/// Returns a value as JSON, with numbers and booleans if they are written as such.
 pub(super) fn json(node: &Node) -> Json {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => Json::Null,

@@ -1,20 +1,20 @@
-//! RL4LMs' YAML files. The keys are those of its `train_text_generation.py`; what it leaves to transformers' defaults is written
-//! out, since `max_length: 20` and `top_k: 50` are in force without being seen.
+//! RL4LMs' YAML files, with the keys of its `train_text_generation.py`. Defaults of transformers are written out,
+//! because `max_length: 20` and `top_k: 50` apply without being visible.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{Original, Written};
 use crate::error::Diagnostic;
 
-/// What transformers sets where a file says nothing.
+/// Defaults of transformers for keys that a file leaves out.
 const HF_TOP_K: usize = 50;
 const HF_MAX_LENGTH: usize = 20;
-/// What RL4LMs asks CommonGen with where its file says nothing.
+/// RL4LMs' default prompt prefix for CommonGen.
 const REPEATED: &str = "generate a sentence with: ";
-/// The classifier that is written into the original.
+/// Classifier that is hard-coded in the original.
 const INTENTS: &str = "rajkumarrrk/roberta-daily-dialog-intent-classifier";
-/// What an algorithm's constructor sets where a file says nothing, other than `preset: rl4lms`: transitions of an environment, the
-/// learning rate, and transitions of a mini-batch of those who step by them (of TRPO its critic).
+/// Defaults of an algorithm's constructor that differ from `preset: rl4lms`: transitions per environment, the learning
+/// rate, and transitions per mini-batch for algorithms with mini-batches (TRPO's critic).
 fn constructor(algorithm: &str) -> (usize, f64, Option<usize>) {
     match algorithm {
         "a2c" => (5, 7e-4, None),
@@ -22,27 +22,27 @@ fn constructor(algorithm: &str) -> (usize, f64, Option<usize>) {
         _ => (2048, 3e-4, Some(64)),
     }
 }
-/// Passes over a buffer.
+/// Default number of passes over a buffer.
 const EPOCHS: usize = 10;
-/// Iterations after which the network of a mask is refreshed, and tokens that it keeps at least.
+/// Defaults for the iterations between updates of a mask's network, and for the minimum number of tokens it keeps.
 const MASK_UPDATE: usize = 1000;
 const MASK_KEEPS: usize = 100;
-/// What T5's texts to summarize begin with in its pre-training.
+/// Prefix of texts to summarize in T5's pre-training.
 const T5_PREFIX: &str = "summarize:";
 /// Tasks whose references are German.
 const GERMAN: [&str; 3] = ["iwslt2017en_de", "wmt14_processed_en_de", "wmt16newsonly"];
-/// Where the preference model of CommonGen is looked for, which nobody publishes as a model directory.
+/// Path of CommonGen's preference model, which is not published as a model directory.
 const PREFERENCES: &str = "models/t5-11b-commongen-preferences";
-/// The program of SPICE's authors.
+/// Command of the SPICE authors' program.
 const SPICE: [&str; 4] = ["java", "-Xmx8G", "-jar", "spice-1.0.jar"];
-/// Evaluations see the whole split.
+/// Row limit that covers a whole split, for evaluations.
 const WHOLE_SPLIT: usize = 1_000_000;
 
 pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     let mut to = Written::default();
     let algorithm = from.text("alg.id").ok_or_else(|| Original::missing("alg.id"))?;
     for key in ["tokenizer.padding_side", "tokenizer.pad_token_as_eos_token", "train_evaluation.eval_batch_size"] {
-        from.see_all(key); // there is no padding, and batches of evaluations are made by their tokens
+        from.see_all(key); // there is no padding, and batches of evaluations are limited by tokens
     }
     match algorithm.as_str() {
         "ppo" | "nlpo" | "a2c" | "trpo" => online(from, &mut to, &algorithm)?,
@@ -56,7 +56,7 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     Ok(to)
 }
 
-/// A comma behind a truth value or a number is part of it in YAML: `True,` is a text.
+/// Notes a comma after a boolean or a number. In YAML it is part of the value: `True,` is a text.
 fn commas(from: &Original) {
     for (path, text) in from.plain_texts() {
         let is_value = |text: &str| text.parse::<f64>().is_ok() || matches!(text, "True" | "true" | "False" | "false");
@@ -66,7 +66,7 @@ fn commas(from: &Original) {
     }
 }
 
-/// The model, and whether its tokenizer is another.
+/// Converts the model, and notes a different tokenizer.
 fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic> {
     let model = from.text(path).ok_or_else(|| Original::missing(path))?;
     if let Some(tokenizer) = from.text("tokenizer.model_name").filter(|tokenizer| *tokenizer != model) {
@@ -121,12 +121,12 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     ] {
         to.set_some(&method(ours), from.json(&args(theirs)));
     }
-    // `null` is no clipping, as is 0 here.
+    // `null` means no clipping, as 0 does here.
     to.set_some(&method("value_clip_range"), from.number(&args("clip_range_vf")));
     if matches!(algorithm, "ppo" | "nlpo") {
         to.set(&method("update_epochs"), from.count(&args("n_epochs")).unwrap_or(EPOCHS));
     }
-    // Ours is half a squared error.
+    // The value loss here is half the squared error.
     to.set_some(&method("value_coefficient"), from.number(&args("vf_coef")).map(|weight| weight * 2.0));
     from.see_all(&args("verbose"));
     let rate = from.json(&args("learning_rate")).unwrap_or_else(|| constructor(algorithm).1.into());
@@ -167,7 +167,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     Ok(())
 }
 
-/// How many tokens completions have; `episode` is the bound of an episode, where there is one.
+/// Returns the maximum number of tokens per completion; `episode` is the limit of an episode, if there is one.
 fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>) -> Option<usize> {
     let given = from.some(&format!("{kwargs}.max_new_tokens"));
     let length = from.some(&format!("{kwargs}.max_length"));
@@ -184,7 +184,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
         }
         (Some(new), None) => Some(new),
         (None, Some(longest)) => {
-            // The decoder's start token counts.
+            // `max_length` counts the decoder's start token.
             let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
             from.note(
                 kwargs,
@@ -206,7 +206,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
     }
 }
 
-/// `min_length`: with an encoder the decoder's start token counts.
+/// Returns `min_length`. With an encoder (`apart`), it counts the decoder's start token.
 fn least(from: &Original, kwargs: &str, apart: bool) -> Option<usize> {
     from.count(&format!("{kwargs}.min_length")).map(|least| least.saturating_sub(usize::from(apart)))
 }
@@ -242,8 +242,8 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     }
 }
 
-/// A buffer of transitions as completions: as many as fill it, in mini-batches of at least as many transitions, or in one where
-/// all are fewer.
+/// Converts a buffer of transitions to completions: as many as fill the buffer. Each mini-batch has at least the
+/// configured number of transitions; if the buffer has fewer, there is one mini-batch.
 fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
     let (usual, _, batch) = constructor(algorithm);
     let (environments, steps) = (from.some("env.n_envs").unwrap_or(1), from.some("alg.args.n_steps").unwrap_or(usual));
@@ -266,7 +266,7 @@ fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
     from.note("alg.args.n_steps", said);
 }
 
-/// `apart`: with an encoder one token more is kept.
+/// Converts the mask. With an encoder (`apart`), it keeps one more token.
 fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
     let theirs = |name: &str| format!("{policy}.{name}");
     let kind = from.text(&theirs("mask_type")).unwrap_or_else(|| "learned_top_k".into());
@@ -278,7 +278,7 @@ fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
         }
         (_, Some(top)) => {
             to.set("method.nlpo.top_k", top as usize);
-            to.set("method.nlpo.min_tokens_to_keep", 1); // there it is of top-p alone
+            to.set("method.nlpo.min_tokens_to_keep", 1); // there, only top-p uses it
             if kind == "topk" {
                 to.set("method.nlpo.mask_model", "policy");
             }
@@ -376,7 +376,7 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// What a reward of theirs is here; `None` where there is none.
+/// Converts a reward of RL4LMs; `None` if there is no counterpart.
 fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<Json> {
     let given = |key: &str| args.get(key).cloned().unwrap_or_default();
     let metric = |name: &str, keys: Json| Some(json!({ "metric": { name: keys } }));
@@ -435,7 +435,7 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             let mut parts = vec![part("intent_coeff", json!({ "intent_accuracy": { "model": INTENTS } }))];
             if given("shape") != json!(false) {
                 let mut shaping = part("auto_coeff", json!({ "meteor": { "references": "repr" } }));
-                // METEOR is that of all samples of a batch of environments so far, this one among them.
+                // METEOR is the mean over all samples of a batch of environments so far, including this one.
                 shaping["running_mean_over"] = from.some("env.n_envs").unwrap_or(1).into();
                 parts.push(shaping);
             }
@@ -466,7 +466,7 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
     }
 }
 
-/// Options of `py-rouge` that are ours too; the others are its defaults.
+/// Returns the options of `py-rouge` that also exist here. The others have its defaults.
 fn py_rouge(args: &Map<String, Json>) -> Map<String, Json> {
     let ours = ["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor"];
     args.iter()
@@ -475,7 +475,7 @@ fn py_rouge(args: &Map<String, Json>) -> Map<String, Json> {
         .collect()
 }
 
-/// The encoder that `bert-score` takes for a language.
+/// Returns the encoder that `bert-score` uses for a language.
 fn bert_score(args: &Map<String, Json>) -> Json {
     let model = match args.get("language").and_then(Json::as_str).unwrap_or("en") {
         "en" => "FacebookAI/roberta-large",
@@ -486,12 +486,12 @@ fn bert_score(args: &Map<String, Json>) -> Json {
     json!({ "model": model })
 }
 
-/// The checkpoint as it is published for PyTorch; the original reads references as one text.
+/// Returns options for BLEURT: the checkpoint that is published for PyTorch. The original reads references as one text.
 fn bleurt(args: &Map<String, Json>) -> Json {
     let name = ["config_name", "checkpoint"].into_iter().find_map(|key| args.get(key).and_then(Json::as_str));
     let name = name.unwrap_or("bleurt-base-128");
     let mut options = json!({ "model": format!("Elron/{name}"), "references": "repr" });
-    // It was learned with so many ids, fewer than the model has positions.
+    // It was trained with this many ids, fewer than the model has positions.
     if let Some(longest) = name.rsplit('-').next().and_then(|last| last.parse::<usize>().ok()) {
         options["max_length"] = longest.into();
     }
@@ -507,7 +507,7 @@ fn learned_reward(args: &Map<String, Json>) -> Json {
     json!({ "learned_reward": options })
 }
 
-/// The models of inference that `summac` knows, with the numbers of their labels for entailment and contradiction.
+/// Natural language inference models of `summac`, with the numbers of their labels for entailment and contradiction.
 const INFERENCE: [(&str, &str, u8, u8); 8] = [
     ("snli-base", "boychaboy/SNLI_roberta-base", 0, 2),
     ("snli-large", "boychaboy/SNLI_roberta-large", 0, 2),
@@ -519,10 +519,10 @@ const INFERENCE: [(&str, &str, u8, u8); 8] = [
     ("vitc-only", "tals/albert-xlarge-vitaminc", 0, 1),
 ];
 
-/// What `summac` calls the ways to cut a text.
+/// Granularities in `summac`.
 const GRANULARITIES: [&str; 5] = ["document", "paragraph", "sentence", "2sents", "mixed"];
 
-/// Options of `summac_conv`; `None` where a model, bins or a granularity are not known.
+/// Returns the options of `summac_conv`; `None` if a model, the bins or the granularity is unknown.
 fn summac_conv(args: &Map<String, Json>) -> Option<Json> {
     let given = |key: &str| args.get(key).and_then(Json::as_str);
     let names: Vec<&str> = match args.get("models") {
@@ -546,7 +546,7 @@ fn summac_conv(args: &Map<String, Json>) -> Option<Json> {
         return None;
     }
     options["bins"] = bins.into();
-    // `default` is the file that `summac` downloads.
+    // `default` means the file that `summac` downloads.
     options["weights"] = if file == "default" { "summac_conv_vitc_sent_perc_e.bin" } else { file }.into();
     for (key, usual) in [("granularity", "sentence"), ("nli_labels", "e"), ("agg", "mean")] {
         options[key] = given(key).unwrap_or(usual).into();
@@ -554,7 +554,7 @@ fn summac_conv(args: &Map<String, Json>) -> Option<Json> {
     GRANULARITIES.contains(&options["granularity"].as_str()?).then_some(options)
 }
 
-/// Options of `summac_zs`; `None` where a model or a granularity is not known.
+/// Returns the options of `summac_zs`; `None` if the model or the granularity is unknown.
 fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
     let name = args.get("model_name").and_then(Json::as_str).unwrap_or("mnli");
     let (_, model, entailment, contradiction) = INFERENCE.into_iter().find(|(known, ..)| *known == name)?;
@@ -686,7 +686,7 @@ fn metrics(from: &Original, to: &mut Written) {
     to.set("train.evaluation.metrics", found);
 }
 
-/// How completions of evaluations are made, where that is written; else they are made as rollouts are.
+/// Converts the sampling of evaluations, if the file sets it. Otherwise evaluations sample like rollouts.
 fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     if from.node(kwargs).is_none() {
         let (section, _) = kwargs.rsplit_once('.').expect("a section and its key");
@@ -774,7 +774,7 @@ fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     to.set("train.save_steps", from.count(&theirs("save_steps")).unwrap_or(500));
     to.set_some("train.keep_checkpoints", from.json(&theirs("save_total_limit")));
     to.set("train.max_eval_rows", WHOLE_SPLIT);
-    // Prompts of evaluations; rows to learn from are cut at the model's own length.
+    // Limits prompts of evaluations. Training rows are cut at the model's own length.
     to.set_some("train.max_prompt_length", from.count("tokenizer.max_length"));
     to.set("train.prompt_truncation", from.text("tokenizer.truncation_side").unwrap_or_else(|| "left".into()));
     metrics(from, to);

@@ -4,23 +4,23 @@ use serde_json::{Value as Json, json};
 
 use super::{Original, Written};
 
-/// What a tool calls a key, and what it takes where a file leaves it out.
+/// A tool's names for keys, and its defaults.
 pub(super) struct Names {
-    /// Rows of one pass on one device.
+    /// Rows per pass on one device.
     pub micro_batch: &'static str,
     /// Passes over the data.
     pub epochs: &'static str,
-    /// The schedule of the learning rate.
+    /// Learning rate schedule.
     pub schedule: &'static str,
     /// The optimizer.
     pub optimizer: &'static str,
-    /// Passes over the data where the file says nothing.
+    /// Default number of passes over the data.
     pub usual_epochs: f64,
-    /// Rows of one pass where the file says nothing.
+    /// Default number of rows per pass.
     pub usual_micro_batch: usize,
 }
 
-/// Those of `TrainingArguments`.
+/// Names in `TrainingArguments`.
 pub(super) const HUGGING_FACE: Names = Names {
     micro_batch: "per_device_train_batch_size",
     epochs: "num_train_epochs",
@@ -30,7 +30,7 @@ pub(super) const HUGGING_FACE: Names = Names {
     usual_micro_batch: 8,
 };
 
-/// Keys that change no result here: how batches of evaluations are made, how many processes work, what is printed.
+/// Keys that change no result here: batches of evaluations, numbers of processes, output.
 const WITHOUT_EFFECT: &[&str] = &[
     "attn_implementation",
     "bnb_4bit_quant_type",
@@ -70,13 +70,13 @@ const WITHOUT_EFFECT: &[&str] = &[
     "xformers_attention",
 ];
 
-/// Rows of a pass, and passes of an optimizer step on one device.
+/// Returns the rows per pass, and the passes per optimizer step on one device.
 pub(super) fn batch(from: &Original, names: &Names) -> (usize, usize) {
     let rows = from.some(names.micro_batch).unwrap_or(names.usual_micro_batch);
     (rows, from.some("gradient_accumulation_steps").unwrap_or(1))
 }
 
-/// Everything but the batch, the data and what a method has of its own.
+/// Converts everything but the batch, the data and the method's own keys.
 pub(super) fn arguments(from: &Original, to: &mut Written, names: &Names) {
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     to.set_some("output_dir", from.text("output_dir"));
@@ -146,7 +146,7 @@ fn optimizer(from: &Original, to: &mut Written, names: &Names) {
     }
 }
 
-/// When rows are logged, models saved and held-out rows measured.
+/// Converts the intervals of logging, saving and evaluation.
 fn intervals(from: &Original, to: &mut Written) {
     let every = |key: &str| {
         let number = from.number(key)?;
@@ -187,7 +187,7 @@ fn intervals(from: &Original, to: &mut Written) {
     from.see_all("greater_is_better");
 }
 
-/// Whether the file measures held-out rows; where it does not, no training rows are to be held out.
+/// Whether the file evaluates held-out rows. If not, no training rows may be held out.
 pub(super) fn holds_out(to: &Written) -> bool {
     to.0.pointer("/train/eval_steps") != Some(&json!(-1))
 }
@@ -228,7 +228,7 @@ fn trackers(from: &Original, to: &mut Written) {
     to.set_some("train.wandb_name", from.text("run_name"));
 }
 
-/// A text, or a list of them; a text with commas is a list.
+/// Returns a list of texts, from a list or from a text with commas.
 pub(super) fn texts(value: Option<Json>) -> Vec<String> {
     match value {
         Some(Json::String(text)) => {
@@ -245,7 +245,7 @@ pub(super) fn texts(value: Option<Json>) -> Vec<String> {
     }
 }
 
-/// The names of a tool's keys of an adapter, and what it takes where a file leaves them out.
+/// A tool's names for keys of an adapter, and its defaults.
 pub(super) struct LoraNames {
     /// The layers.
     pub targets: &'static str,
@@ -255,14 +255,15 @@ pub(super) struct LoraNames {
     pub stabilized: &'static str,
     /// The rank.
     pub rank: &'static str,
-    /// Rank, scale and dropout where the file says nothing; without a scale it is twice the rank.
+    /// Default rank, scale and dropout. If there is no scale, it is twice the rank.
     pub usual: (usize, Option<f64>, f64),
 }
 
-/// Methods that compare log-probabilities of one text under several models, and so take no dropout. The other tools turn it off for them.
+/// Methods that compare the log-probabilities of one text under several models, and therefore use no dropout. The other
+/// tools turn it off for them.
 const WITHOUT_DROPOUT: &[&str] = &["dpo", "orpo", "cpo", "simpo", "kto", "distill"];
 
-/// An adapter for `method`; the caller found that there is one.
+/// Converts the adapter for `method`. The caller has checked that there is one.
 pub(super) fn lora(from: &Original, to: &mut Written, method: &str, names: &LoraNames) {
     let (rank, alpha, dropout) = names.usual;
     let rank = from.some(names.rank).unwrap_or(rank);

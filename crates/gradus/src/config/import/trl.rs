@@ -1,4 +1,4 @@
-//! The YAML files of TRL's command line: `trl dpo --config FILE`. The method is a word of the command there, not a key.
+//! YAML files of TRL's command line: `trl dpo --config FILE`. The method is a subcommand there, not a key.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
 use super::{Original, Written};
 use crate::error::Diagnostic;
 
-/// A command of TRL whose files are read.
+/// A subcommand of TRL whose files can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrlCommand {
     /// `trl sft`.
@@ -24,10 +24,10 @@ pub enum TrlCommand {
 }
 
 impl TrlCommand {
-    /// All of them.
+    /// All subcommands.
     pub const ALL: [Self; 6] = [Self::Sft, Self::Reward, Self::Dpo, Self::Kto, Self::Grpo, Self::Rloo];
 
-    /// The word of the command, which is the method here.
+    /// Returns the subcommand, which is also the method here.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sft => "sft",
@@ -39,7 +39,7 @@ impl TrlCommand {
         }
     }
 
-    /// Keys of the method by their names there and here.
+    /// Returns pairs of the method's keys in TRL and here.
     fn keys(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Sft => &[
@@ -127,11 +127,11 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<Written, D
         to.set_some("train.text_column", from.text("dataset_text_field"));
         packing(from, &mut to);
     }
-    from.see_all("precompute_ref_log_probs"); // the same numbers, once or at every step
+    from.see_all("precompute_ref_log_probs"); // the same values, computed once or at every step
     Ok(to)
 }
 
-/// Blocks of whole rows need nothing here, because rows lie end to end; blocks that cut rows are a key.
+/// Converts packing. Blocks of whole rows need no key here, because rows are stored end to end; blocks that cut rows do.
 fn packing(from: &Original, to: &mut Written) {
     let strategy = from.text("packing_strategy");
     if from.flag("packing") != Some(true) {
@@ -146,7 +146,7 @@ fn packing(from: &Original, to: &mut Written) {
     }
 }
 
-/// The rows: a data set with its splits, or a mixture.
+/// Converts the rows: a data set with its splits, or a mixture.
 fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     let named = |name: String, split: Option<String>| match split.as_deref() {
         None | Some("train") => name,
@@ -211,7 +211,7 @@ fn online(from: &Original, to: &mut Written, command: TrlCommand) -> Result<(), 
         to.set(&key("scale_rewards"), scale);
     }
     to.set_some("train.max_prompt_length", from.json("max_prompt_length"));
-    // A pass counts completions there; a step here counts prompts.
+    // There, a pass counts completions; here, a step counts prompts.
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
     let per_generation = from.some("steps_per_generation").unwrap_or(passes);
     let completions = from.some("generation_batch_size").unwrap_or_else(|| rows.saturating_mul(per_generation));

@@ -1,4 +1,4 @@
-//! Rules of adapters, and of dropout.
+//! Rules for adapters and dropout.
 
 use crate::config::RunConfig;
 use crate::config::method::names;
@@ -27,7 +27,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     drops_well(problems, config, "lora.dropout", (lora.dropout != 0.0).then(|| lora.dropout.to_string()));
 }
 
-/// Dropout is for methods that ask one model alone; `value` is what `key` is set to.
+/// Rejects dropout for methods that compare several models; `value` is the value of `key`.
 fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str, value: Option<String>) {
     let Some(value) = value.filter(|_| !config.method.method().drops_out()) else { return };
     let method = config.method.name();

@@ -1,4 +1,4 @@
-//! Rules of rewards.
+//! Rules for rewards.
 
 use crate::config::method::names;
 use crate::config::{MethodConfig, RunConfig};
@@ -10,7 +10,7 @@ use crate::reward::fine_grained::FineGrainedConfig;
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
     match (&config.reward, config.method.is_online()) {
-        // Where an environment answers, its rewards are enough.
+        // The rewards of an environment are sufficient.
         (None, true) if config.environment.is_some() => {}
         (None, true) => problems.unless(false, &["reward", &format!("method.{method}")], || {
             let message = format!("`{method}` needs a `reward`: it learns from the rewards of its own completions");
@@ -74,7 +74,7 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         RewardConfig::Code(code) => {
             problems.at_least(&format!("{path}.code.at_once"), code.at_once, 1);
         }
-        RewardConfig::Metric(MetricConfig::Plugin(_)) | RewardConfig::Plugin(_) => {} // with all plug-ins
+        RewardConfig::Metric(MetricConfig::Plugin(_)) | RewardConfig::Plugin(_) => {} // checked with all plug-ins
         RewardConfig::Metric(metric) => {
             if let Err(error) = metric.check_alone() {
                 let key = format!("{path}.metric");

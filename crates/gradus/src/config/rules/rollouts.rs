@@ -1,4 +1,4 @@
-//! Rules of rollouts from a server.
+//! Rules for rollouts from a server.
 
 use crate::config::RunConfig;
 use crate::config::method::{MethodConfig, names};

@@ -23,7 +23,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
-/// A case of the fixture: what is asked for, and the ids and scores that transformers gave.
+/// A case of the fixture: the request, and the ids and scores of transformers.
 struct Case {
     name: String,
     prompt: Vec<u32>,
@@ -91,7 +91,7 @@ impl Case {
                 .expect("found");
         let mut all: Vec<Vec<u32>> = found.iter().map(|found| found.completion.ids.clone()).collect();
         if beams.num_beam_groups > 1 {
-            // Whichever stop id a beam ended with, the scorer of groups writes the first.
+            // The scorer of groups always writes the first stop id, whichever one ended a beam.
             let ends = all.iter_mut().filter_map(|ids| ids.last_mut()).filter(|id| params.stop_ids.contains(id));
             ends.for_each(|id| *id = params.stop_ids[0]);
         }
@@ -118,7 +118,7 @@ fn groups_are_those_of_transformers() {
     assert!(check_all("beams/groups.json") > 250);
 }
 
-/// Checks all cases of a fixture; gives their number.
+/// Checks all cases of a fixture and returns their number.
 fn check_all(fixture: &str) -> usize {
     let text = std::fs::read_to_string(fixtures().join(fixture)).expect("a fixture");
     let fixture: Value = serde_json::from_str(&text).expect("JSON");
@@ -202,7 +202,7 @@ fn logprobs_are_those_of_the_model_at_the_temperature() {
     }
 }
 
-/// Drawn without replacement: the first as likely as the softmax says, the second as likely as what the first leaves.
+/// Without replacement, the first id follows the softmax, and the second one the renormalized rest.
 #[test]
 fn continuations_are_drawn_without_replacement() {
     let probabilities = [[0.05f32, 0.3, 0.15], [0.2, 0.06, 0.24]];

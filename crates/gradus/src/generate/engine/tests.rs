@@ -9,7 +9,7 @@ use crate::generate::{LogitsMask, NoStopRule, Record, StopReason};
 use crate::model::{ModelDir, Support};
 use crate::rng::{Purpose, Seed};
 
-/// Sums in another order, in f32.
+/// Tolerance for sums in another order, in f32.
 const LOGPROB: f32 = 1e-5;
 
 fn model(name: &str) -> CausalLm {
@@ -42,7 +42,7 @@ fn turn(ids: &[u32], params: SamplingParams, of: u64) -> Turn {
     Turn { ids: ids.to_vec(), params: Arc::new(params), stream: stream(of) }
 }
 
-/// Runs until nothing is left to do.
+/// Runs the engine until it has no work.
 fn finish(engine: &mut Engine<'_>) -> BTreeMap<usize, Completion> {
     let mut found = BTreeMap::new();
     while engine.is_busy() {
@@ -86,7 +86,7 @@ fn requests_with_other_settings_beside_them_are_what_they_are_alone() {
             let mut found = BTreeMap::new();
             for i in 0..settings.len() {
                 assert_eq!(engine.submit(ask(i)).expect("fine"), 2 * i..2 * i + 2);
-                // Some come later, in the middle of the others.
+                // Some requests arrive while others are in progress.
                 if i % 2 == 1 {
                     for event in engine.step(&mut NoStopRule) {
                         if let Event::Finished { row, completion } = event {
@@ -104,7 +104,7 @@ fn requests_with_other_settings_beside_them_are_what_they_are_alone() {
     }
 }
 
-/// Runs until `row` has ended.
+/// Runs the engine until `row` has ended.
 fn finish_of(engine: &mut Engine<'_>, row: usize) -> Completion {
     loop {
         assert!(engine.is_busy(), "the row is there");
@@ -124,7 +124,7 @@ fn a_row_goes_on_as_if_everything_before_had_been_its_prompt() {
         let mut engine = Engine::new(&model, 2, 60);
         let mut conversation = vec![3, 1, 4];
         let row = engine.submit(kept(&conversation, params(6), 0)).expect("fine").start;
-        // Another row is in the middle of its completion all along.
+        // Another row is in progress all the time.
         engine.submit(request(&[9, 9], params(40), 7..8)).expect("fine");
         conversation.extend(finish_of(&mut engine, row).ids);
         for (i, said) in [vec![15, 9, 2], vec![6], Vec::new()].into_iter().enumerate() {
@@ -158,9 +158,9 @@ fn a_conversation_does_not_compute_its_beginning_again() {
     assert_eq!(engine.prefilled(), 4, "the prompt");
     engine.extend(row, turn(&[15, 9], params(5), 1)).expect("it goes on");
     finish_of(&mut engine, row);
-    // The last id of the answer was drawn, but never computed.
+    // The last id of the answer was sampled but never computed.
     assert_eq!(engine.prefilled(), 4 + 1 + 2, "and what was added");
-    // Everything from the second turn on is said differently.
+    // Everything from the second turn on is replaced.
     assert!(engine.rewind(row, 9));
     engine.extend(row, turn(&[15, 8, 7], params(5), 2)).expect("it goes on");
     let found = finish_of(&mut engine, row);
@@ -186,7 +186,7 @@ fn a_canceled_row_leaves_its_place() {
     assert_eq!(rows, 0..3);
     engine.step(&mut NoStopRule);
     let next = engine.submit(kept(&[5], params(2), 9)).expect("fine").start;
-    // The one that is sampled, and one that waits.
+    // One row in progress, and one that waits.
     assert!(engine.cancel(0) && engine.cancel(2));
     assert!(!engine.cancel(0), "it is gone");
     let found = finish(&mut engine);
@@ -194,7 +194,7 @@ fn a_canceled_row_leaves_its_place() {
     let mut alone = Engine::new(&model, 1, 60);
     alone.submit(request(&[3, 1], params(40), 1..2)).expect("fine");
     assert_eq!(found[&1], finish_of(&mut alone, 0));
-    // The kept row holds the only place.
+    // The kept row occupies the only slot.
     let last = engine.submit(request(&[3], params(2), 4..5)).expect("fine").start;
     assert!(!engine.is_busy());
     assert!(engine.cancel(next) && engine.is_busy());
@@ -234,7 +234,7 @@ fn events_tell_every_id_in_order_and_then_the_end() {
     assert!(reasons.contains(&StopReason::StopId), "{reasons:?}");
 }
 
-/// Leaves the ids whose parity is that of how many there are.
+/// Keeps the ids whose parity equals that of the row's length.
 struct Parity;
 
 impl LogitsMask for Parity {

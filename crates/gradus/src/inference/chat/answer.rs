@@ -1,23 +1,23 @@
-//! An answer: while it is sampled, and when it has ended.
+//! An answer, in progress and finished.
 
 use crate::data::Message;
 use crate::error::Result;
 use crate::generate::{Completion, StopReason, StopRule};
 use crate::text::{StopStrings, Tokenizer, certain, continuation, cut_at_stop, think, without_thoughts};
 
-/// Why an answer ended.
+/// Reason for the end of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerEnd {
-    /// The model ended it, by an id or a string.
+    /// The model ended it, by a stop id or a stop string.
     Stop,
-    /// It reached its longest length.
+    /// It reached the maximum length.
     Length,
-    /// Whoever listened has heard enough.
+    /// The listener stopped it.
     Interrupted,
 }
 
 impl AnswerEnd {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -30,35 +30,35 @@ impl AnswerEnd {
 /// An answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// What was said, thoughts included.
+    /// The text, including thoughts.
     pub text: String,
-    /// Whether the prompt had begun a thought.
+    /// Whether the prompt ended inside a thought.
     pub begins_inside: bool,
-    /// How many tokens it has.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Why it ended.
+    /// Reason for its end.
     pub end: AnswerEnd,
 }
 
 impl Answer {
-    /// What was said, without thoughts.
+    /// Returns the text without thoughts.
     pub fn said(&self) -> String {
         without_thoughts(&self.message().content).into_owned()
     }
 
-    /// The answer as a turn of the conversation.
+    /// Returns the answer as a turn of the conversation.
     pub fn message(&self) -> Message {
         let open = if self.begins_inside { think::OPEN } else { "" };
         Message::new("assistant", format!("{open}{}", self.text))
     }
 }
 
-/// What becomes of an answer after a piece of it was heard.
+/// Whether an answer continues after a piece of it was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Go on.
+    /// Continue.
     GoOn,
-    /// That was enough.
+    /// Stop.
     Stop,
 }
 
@@ -72,12 +72,12 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Nothing of the answer to `prompt_ids` is there yet.
+    /// Creates an empty answer to `prompt_ids`.
     pub(super) fn new(prompt_ids: Vec<u32>, stop: Vec<String>, begins_inside: bool) -> Self {
         Self { prompt_ids, stop, begins_inside, heard: String::new(), is_interrupted: false }
     }
 
-    /// The answer that `completion` is; `hear` gets what was held back because it might have become a stop string.
+    /// Converts `completion` to the finished answer. `hear` receives the text that was held back as a possible stop string.
     pub(super) fn end(
         &self,
         tokenizer: &Tokenizer,
@@ -98,7 +98,7 @@ impl UnderWay {
     }
 }
 
-/// Hands on the text of an answer as it grows.
+/// Delivers the text of an answer as it grows.
 pub(super) struct Listener<'a> {
     tokenizer: &'a Tokenizer,
     strings: StopStrings<'a>,
@@ -107,7 +107,7 @@ pub(super) struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// `hear` gets what becomes certain of `answer`.
+    /// Creates a listener. `hear` receives the final pieces of `answer`.
     pub(super) fn new(
         tokenizer: &'a Tokenizer,
         answer: &'a mut UnderWay,
@@ -122,7 +122,7 @@ impl StopRule for Listener<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
         let ended = self.strings.stops(row, completion_ids);
         let UnderWay { prompt_ids, stop, heard, is_interrupted, .. } = &mut *self.answer;
-        // Text that cannot be decoded yet comes with a later id.
+        // Text that cannot be decoded yet is delivered with a later id.
         if let Ok(text) = continuation(self.tokenizer, prompt_ids, completion_ids) {
             let certain = certain(cut_at_stop(&text, stop), stop);
             let new = certain.strip_prefix(heard.as_str()).unwrap_or_default();

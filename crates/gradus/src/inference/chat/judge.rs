@@ -1,4 +1,4 @@
-//! A reward model that scores the answers of a conversation.
+//! A reward model that scores the answers in a conversation.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::model::model_of;
 use crate::reward::{ModelReward, Reward};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
-/// A reward model that listens.
+/// A reward model for chat.
 pub struct ChatJudge {
     reward: ModelReward,
 }
@@ -23,7 +23,7 @@ impl ChatJudge {
     /// Loads the reward model `name` onto `device`: a directory, a run of `gradus reward`, or a hub name.
     ///
     /// # Errors
-    /// When it cannot be read, or is no reward model.
+    /// If it cannot be read, or is not a reward model.
     pub fn open(name: &str, compute: Precision, device: &DeviceChoice) -> Result<Self> {
         device.check_compute("`--compute`", compute)?;
         let directory = model_of(Path::new(name))?;
@@ -31,17 +31,17 @@ impl ChatJudge {
         Ok(Self { reward: ModelReward::load(&dir, &device.device(), compute.into(), PASSES)? })
     }
 
-    /// What the reward model makes of an answer to a conversation; it never sees thoughts.
+    /// Returns the reward of an answer to a conversation. The model never sees thoughts.
     ///
     /// # Errors
-    /// When the text is too long for it.
+    /// If the text is too long for it.
     pub fn reward(&mut self, messages: &[Message], answer: &Answer) -> Result<f32> {
         let messages: Vec<Message> =
             said(messages).zip(messages).map(|((_, text), m)| Message { content: text, ..m.clone() }).collect();
         let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
         let text = hh(&messages);
         let said = answer.said();
-        // The transcript has a space after the colon, which an answer may bring along.
+        // The transcript has a space after the colon, and an answer may already start with one.
         let completion = match said.starts_with(' ') {
             true => said,
             false => format!(" {said}"),

@@ -1,8 +1,8 @@
-//! Talking to a model: a conversation becomes a prompt, and the answer comes token by token.
+//! Chat with a model: a conversation becomes a prompt, and the answer is streamed token by token.
 //!
-//! Answers are sampled by the same engine as rollouts: its rule for stopping is asked after every id, and that is where
-//! the text streams from. Each answer draws from a stream of its own, so a conversation can be had again. The engine
-//! keeps the conversation: the next turn computes only what differs from what it holds.
+//! Answers are sampled by the same engine as rollouts. Its stop rule runs after every id, and the text is streamed from
+//! there. Each answer draws from its own random stream, so a conversation can be reproduced. The engine keeps the
+//! conversation: the next turn computes only the part that differs from the cache.
 
 mod answer;
 mod judge;
@@ -31,14 +31,14 @@ use crate::model::WeightFormat;
 use crate::pretrained::TextFiles;
 use crate::rng::{Purpose, Seed, Stream};
 
-/// How a conversation is written as one text.
+/// Format that converts a conversation to text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChatFormat {
-    /// As the model's chat template says.
+    /// The model's chat template.
     Template,
     /// `\n\nHuman: …\n\nAssistant:`, as in Anthropic's HH-RLHF.
     Hh,
-    /// The texts as they are, one after another: for models that only continue.
+    /// The texts unchanged, one after another, for models that only continue text.
     Plain,
 }
 
@@ -55,41 +55,41 @@ impl std::str::FromStr for ChatFormat {
     }
 }
 
-/// Which model to talk to, and how.
+/// The model to chat with, and its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatOptions {
-    /// A model or adapter directory, a checkpoint, a run directory (its `model/`, `best/` or newest checkpoint), or a hub
-    /// name.
+    /// Directory of a model or an adapter, a checkpoint, a run directory (its `model/`, `best/` or newest checkpoint),
+    /// or a hub name.
     pub model: String,
-    /// An adapter on it.
+    /// Adapter on the model.
     pub adapter: Option<String>,
-    /// How the weights are held.
+    /// Format of the weights in memory.
     pub weights: WeightFormat,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// How conversations are written. Default: by the template where there is one, else as in HH-RLHF.
+    /// Format of conversations. Default: the template if there is one, else that of HH-RLHF.
     pub format: Option<ChatFormat>,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// How answers are drawn.
+/// Sampling settings of answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatSettings {
-    /// The distribution and the limits; the model's own stop ids are added.
+    /// Distribution and limits. The model's own stop ids are added.
     pub params: SamplingParams,
-    /// Strings that end an answer, besides those of the format.
+    /// Strings that end an answer, in addition to those of the format.
     pub stop: Vec<String>,
-    /// The seed of every random stream.
+    /// Seed of every random stream.
     pub seed: Seed,
 }
 
-/// A model to talk to.
+/// A model to chat with.
 pub struct ChatModel {
     talker: Talker,
-    /// Holds the conversation so far, once there is one.
+    /// Cache of the conversation so far, once there is one.
     memory: Option<Memory>,
-    /// The answer that was begun.
+    /// The answer in progress.
     under_way: Option<UnderWay>,
 }
 
@@ -99,38 +99,38 @@ struct Memory {
     row: usize,
 }
 
-/// Tokens that room is made for at first.
+/// Initial capacity of the cache in tokens.
 const CAPACITY: usize = 1024;
 
 impl ChatModel {
     /// Loads the model.
     ///
     /// # Errors
-    /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
+    /// If it cannot be found or read, is a reward model, or lacks a requested chat template.
     pub fn open(options: &ChatOptions) -> Result<Self> {
         Ok(Self { talker: Talker::open(options)?, memory: None, under_way: None })
     }
 
-    /// The directory the model came from.
+    /// Returns the directory that the model was loaded from.
     pub fn directory(&self) -> &Path {
         &self.talker.directory
     }
 
-    /// How conversations are written.
+    /// Returns the format of conversations.
     pub fn format(&self) -> ChatFormat {
         self.talker.format()
     }
 
-    /// The conversation as the model reads it, up to where its answer begins.
+    /// Returns the conversation as the model reads it, up to the start of its answer.
     ///
     /// # Errors
-    /// When the template refuses the conversation.
+    /// If the template rejects the conversation.
     pub fn text_of(&self, messages: &[Message]) -> Result<String> {
         self.talker.prompter.text_of(messages, &Asked::default())
     }
 
-    /// Answers the conversation. `turn` and `attempt` choose the random stream; `hear` gets every piece of the answer as
-    /// soon as it is certain, and says whether to go on.
+    /// Answers the conversation. `turn` and `attempt` select the random stream. `hear` receives every piece of the
+    /// answer as soon as it is final, and returns whether to continue.
     ///
     /// # Errors
     /// As [`begin`](Self::begin) and [`step`](Self::step).
@@ -149,27 +149,27 @@ impl ChatModel {
         }
     }
 
-    /// Begins an answer to the conversation; [`step`](Self::step) goes on with it. What the conversation has in common
-    /// with the one before is not computed again.
+    /// Starts an answer to the conversation; [`step`](Self::step) continues it. The common start with the previous
+    /// conversation is not computed again.
     ///
     /// # Errors
-    /// When the conversation has become too long, or a setting has no meaning.
+    /// If the conversation is too long, or a setting is invalid.
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let (ids, begins_inside) = self.talker.prompter.begin(messages, &Asked::default())?;
         let params = self.talker.params(ids.len(), settings.params.clone());
         let params = params.map_err(|error| error.with_hint("`/reset` begins a new one"))?;
         let stop = self.talker.stop(&settings.stop);
         self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
-        // A decoder begins anew: its answer continues nothing.
+        // A decoder starts from its own start id: its answer continues no text.
         let continued = if self.talker.has_encoder() { Vec::new() } else { ids };
         self.under_way = Some(UnderWay::new(continued, stop, begins_inside));
         Ok(())
     }
 
-    /// One more token of the answer that was begun, or, after the last one, the answer.
+    /// Samples one more token of the answer in progress. Returns the answer after its last token.
     ///
     /// # Errors
-    /// When the answer is no text, or none was begun.
+    /// If the answer is not valid text, or if none was started.
     pub fn step(&mut self, hear: &mut dyn FnMut(&str) -> Flow) -> Result<Option<Answer>> {
         let (Some(memory), Some(answer)) = (&mut self.memory, &mut self.under_way) else {
             return Err(Error::input("no answer was begun"));
@@ -185,18 +185,18 @@ impl ChatModel {
         Ok(Some(answer))
     }
 
-    /// Tokens of conversations that were computed so far, answers aside.
+    /// Returns the number of conversation tokens computed so far, without answers.
     pub fn prefilled(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.engine.prefilled())
     }
 
-    /// Has the engine continue `ids`, from where they differ from what it holds.
+    /// Continues `ids` in the engine, from the first difference to the cache.
     fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
-        // An encoder reads every conversation as a whole.
+        // An encoder always reads a whole conversation.
         let has_encoder = self.talker.has_encoder();
         if let Some(Memory { engine, row }) = &mut self.memory {
             let held = engine.ids(*row).unwrap_or_default();
-            // Something must be left to compute: the last id gives the first logits.
+            // At least one id must be computed, because the last id gives the first logits.
             let common = held.iter().zip(ids).take_while(|(held, id)| held == id).count().min(ids.len() - 1);
             if !has_encoder && engine.rewind(*row, common) {
                 return engine.extend(*row, Turn { ids: ids[common..].to_vec(), params, stream });
@@ -256,7 +256,7 @@ mod tests {
         let common = held.iter().zip(&all).take_while(|(held, id)| held == id).count();
         assert!(common * 2 > all.len(), "most of the conversation is there: {common} of {}", all.len());
         one.answer(&messages, &settings, (2, 0), &mut go_on).expect("an answer");
-        // The last id of an answer is drawn, not computed.
+        // The last id of an answer is sampled but not computed.
         let drawn = usize::from(common == held.len());
         assert_eq!(one.prefilled() - computed, all.len() - common + drawn);
     }

@@ -1,4 +1,4 @@
-//! Models that judge the segments of an answer: its sentences, parts of them, or the whole.
+//! Models that score segments of an answer: sentences, parts of sentences, or the whole answer.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,23 +17,23 @@ use crate::reward::{Judgement, SegmentReward};
 use crate::rollout::{Prompt, Rollout};
 use crate::text::Pattern;
 
-/// The label of what nothing is wrong with, as FineGrainedRLHF names it.
+/// FineGrainedRLHF's label for text without errors.
 const NOTHING: &str = "O";
 
-/// What one part of a dense reward says of an answer.
+/// Scores of one part of a dense reward for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JudgedPart {
-    /// Its name; empty where there is one alone.
+    /// Name; empty if there is only one part.
     pub name: String,
-    /// What it weighs in the whole.
+    /// Weight in the total.
     pub weight: f64,
-    /// What all segments are worth together, before weighting.
+    /// Sum of the scores of all segments, unweighted.
     pub total: f32,
-    /// The segments, where it judges some: their characters in what was said, what they are worth, and the label that fits best.
+    /// Segments, if the part scores any: character range in the answer without thoughts, score, and likeliest label.
     pub segments: Vec<(Range<usize>, f32, Option<String>)>,
 }
 
-/// The parts of a dense reward, listening.
+/// The parts of a dense reward, for chat.
 pub struct SegmentsJudge {
     parts: Vec<Part>,
 }
@@ -42,17 +42,18 @@ struct Part {
     name: String,
     weight: f64,
     reward: SegmentReward,
-    /// Columns that it reads of a row.
+    /// Columns of a row that it reads.
     columns: Vec<String>,
 }
 
 impl SegmentsJudge {
-    /// Loads the classifier or reward model in the directory, or run, `name`, which judges by itself: of a classifier of tokens a
-    /// segment with the label `O`, which says that nothing is wrong, is worth 1, and any other −1; where no label is called so, all
-    /// are worth 0, and only named.
+    /// Loads a single classifier or reward model from the directory or run `name`.
+    ///
+    /// A segment of a token classifier scores 1 for the label `O`, which means no error, and −1 for any other label. If
+    /// there is no label `O`, all segments score 0 and only have labels.
     ///
     /// # Errors
-    /// When it cannot be read, or says nothing of segments or texts.
+    /// If it cannot be read, or scores neither segments nor texts.
     pub fn open(name: &str, device: &DeviceChoice) -> Result<Self> {
         let directory = model_of(Path::new(name))?;
         let dir = open(&directory.to_string_lossy(), None)?;
@@ -72,10 +73,10 @@ impl SegmentsJudge {
         Self::of_parts(vec![(String::new(), 1.0, config)], device)
     }
 
-    /// Loads the parts of a reward, each with its name and what it weighs in the whole.
+    /// Loads the parts of a reward, each with its name and its weight in the total.
     ///
     /// # Errors
-    /// When a model cannot be read, or its part asks for something that it does not say.
+    /// If a model cannot be read, or does not provide what its part requires.
     pub fn of_parts(parts: Vec<(String, f64, SegmentConfig)>, device: &DeviceChoice) -> Result<Self> {
         let part = |(name, weight, config): (String, f64, SegmentConfig)| {
             let dir = open(&config.model, None)?;
@@ -89,14 +90,14 @@ impl SegmentsJudge {
         Ok(Self { parts: parts.into_iter().map(part).collect::<Result<_>>()? })
     }
 
-    /// What each part makes of an answer to a conversation. What a row of data would say beside the prompt (`{question}`), a
-    /// conversation says in what was last said to the model.
+    /// Scores an answer to a conversation with every part. Other columns that a data row would have (`{question}`) take
+    /// the text of the last message to the model.
     ///
     /// # Errors
-    /// When a part cannot read it.
+    /// If a part cannot read it.
     pub fn judge(&self, messages: &[Message], answer: &Answer) -> Result<Vec<JudgedPart>> {
         let last = messages.last().map_or("", |message| message.content.as_str());
-        // One question is asked as it is; what went before it is told as in HH-RLHF.
+        // A single question is passed unchanged. A longer conversation is written as in HH-RLHF.
         let text = if messages.len() == 1 { last.to_owned() } else { hh(messages) };
         let prompt = |columns: &[String]| Prompt {
             row: 0,

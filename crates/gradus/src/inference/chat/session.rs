@@ -1,4 +1,4 @@
-//! Many requests to one model at once: each is a row of the engine, with its own settings, stop strings and random stream.
+//! Concurrent requests to one model. Each is a row of the engine, with its own settings, stop strings and random stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,66 +16,65 @@ use crate::model::{CausalLm, Rows, Sequence, select_rows};
 use crate::rng::Stream;
 use crate::text::{Tokenizer, continuation, ranges};
 
-/// Tokens that room is made for at first, a row.
+/// Initial capacity per row in tokens.
 const CAPACITY: usize = 256;
 
-/// The last ids of a prompt, which decide how what follows them reads.
+/// Number of ids at the end of a prompt that can affect how the next ids are decoded.
 const TAIL: usize = 8;
 
-/// Positions whose logits are in memory at once while a text is scored.
+/// Maximum number of positions whose logits are in memory while a text is scored.
 const SCORED_AT_ONCE: usize = 64;
 
-/// What is asked for: completions of one prompt.
+/// A request for completions of one prompt.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// The prompt's ids.
+    /// Ids of the prompt.
     pub prompt: Vec<u32>,
-    /// How its completions are drawn; the model's own stop ids are added, and no more tokens are drawn than it has
-    /// positions.
+    /// Sampling settings. The model's own stop ids are added, and the number of tokens is limited by the model's positions.
     pub params: SamplingParams,
-    /// Strings that end a completion, and are no part of it.
+    /// Strings that end a completion and are not part of it.
     pub stop: Vec<String>,
-    /// One stream per completion to draw from.
+    /// Random streams, one per completion.
     pub streams: Vec<Stream>,
 }
 
-/// A token, and what the model thought of it.
+/// A token with its log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its log-probability under the model at the sampling temperature (1 when greedy), in nats.
+    /// Log-probability under the model at the sampling temperature (1 if greedy), in nats.
     pub logprob: f32,
-    /// The likeliest ids there and their log-probabilities, the likeliest first, as many as were asked for.
+    /// The requested number of likeliest ids at this position with their log-probabilities, likeliest first.
     pub likeliest: Vec<(u32, f32)>,
-    /// Its place among all ids, 1 for the likeliest; known where a given text is scored ([`Session::score`]).
+    /// Rank among all ids, 1 for the likeliest. Available only if a given text is scored ([`Session::score`]).
     pub rank: Option<usize>,
 }
 
-/// What happened to a row.
+/// An event of a row.
 #[derive(Debug)]
 pub enum Piece {
-    /// A token was drawn.
+    /// A token was sampled.
     Token {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// The token.
+        /// The sampled token.
         said: Said,
-        /// The text that has become certain: it may belong to tokens before, or come with one after.
+        /// Text that is now final. It may belong to earlier tokens; the text of this token may come with a later one.
         text: String,
     },
     /// The completion has ended.
     End {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// The text that was held back, because it might have become a stop string.
+        /// Text that was held back as a possible stop string.
         text: String,
-        /// Why it ended; an error when it is no text.
+        /// Reason for the end, or an error if the completion is not valid text.
         end: Result<AnswerEnd>,
     },
 }
 
-/// A model that answers many requests at once.
+/// A model that serves many requests at the same time.
 pub struct Session {
     talker: Talker,
     engine: Engine<'static>,
@@ -86,83 +85,83 @@ pub struct Session {
 #[derive(Clone)]
 pub struct Base(Talker);
 
-/// A row that is being sampled.
+/// A row in progress.
 struct Telling {
     answer: UnderWay,
-    /// Tokens that were told.
+    /// Number of tokens reported so far.
     told: usize,
 }
 
 impl Session {
-    /// Loads the model; `places` rows are sampled side by side, others wait.
+    /// Loads the model. `places` rows are sampled at the same time; others wait.
     ///
     /// # Errors
-    /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
+    /// If it cannot be found or read, is a reward model, or lacks a requested chat template.
     pub fn open(options: &ChatOptions, places: usize) -> Result<Self> {
         let talker = Talker::open(options)?;
         let engine = Engine::new(&talker.model, places, CAPACITY);
         Ok(Self { talker, engine, rows: BTreeMap::new() })
     }
 
-    /// The model of this session, for further sessions: they share its weights.
+    /// Returns the model of this session, for further sessions that share its weights.
     pub fn base(&self) -> Base {
         Base(self.talker.clone())
     }
 
-    /// A session of `base` with the adapter in `adapter`. The weights of the base are held once, and text is read with the
-    /// tokenizer of the base.
+    /// Creates a session of `base` with the adapter in `adapter`. The weights of the base are in memory once, and the
+    /// tokenizer is that of the base.
     ///
     /// # Errors
-    /// When the adapter cannot be read or does not fit, or the base has an adapter already.
+    /// If the adapter cannot be read or does not fit, or if the base already has an adapter.
     pub fn with_adapter(base: Base, adapter: &Path, places: usize) -> Result<Self> {
         let talker = base.0.with_adapter(adapter)?;
         let engine = Engine::new(&talker.model, places, CAPACITY);
         Ok(Self { talker, engine, rows: BTreeMap::new() })
     }
 
-    /// The directory the model came from.
+    /// Returns the directory that the model was loaded from.
     pub fn directory(&self) -> &Path {
         &self.talker.directory
     }
 
-    /// How conversations are written.
+    /// Returns the format of conversations.
     pub fn format(&self) -> ChatFormat {
         self.talker.format()
     }
 
-    /// Turns text into ids and back.
+    /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.talker.files.tokenizer
     }
 
-    /// Size of the vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.talker.model.vocab_size()
     }
 
-    /// How many tokens a prompt and its completion may have together, where there is a limit.
+    /// Returns the maximum number of tokens in a prompt and its completion together, if it is limited.
     pub fn max_positions(&self) -> Option<usize> {
         self.talker.model.max_positions()
     }
 
-    /// What makes prompts of conversations, for another thread too.
+    /// Returns the converter from conversations to prompts. Other threads can use it too.
     pub fn prompter(&self) -> &Prompter {
         &self.talker.prompter
     }
 
-    /// The strings that end an answer of a conversation: `asked`, and those of the format.
+    /// Returns the strings that end an answer in a conversation: `asked`, and those of the format.
     pub fn stop_of(&self, asked: &[String]) -> Vec<String> {
         self.talker.stop(asked)
     }
 
-    /// Asks for completions; gives the numbers of their rows.
+    /// Submits a request and returns the numbers of its rows.
     ///
     /// # Errors
-    /// When a setting has no meaning, or the prompt is empty, holds an id outside the vocabulary, or leaves no room.
+    /// If a setting is invalid, or if the prompt is empty, contains an id outside the vocabulary, or leaves no room.
     pub fn submit(&mut self, ask: Ask) -> Result<Range<usize>> {
         let Ask { prompt, params, stop, streams } = ask;
         let params = Arc::new(self.talker.params(prompt.len(), params)?);
-        // A decoder begins anew: its answer continues nothing.
+        // A decoder starts from its own start id: its answer continues no text.
         let tail = match self.talker.has_encoder() {
             true => Vec::new(),
             false => prompt[prompt.len().saturating_sub(TAIL)..].to_vec(),
@@ -173,18 +172,18 @@ impl Session {
         Ok(rows)
     }
 
-    /// Lets go of a row. Whether it was there.
+    /// Removes a row and returns whether it existed.
     pub fn cancel(&mut self, row: usize) -> bool {
         self.rows.remove(&row);
         self.engine.cancel(row)
     }
 
-    /// Whether [`step`](Self::step) has something to do.
+    /// Whether [`step`](Self::step) has work.
     pub fn is_busy(&self) -> bool {
         self.engine.is_busy()
     }
 
-    /// Draws one more token for every row, two for one that has just got its place.
+    /// Samples one more token for every row, and two for a row that has just received a slot.
     pub fn step(&mut self) -> Vec<Piece> {
         let tokenizer = &self.talker.files.tokenizer;
         let mut listeners = Listeners { tokenizer, rows: &mut self.rows, texts: HashMap::new() };
@@ -214,21 +213,21 @@ impl Session {
         pieces
     }
 
-    /// What the model thinks of a text, one entry for each id but the first, which nothing stands before: its
-    /// log-probability at temperature 1, and the `likeliest` likeliest ids in its place.
+    /// Scores a text. Returns one entry for each id except the first, which has no predecessor: its log-probability at
+    /// temperature 1, and the `likeliest` likeliest ids at its position.
     ///
     /// # Errors
-    /// When an id is outside the vocabulary, there are more than the model has positions, or the model has an encoder,
-    /// which reads texts without predicting them.
+    /// If an id is outside the vocabulary, if there are more ids than positions, or if the model has an encoder, which
+    /// reads texts without predicting them.
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Said>> {
         score_text(&self.talker.model, ids, likeliest)
     }
 
-    /// The text of each of `ids`, which stand after `before`; joined they are the text of all. A special id has its name. A
-    /// character that several ids spell is the text of the last of them.
+    /// Returns the text of each of `ids`, which follow `before`; joined, they are the text of all. A special id is
+    /// shown by its name. A character that several ids encode belongs to the last of them.
     ///
     /// # Errors
-    /// When the tokenizer cannot decode them.
+    /// If the tokenizer cannot decode them.
     pub fn texts(&self, before: &[u32], ids: &[u32]) -> Result<Vec<String>> {
         let tokenizer = self.tokenizer();
         let before = &before[before.len().saturating_sub(TAIL)..];
@@ -241,7 +240,7 @@ impl Session {
     }
 }
 
-/// What `model` thinks of a text; see [`Session::score`].
+/// Scores a text with `model`; see [`Session::score`].
 ///
 /// # Errors
 /// As [`Session::score`].
@@ -274,11 +273,11 @@ pub fn score_text(model: &CausalLm, ids: &[u32], likeliest: usize) -> Result<Vec
     Ok(all)
 }
 
-/// Hears every row, and notes what becomes certain of its text with each token.
+/// Stop rule of all rows. It records the text that becomes final with each token.
 struct Listeners<'a> {
     tokenizer: &'a Tokenizer,
     rows: &'a mut BTreeMap<usize, Telling>,
-    /// By row and number of tokens.
+    /// Text by row and number of tokens.
     texts: HashMap<(usize, usize), String>,
 }
 
@@ -326,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Text, tokens and end of every row.
+    /// Returns text, tokens and end of every row.
     fn finish(session: &mut Session) -> BTreeMap<usize, (String, Vec<Said>, AnswerEnd)> {
         let mut found: BTreeMap<usize, (String, Vec<Said>, AnswerEnd)> = BTreeMap::new();
         while session.is_busy() {
@@ -388,7 +387,7 @@ mod tests {
                     session.submit(ask).expect("asked");
                     session.step();
                 }
-                // The first tokens were told already: what is left must be the end of what is expected.
+                // The first tokens were already reported, so the rest must be the end of the expected text.
                 for (row, (text, said, _)) in finish(&mut session) {
                     let (completion, ids, logprobs) = &expected[row];
                     assert!(completion.ends_with(text.as_str()), "{name}: {completion:?} does not end with {text:?}");

@@ -1,4 +1,4 @@
-//! A model that can be talked to: how conversations become its prompts, and how its answers end.
+//! A model for chat: how conversations become its prompts, and how its answers end.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::model::{CausalLm, WeightFormat, model_of};
 use crate::pretrained::Pretrained;
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
-/// What a chat template is rendered with besides the messages.
+/// Inputs of a chat template in addition to the messages.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// Descriptions of the tools that the model may call.
@@ -23,7 +23,7 @@ pub struct Asked {
     pub variables: Map<String, Value>,
 }
 
-/// A model with its files, and how it is talked to. Copies share the weights.
+/// A model with its files and its prompt format. Copies share the weights.
 #[derive(Clone)]
 pub(super) struct Talker {
     pub files: Pretrained,
@@ -50,7 +50,7 @@ impl Talker {
             }
             (Some(format), _) => format,
             (None, Some(_)) => ChatFormat::Template,
-            // What an encoder reads is no beginning of a dialogue that would go on.
+            // Text for an encoder is not the start of a dialogue that the model would continue.
             (None, None) if files.dir.has_encoder()? => ChatFormat::Plain,
             (None, None) => ChatFormat::Hh,
         };
@@ -65,17 +65,17 @@ impl Talker {
         Ok(Self { files, model, prompter, directory })
     }
 
-    /// The same model with the adapter in `path`; the tokenizer and the template stay those of the base.
+    /// Returns the model with the adapter in `path`. Tokenizer and template stay those of the base.
     pub(super) fn with_adapter(self, path: &Path) -> Result<Self> {
         let dir = self.files.dir.with_adapter(path)?;
-        // What is packed already stays as it is.
+        // Weights that are already packed keep their format.
         let model = self.model.with_saved_adapter(&dir)?.into_frozen(WeightFormat::F32);
         let files = Pretrained { dir, ..self.files };
         Ok(Self { files, model, directory: path.to_owned(), ..self })
     }
 
-    /// `params` with the ids that end and begin this model's answers, and no more tokens than its positions leave after a
-    /// prompt of `prompt` ids.
+    /// Adds this model's stop ids and forced ids to `params`, and limits the tokens to the positions that a prompt of
+    /// `prompt` ids leaves.
     pub(super) fn params(&self, prompt: usize, params: SamplingParams) -> Result<SamplingParams> {
         let mut params = params.forcing(self.files.dir.forced_ids());
         params.stop_ids.extend(self.files.stop_ids());
@@ -90,7 +90,7 @@ impl Talker {
         Ok(params)
     }
 
-    /// The strings that end an answer of a conversation: those that are asked for, and the format's.
+    /// Returns the strings that end an answer in a conversation: `asked`, and those of the format.
     pub(super) fn stop(&self, asked: &[String]) -> Vec<String> {
         let own = match self.format() {
             ChatFormat::Hh => Some(HUMAN),
@@ -100,7 +100,7 @@ impl Talker {
         asked.iter().cloned().chain(own.map(str::to_owned)).collect()
     }
 
-    /// How conversations are written.
+    /// Returns the format of conversations.
     pub(super) fn format(&self) -> ChatFormat {
         self.prompter.format
     }
@@ -111,7 +111,7 @@ impl Talker {
     }
 }
 
-/// How conversations become the prompts of a model. Copies are cheap, and need neither the model nor the thread that has it.
+/// Converts conversations to prompts of a model. Copies are cheap and need neither the model nor its thread.
 #[derive(Debug, Clone)]
 pub struct Prompter {
     tokenizer: Tokenizer,
@@ -119,15 +119,15 @@ pub struct Prompter {
     format: ChatFormat,
     /// Whether an encoder reads the conversation.
     has_encoder: bool,
-    /// The model's positions, where they are limited.
+    /// Number of positions of the model, if limited.
     positions: Option<usize>,
 }
 
 impl Prompter {
-    /// The conversation as the model reads it, up to where its answer begins.
+    /// Returns the conversation as the model reads it, up to the start of its answer.
     ///
     /// # Errors
-    /// When the template refuses the conversation, or tools are given and there is no template.
+    /// If the template rejects the conversation, or if tools are given without a template.
     pub fn text_of(&self, messages: &[Message], asked: &Asked) -> Result<String> {
         match (self.format, &self.template) {
             (ChatFormat::Template, Some(template)) => {
@@ -145,19 +145,19 @@ impl Prompter {
         }
     }
 
-    /// The ids of [`text_of`](Self::text_of), and whether it has begun a thought.
+    /// Returns the ids of [`text_of`](Self::text_of), and whether they end inside a thought.
     pub(super) fn begin(&self, messages: &[Message], asked: &Asked) -> Result<(Vec<u32>, bool)> {
         let text = self.text_of(messages, asked)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
-        // A template writes its own special tokens, but for those that an encoder reads around every text.
+        // A template writes its own special tokens, except for those that an encoder expects around every text.
         let special = self.has_encoder || self.format != ChatFormat::Template;
         Ok((self.ids("the conversation", &text, special)?, begins_inside))
     }
 
-    /// The ids of a prompt, which messages call `name`.
+    /// Returns the ids of a prompt; `name` is its name in messages.
     ///
     /// # Errors
-    /// When it is far longer than the model has positions.
+    /// If it is much longer than the model has positions.
     fn ids(&self, name: &str, text: &str, special: bool) -> Result<Vec<u32>> {
         let Some(limit) = self.positions else { return self.tokenizer.encode(text, special) };
         self.tokenizer.encode_within(text, special, limit)?.ok_or_else(|| {
@@ -167,18 +167,18 @@ impl Prompter {
         })
     }
 
-    /// The ids of a conversation, up to where its answer begins.
+    /// Returns the ids of a conversation, up to the start of its answer.
     ///
     /// # Errors
-    /// As [`text_of`](Self::text_of); or when it is far longer than the model has positions.
+    /// As [`text_of`](Self::text_of), or if it is much longer than the model has positions.
     pub fn prompt_of(&self, messages: &[Message], asked: &Asked) -> Result<Vec<u32>> {
         Ok(self.begin(messages, asked)?.0)
     }
 
-    /// The ids of a text that is a prompt; with `add_special`, also those that the tokenizer puts around it.
+    /// Returns the ids of a text that is a prompt. With `add_special`, they include those that the tokenizer puts around it.
     ///
     /// # Errors
-    /// When it is far longer than the model has positions.
+    /// If it is much longer than the model has positions.
     pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.ids("the prompt", text, add_special)
     }

@@ -1,19 +1,19 @@
-//! Conversations as plain text, thoughts left out.
+//! Conversations as plain text, without thoughts.
 
 use crate::data::Message;
 use crate::text::without_thoughts;
 
-/// What begins a person's turn in Anthropic's transcripts, and ends the assistant's.
+/// Start of a person's turn in Anthropic's transcripts, which also ends the assistant's turn.
 pub(super) const HUMAN: &str = "\n\nHuman:";
-/// What begins the assistant's.
+/// Start of the assistant's turn.
 const ASSISTANT: &str = "\n\nAssistant:";
 
-/// Role and text of each turn, thoughts left out.
+/// Returns role and text of each turn, without thoughts.
 pub(super) fn said(messages: &[Message]) -> impl Iterator<Item = (&str, String)> {
     messages.iter().map(|message| (message.role.as_str(), without_thoughts(&message.content).into_owned()))
 }
 
-/// The conversation as a transcript, a system prompt before it.
+/// Returns the conversation as a transcript. A system prompt comes first.
 pub(super) fn hh(messages: &[Message]) -> String {
     let turn = |(role, text): (&str, String)| match role {
         "user" => format!("{HUMAN} {text}"),

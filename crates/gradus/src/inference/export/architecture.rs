@@ -1,7 +1,7 @@
-//! What llama.cpp calls the families, the sizes of a model, and its tensors.
+//! llama.cpp's names of model families, keys with the sizes of a model, and tensors.
 //!
-//! Names and layouts are those that llama.cpp's own converter writes. What an architecture there does not compute is
-//! refused, so that a file gives the logits of the model that it was made of.
+//! Names and layouts are those that llama.cpp's own converter writes. Models with features that llama.cpp's
+//! architecture does not compute are rejected, so that a file gives the same logits as the original model.
 
 use gradus_kernels::Mask;
 use serde_json::{Map, Value as Json};
@@ -12,16 +12,16 @@ use crate::model::decoder::{Anatomy, DecoderConfig, Norms};
 use crate::model::gpt2::Gpt2Config;
 use crate::model::{CausalLm, Family, ModelDir, SharedTensor, shared_tensors};
 
-/// A model as llama.cpp sees it.
+/// A model in llama.cpp's terms.
 pub(super) struct Architecture {
     /// `general.architecture`.
     pub name: &'static str,
     /// Keys and values that describe it.
     pub facts: Vec<(String, Value)>,
-    /// What the reader of the result should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     layout: Layout,
-    /// By what rotary frequencies are divided, where by more than one number.
+    /// Divisors of the rotary frequencies, if they are not all equal.
     divisors: Option<Vec<f32>>,
 }
 
@@ -29,23 +29,23 @@ pub(super) struct Architecture {
 enum Layout {
     Gpt2,
     Decoder {
-        /// Query and key heads, where the two halves of each head lie interleaved.
+        /// Numbers of query and key heads, if the two halves of each head must be interleaved.
         interleaved: Option<[usize; 2]>,
-        /// What is added to the weights of norms.
+        /// Offset added to the weights of norms.
         offset: f32,
-        /// Whether norms stand around attention and the feed-forward layer.
+        /// Whether there are norms before and after attention and the feed-forward layer.
         around: bool,
     },
 }
 
-/// The families that can be written, for messages.
+/// The supported families, for messages.
 const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text";
 
 impl Architecture {
-    /// Of the model in `dir`; `tied` says whether its LM head is the embedding table.
+    /// Describes the model in `dir`; `tied` is whether its LM head is the embedding table.
     ///
     /// # Errors
-    /// When llama.cpp has no architecture for it, or its architecture computes something else.
+    /// If llama.cpp has no architecture for it, or if that architecture computes something else.
     pub fn of(dir: &ModelDir, tied: bool) -> Result<Self> {
         let family = dir.family()?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
@@ -153,7 +153,7 @@ impl Architecture {
         Ok(Self { name, facts, notes, layout, divisors: (!is_even).then_some(divisors) })
     }
 
-    /// The model's tensors under their names there.
+    /// Returns the model's tensors with llama.cpp's names.
     pub fn tensors(&self, model: &CausalLm) -> Vec<Tensor> {
         let mut tensors: Vec<Tensor> = shared_tensors(model).into_iter().map(|tensor| self.tensor(tensor)).collect();
         if let Some(divisors) = self.divisors.clone() {
@@ -197,7 +197,7 @@ impl Architecture {
         }
     }
 
-    /// What a module is called there.
+    /// Returns llama.cpp's name of a module.
     fn part(&self, part: &str) -> &'static str {
         let around = matches!(self.layout, Layout::Decoder { around: true, .. });
         match part {
@@ -224,12 +224,12 @@ impl Architecture {
     }
 }
 
-/// What llama.cpp's architecture `name` does not compute.
+/// Rejects features that llama.cpp's architecture `name` does not compute.
 fn check(name: &str, config: &DecoderConfig, anatomy: &Anatomy, tied: bool) -> Result<(), String> {
     let is_gemma = anatomy.norms == Norms::Around;
     let no = |what: &str| Err(format!("{what}, which llama.cpp does not compute for {name}"));
     let scale = |of: f64| (f64::from(anatomy.score_scale) - of.powf(-0.5)).abs() < 1e-6;
-    // Its largest Gemmas are told by their layers.
+    // llama.cpp identifies the largest Gemma models by their number of layers.
     let divisor = match (name, config.num_hidden_layers) {
         ("gemma2", 46) | ("gemma3", 62) => (config.hidden_size / config.num_attention_heads) as f64,
         _ => config.head_dim() as f64,
@@ -275,7 +275,7 @@ fn window(mask: Mask) -> Option<usize> {
     }
 }
 
-/// Every so manieth layer sees all; none where all do.
+/// Returns the period of the layers without a window: 1 if no layer has one, and more than the number of layers if all do.
 fn period(windows: &[Option<usize>]) -> Result<Option<usize>, String> {
     let Some(first) = windows.iter().position(Option::is_none) else { return Ok(Some(windows.len() + 1)) };
     if windows.iter().all(Option::is_none) {
@@ -293,12 +293,12 @@ fn counts_of(name: &str, counts: &[(&str, usize)]) -> Vec<(String, Value)> {
     counts.iter().map(|&(key, count)| (format!("{name}.{key}"), Value::U32(count as u32))).collect()
 }
 
-/// `[rows, columns]` to `[columns, rows]`.
+/// Transposes `[rows, columns]` to `[columns, rows]`.
 fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| values[row * columns + column])).collect()
 }
 
-/// Rows, `width` wide, of each head from two halves to pairs: llama.cpp turns neighbors there.
+/// Reorders the rows (of length `width`) of each head from two halves to pairs, because llama.cpp rotates adjacent rows.
 fn interleaved(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
     let mut found = Vec::with_capacity(values.len());
     for head in values.chunks_exact(values.len() / heads) {

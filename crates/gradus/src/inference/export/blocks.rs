@@ -1,4 +1,4 @@
-//! How numbers lie in a GGUF file: f32, bf16, or q8_0, blocks of 32 whole numbers of 8 bits with a scale of half precision.
+//! Number formats in a GGUF file: f32, bf16, or q8_0, which has blocks of 32 8-bit integers with a half-precision scale.
 //!
 //! q8_0: `d = max|x| / 127`, `q = round(x / d)`, halves away from zero, as the `gguf` package computes them.
 
@@ -6,29 +6,29 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Numbers in a block of q8_0.
+/// Numbers per block of q8_0.
 const BLOCK: usize = 32;
-/// Bytes of such a block.
+/// Bytes per block of q8_0.
 const BLOCK_BYTES: usize = 2 + BLOCK;
 
-/// How the weights of a GGUF file are held. Norms and biases are f32 in all of them.
+/// Format of the weights in a GGUF file. Norms and biases are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GgufWeights {
-    /// Four bytes.
+    /// Four bytes per number.
     F32,
-    /// Two bytes: the first 16 bits, rounded to even.
+    /// Two bytes per number: the upper 16 bits, with ties rounded to even.
     Bf16,
-    /// Blocks of 32 with a scale: 8.5 bits.
+    /// Blocks of 32 with a scale: 8.5 bits per number.
     #[serde(rename = "q8_0")]
     Q8,
 }
 
 impl GgufWeights {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Q8];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -37,7 +37,7 @@ impl GgufWeights {
         }
     }
 
-    /// The number of the type in tensor headers (`ggml_type`).
+    /// Returns the type code in tensor headers (`ggml_type`).
     pub(super) fn tensor_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -46,7 +46,7 @@ impl GgufWeights {
         }
     }
 
-    /// The number of the type of a file that holds mostly this (`llama_ftype`).
+    /// Returns the type code of a file that contains mostly this format (`llama_ftype`).
     pub(super) fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -55,7 +55,7 @@ impl GgufWeights {
         }
     }
 
-    /// Bytes of `values` numbers.
+    /// Returns the size of `values` numbers in bytes.
     pub(super) fn bytes(self, values: usize) -> usize {
         match self {
             Self::F32 => 4 * values,
@@ -64,8 +64,8 @@ impl GgufWeights {
         }
     }
 
-    /// How a tensor of rows `width` wide is held where weights are held like this: what has no rows stays f32, and so does
-    /// what has no whole blocks.
+    /// Returns the format of a tensor with dimensions `dims` in a file of this format. Vectors, and tensors whose rows
+    /// are not whole blocks, stay in f32.
     pub(super) fn of(self, dims: &[usize]) -> Self {
         match (self, dims) {
             (_, [] | [_]) => Self::F32,
@@ -114,15 +114,15 @@ fn q8(block: &[f32; BLOCK]) -> [u8; BLOCK_BYTES] {
     bytes
 }
 
-/// A number that is not negative in half precision, rounded to even.
+/// Converts a non-negative number to half precision, with ties rounded to even.
 fn half(value: f32) -> u16 {
-    // Half precision has its steps of 2⁻²⁴ below 2⁻¹⁴; of those there are less than 2¹⁰.
+    // Below 2⁻¹⁴, half precision has steps of 2⁻²⁴; there are fewer than 2¹⁰ of them.
     if value < 2.0f32.powi(-14) {
         return (value * 2.0f32.powi(24)).round_ties_even() as u16;
     }
     let bits = value.to_bits();
     let rounded = bits + 0xfff + (bits >> 13 & 1);
-    // The exponent is counted from −15, not −127; what is too large is infinite.
+    // The exponent bias is 15 instead of 127; numbers that are too large become infinite.
     (((rounded >> 13) - (112 << 10)).min(0x7c00)) as u16
 }
 
@@ -131,13 +131,13 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// Written by `tools/parity/gguf_blocks.py` with the package `gguf`.
+    /// The fixture was written by `tools/parity/gguf_blocks.py` with the package `gguf`.
     #[test]
     fn the_bytes_are_those_of_the_gguf_package() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/gguf/blocks.json");
         let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).expect("a fixture")).expect("JSON");
         for case in fixture["cases"].as_array().expect("cases") {
-            // As bits: infinities and the last digit survive.
+            // As bits, to keep infinities and the last digit.
             let bits: Vec<u32> = serde_json::from_value(case["bits"].clone()).expect("bits");
             let values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
             for (format, key) in [(GgufWeights::Bf16, "bf16"), (GgufWeights::Q8, "q8_0")] {

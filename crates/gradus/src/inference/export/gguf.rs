@@ -1,4 +1,4 @@
-//! The file format: a header of keys and values, what tensors there are, and their numbers, each where 32 divides.
+//! The file format: a header of keys and values, a list of tensors, and their numbers, aligned to 32 bytes.
 //!
 //! GGUF version 3, little-endian: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
@@ -6,7 +6,7 @@ use std::io::Write;
 
 use super::blocks::GgufWeights;
 
-/// Every tensor begins at a multiple of it.
+/// Alignment of tensors in bytes.
 const ALIGNMENT: usize = 32;
 
 /// The value of a key.
@@ -22,7 +22,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// The number of its type, of a list with that of its elements.
+    /// Returns the type code, and for a list also that of its elements.
     fn types(&self) -> (u32, Option<u32>) {
         const LIST: u32 = 9;
         match self {
@@ -62,10 +62,10 @@ fn list<T>(values: &[T], to: &mut Vec<u8>, mut write: impl FnMut(&T, &mut Vec<u8
     values.iter().for_each(|value| write(value, to));
 }
 
-/// A tensor of the file, whose numbers are asked for when they are written.
+/// A tensor of the file. Its values are computed when they are written.
 pub(super) struct Tensor {
     pub name: String,
-    /// Row-major: the last is that of neighbors.
+    /// Row-major: the last dimension is contiguous.
     pub dims: Vec<usize>,
     pub values: Box<dyn Fn() -> Vec<f32>>,
 }
@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// Writes a file of these keys and tensors; weights are held as `weights` says.
+/// Writes a file with these keys and tensors, and the weights in the format `weights`.
 pub(super) fn write(
     facts: &[(String, Value)],
     tensors: &[Tensor],

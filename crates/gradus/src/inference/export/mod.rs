@@ -1,6 +1,6 @@
-//! A model in the file format of llama.cpp: GGUF, with its tokenizer, its chat template and what ends a completion.
+//! Export of a model to llama.cpp's file format GGUF, with its tokenizer, chat template and stop ids.
 //!
-//! An adapter is folded into its base first.
+//! An adapter is merged into its base first.
 
 mod architecture;
 mod blocks;
@@ -25,46 +25,46 @@ use crate::text::Tokenizer;
 use architecture::Architecture;
 use gguf::Value;
 
-/// What to export.
+/// Settings of an export.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExportOptions {
-    /// The model: a directory or a hub name; or an adapter's directory, which names its base itself.
+    /// The model: a directory or a hub name, or an adapter's directory, which names its base.
     pub model: String,
-    /// An adapter on it.
+    /// Adapter on the model.
     pub adapter: Option<String>,
-    /// How the weights are held.
+    /// Format of the weights.
     pub weights: GgufWeights,
-    /// The file to write.
+    /// Path of the file to write.
     pub output: PathBuf,
-    /// Whether it may replace a file that is there.
+    /// Whether an existing file may be replaced.
     pub overwrite: bool,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
 }
 
-/// What came of it.
+/// Result of an export.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Exported {
-    /// The file.
+    /// Path of the file.
     pub output: PathBuf,
-    /// What llama.cpp calls the family.
+    /// llama.cpp's name of the model family.
     pub architecture: &'static str,
-    /// How the weights are held.
+    /// Format of the weights.
     pub weights: GgufWeights,
-    /// Tensors in it.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Tensors of weights that stay in f32 because their rows are no whole blocks.
+    /// Number of weight tensors that stay in f32 because their rows are not whole blocks.
     pub kept_in_f32: usize,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// What its reader should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 /// Writes a language model as a GGUF file.
 ///
 /// # Errors
-/// When the model is of another kind, its family or tokenizer cannot be written, or [`Outputs::file`] refuses the output.
+/// If it is not a language model, if its family or tokenizer cannot be written, or if [`Outputs::file`] rejects the output.
 pub fn export(options: &ExportOptions) -> Result<Exported> {
     let dir = open(&options.model, options.adapter.as_deref())?;
     let is_read = |path: &PathBuf| path.is_file() && path.extension().is_none_or(|extension| extension != "gguf");
@@ -72,7 +72,7 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
         |at: &PathBuf| std::fs::read_dir(at).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_read);
     let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path)).flat_map(read);
     let output = Outputs::new(options.overwrite).reading_all(read).file(&options.output)?;
-    // Everything is refused before weights are read.
+    // All checks run before weights are read.
     Architecture::of(&dir, true)?;
     let (mut facts, mut notes) = (Vec::new(), Vec::new());
     let mut add = |key: &str, value: Value| facts.push((key.to_owned(), value));
@@ -105,7 +105,7 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
     })
 }
 
-/// The keys of the tokenizer; of a model without one, that there is none.
+/// Returns the keys of the tokenizer, or a key that there is none.
 fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
     if options.text.tokenizer.is_some() || Tokenizer::is_in(dir.tokenizer_dir()) {
         let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;

@@ -1,4 +1,4 @@
-//! Files are read again by a reader of their own, and compared with the model that they were made of.
+//! Reads exported files with a separate reader and compares them with the original model.
 
 use crate::pretrained::TextFiles;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity").join(name)
 }
 
-/// What a file says: keys as text, and tensors as they lie.
+/// Content of a file: keys as text, and tensors as stored.
 #[derive(Debug, Default)]
 struct File {
     facts: BTreeMap<String, String>,
@@ -128,7 +128,7 @@ fn every_tensor_is_there_under_its_name() {
         ("gemma3-rope", "gemma3", 1.0),
     ] {
         let path = fixture("models").join(name);
-        // Its scores are divided by the root of another number than llama.cpp divides by.
+        // Gemma 3's fixture divides its scores by a different root than llama.cpp.
         let folder = name.starts_with("gemma3").then(|| scaled(&path));
         let dir = folder.as_ref().map_or(path, |folder| folder.path().into());
         let model =
@@ -140,7 +140,7 @@ fn every_tensor_is_there_under_its_name() {
         });
         let held = named_tensors(&model);
         assert_eq!(plain.tensors.len(), held.len() + usize::from(name == "llama-rope-llama3"), "{name}");
-        // The sum of squares knows nothing of order, and tells every tensor from every other.
+        // The sum of squares is independent of order and different for every tensor.
         let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
         for tensor in held {
             let is_norm = tensor.name.ends_with("norm.weight") && !tensor.name.contains("ln_");
@@ -152,7 +152,7 @@ fn every_tensor_is_there_under_its_name() {
             });
             assert_eq!(found.count(), 1, "{name}: {}", tensor.name);
         }
-        // The other formats round each number: to 8 bits of it, or to a 254th of its block's range and the scale to 11 bits.
+        // The other formats round each number: to 8 significant bits, or to a 254th of its block's range with a scale of 11 bits.
         for (file, bound) in [(bf16, 1.0 / 256.0), (q8, 1.0 / 254.0 + 1.0 / 2048.0)] {
             for (name, (dims, values)) in file.tensors {
                 let (expected, exact) = &plain.tensors[&name];
@@ -167,7 +167,7 @@ fn every_tensor_is_there_under_its_name() {
     }
 }
 
-/// The same model with scores divided by the root of a head's width.
+/// Returns the model with scores divided by the root of a head's width.
 fn scaled(path: &Path) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path();
@@ -187,7 +187,7 @@ fn queries_lie_in_pairs_and_norms_count_from_0() {
         .into_iter()
         .map(|tensor| (tensor.name.into_owned(), tensor.values.into_owned()))
         .collect();
-    // Two key heads of eight rows, 32 wide: rows 0, 4, 1, 5, … of each.
+    // Two key heads of eight rows of length 32: rows 0, 4, 1, 5, … of each.
     let (keys, wanted) = (&file.tensors["blk.1.attn_k.weight"].1, &held["trunk.layers.1.self_attn.k_proj.weight"]);
     for (row, from) in [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15].into_iter().enumerate() {
         assert_eq!(keys[row * 32..][..32], wanted[from * 32..][..32], "row {row}");
@@ -240,7 +240,7 @@ fn tokenizer_template_and_ends_are_in_the_file() {
         files.tokenizer.eos_id().map(|id| id.to_string())
     );
     assert_eq!(file.facts["tokenizer.chat_template"], files.template.as_ref().expect("a template").source());
-    // Every id has its text, unless the text has the separator of this test in it.
+    // Every id has its text, except if the text contains the separator of this test.
     let json = files.tokenizer.to_json().expect("JSON");
     let merges = json["model"]["merges"].as_array().expect("merges").len();
     assert_eq!(file.facts["tokenizer.ggml.merges"].split('|').count(), merges);

@@ -1,7 +1,7 @@
-//! A tokenizer as llama.cpp has it.
+//! Conversion of a tokenizer to llama.cpp's form.
 //!
-//! Two kinds can be written: byte-level BPE, whose way of cutting text before merging must be one that llama.cpp knows by
-//! name, and BPE of characters with bytes for what is unknown (SentencePiece's), whose merges become scores.
+//! Two kinds are supported. Byte-level BPE must split text in a way for which llama.cpp has a name. The merges of
+//! character-level BPE with byte fallback (SentencePiece's) become scores.
 
 use serde_json::Value as Json;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::pretrained::Pretrained;
 use crate::text::Tokenizer;
 
-/// What a token is, by llama.cpp's numbers.
+/// llama.cpp's codes for kinds of tokens.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -18,10 +18,10 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// What stands for a space in SentencePiece's vocabularies.
+/// Character for a space in SentencePiece's vocabularies.
 const SPACE: &str = "\u{2581}";
 
-/// How text is cut before bytes are merged: the pattern in `tokenizer.json`, and llama.cpp's name.
+/// Pre-tokenization patterns in `tokenizer.json`, with llama.cpp's names.
 const CUTS: [(&str, &str); 2] = [
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -33,10 +33,10 @@ const CUTS: [(&str, &str); 2] = [
     ),
 ];
 
-/// The keys that describe the tokenizer and the chat template in `files`, for a model of `size` ids.
+/// Returns the keys for the tokenizer and the chat template in `files`, for a model with `size` ids.
 ///
 /// # Errors
-/// When it is of a kind that cannot be written.
+/// If it is of an unsupported kind.
 pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Value)>> {
     let tokenizer = &files.tokenizer;
     let json = tokenizer.to_json()?;
@@ -100,11 +100,11 @@ pub(super) fn facts(files: &Pretrained, size: usize) -> Result<Vec<(String, Valu
     Ok(facts)
 }
 
-/// The ids that begin, end and pad texts.
+/// Adds the ids that start, end and pad texts.
 fn special(files: &Pretrained, add: &mut dyn FnMut(&str, Value)) -> Result<()> {
     let tokenizer = &files.tokenizer;
     let mut ends = files.stop_ids();
-    // What the tokenizer calls the end comes first; what else ends a completion ends a turn, or a message.
+    // The tokenizer's end id comes first. Other stop ids end a turn or a message.
     if let Some(at) = tokenizer.eos_id().and_then(|id| ends.iter().position(|&end| end == id)) {
         ends[..=at].rotate_right(1);
     }
@@ -125,14 +125,14 @@ fn special(files: &Pretrained, add: &mut dyn FnMut(&str, Value)) -> Result<()> {
     Ok(())
 }
 
-/// Whether the tokenizer itself begins every text with bos.
+/// Whether the tokenizer itself starts every text with bos.
 fn begins_with_bos(tokenizer: &Tokenizer) -> Result<bool> {
     let first = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.first().copied());
     let bos = tokenizer.bos_id();
     Ok(bos.is_some() && first(true)? == bos && first(false)? != bos)
 }
 
-/// Pairs that are merged, in order.
+/// Returns the merges, in order.
 fn merges(model: &Json) -> Option<Vec<[String; 2]>> {
     let pair = |merge: &Json| match merge {
         Json::String(text) => text.split_once(' ').map(|(a, b)| [a.to_owned(), b.to_owned()]),
@@ -145,7 +145,8 @@ fn merges(model: &Json) -> Option<Vec<[String; 2]>> {
     model["merges"].as_array()?.iter().map(pair).collect()
 }
 
-/// llama.cpp merges what has the highest score: of a token that a merge makes, less the later it comes.
+/// Returns scores for llama.cpp, which applies the merge with the highest score first: minus the rank of the first
+/// merge that makes the token.
 fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
     let mut ranks = std::collections::HashMap::new();
     for (rank, pair) in merges.iter().enumerate() {
@@ -154,18 +155,18 @@ fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
     tokens.iter().map(|token| ranks.get(token).map_or(-1e9, |&rank| -(rank as f32))).collect()
 }
 
-/// The kinds of a step and of the steps in it.
+/// Returns the types of a step and of the steps in it.
 fn names(step: &Json) -> Vec<&str> {
     parts(step).into_iter().filter_map(|part| part["type"].as_str()).collect()
 }
 
-/// A step, or the steps of a sequence.
+/// Returns a step, or the steps of a sequence.
 fn parts(step: &Json) -> Vec<&Json> {
     let list = ["pretokenizers", "normalizers"].into_iter().find_map(|key| step[key].as_array());
     list.map_or_else(|| vec![step], |list| list.iter().collect())
 }
 
-/// What llama.cpp calls the way in which text is cut.
+/// Returns llama.cpp's name of the pre-tokenization.
 fn cut(step: &Json) -> Option<&'static str> {
     let steps = parts(step);
     match &steps[..] {
@@ -183,7 +184,7 @@ fn cut(step: &Json) -> Option<&'static str> {
     }
 }
 
-/// Whether a space is put before every text.
+/// Whether a space is put in front of every text.
 fn prefixes_space(json: &Json) -> bool {
     let normalizes =
         parts(&json["normalizer"]).iter().any(|step| step["type"] == "Prepend" && step["prepend"] == SPACE);
@@ -210,7 +211,7 @@ mod tests {
         for (pattern, name) in CUTS {
             assert_eq!(cut(&sequence(vec![split(pattern), bytes(false)])), Some(name));
         }
-        // Another pattern, no pattern, and one that cuts twice.
+        // Another pattern, no pattern, and one that splits twice.
         for steps in [vec![split("a+"), bytes(false)], vec![bytes(false)], vec![split(CUTS[0].0), bytes(true)]] {
             assert_eq!(cut(&sequence(steps)), None);
         }

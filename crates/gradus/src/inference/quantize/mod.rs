@@ -1,4 +1,4 @@
-//! Writing a model with its linear layers in 8 or 4 bits, and what that costs: size, speed, answers before and after.
+//! Writes a model with linear layers in 8 or 4 bits, and measures the effect on size, speed and answers.
 
 mod policy;
 mod reward;
@@ -23,77 +23,78 @@ use crate::pretrained::{Pretrained, TextFiles};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
 
-/// The report, in the directory of the quantized model.
+/// File name of the report in the directory of the quantized model.
 pub const REPORT_FILE: &str = "quantization.json";
 
-/// What to quantize, and on what to compare.
+/// Settings of a quantization, and the data for the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantizeOptions {
-    /// The model: a directory or a hub name.
+    /// Directory or hub name of the model.
     pub model: String,
-    /// The format of its linear layers.
+    /// Format of the linear layers.
     pub format: Quantization,
-    /// Where the quantized model goes. Default: a folder of the model's own directory, named after the format.
+    /// Directory of the quantized model. Default: a folder in the model's directory, named after the format.
     pub output: Option<PathBuf>,
-    /// Whether it may replace a model that is there.
+    /// Whether an existing model may be replaced.
     pub overwrite: bool,
-    /// Preference rows for a reward model. For another, rows with prompts; without them, texts are sampled from nothing.
+    /// Preference rows for a reward model, or rows with prompts for a language model. Without them, language models
+    /// sample texts from an empty prompt.
     pub data: Option<String>,
-    /// Use at most this many rows. Default: all pairs, 64 prompts.
+    /// Maximum number of rows. Default: all pairs, 64 prompts.
     pub max_rows: Option<usize>,
-    /// Longest row in tokens.
+    /// Maximum length of a row in tokens.
     pub max_length: usize,
-    /// How the completions are drawn that both models are compared on; stop ids come from the model.
+    /// Sampling settings of the completions on which the models are compared. Stop ids come from the model.
     pub params: SamplingParams,
-    /// The seed of every random stream.
+    /// Seed of every random stream.
     pub seed: Seed,
-    /// What replaces its tokenizer and chat template.
+    /// Files that replace the tokenizer and the chat template.
     pub text: TextFiles,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: DeviceChoice,
 }
 
-/// What came of it.
+/// Result of a quantization.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizeReport {
-    /// The model, as it was named.
+    /// Name of the model, as given.
     pub model: String,
     /// `int8` or `nf4`.
     pub format: &'static str,
-    /// Where the quantized model is.
+    /// Directory of the quantized model.
     pub output: PathBuf,
-    /// The model as it was, all weights in f32.
+    /// The original model, with all weights in f32.
     pub before: Side,
     /// The quantized model, read from its files.
     pub after: Side,
-    /// How a language model's answers moved.
+    /// Change of a language model's output.
     pub policy: Option<PolicyQuality>,
-    /// How a reward model's did.
+    /// Change of a reward model's scores.
     pub reward: Option<RewardQuality>,
-    /// What happened to rows on the way, one sentence each.
+    /// Remarks on rows that were changed or left out, one sentence each.
     pub remarks: Vec<String>,
 }
 
 /// Size and speed of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Side {
-    /// Bytes of the files with the weights.
+    /// Size of the weight files in bytes.
     pub disk_bytes: u64,
-    /// Bytes of all weights in memory.
+    /// Size of all weights in memory in bytes.
     pub weight_bytes: u64,
-    /// Of them, those of the linear layers of the trunk: what is quantized.
+    /// Share of `weight_bytes` in the linear layers of the trunk, which are quantized.
     pub linear_bytes: u64,
-    /// Sampled tokens a second, the prompts' time included; of language models.
+    /// Sampled tokens per second, including the time for prompts. Only for language models.
     pub decode_tokens_per_s: Option<f64>,
-    /// Scored tokens a second.
+    /// Scored tokens per second.
     pub score_tokens_per_s: Option<f64>,
 }
 
-/// Quantizes, measures and writes; `progress` is told what is being done.
+/// Quantizes a model, measures the effect, and writes the result. `progress` receives the name of each stage.
 ///
 /// # Errors
-/// When the model is quantized already or has an adapter, [`Outputs::model_dir`] refuses the output, or what is wrong with the
-/// model or the rows.
+/// If the model is already quantized or has an adapter, if [`Outputs::model_dir`] rejects the output, or if the model
+/// or the rows are invalid.
 pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
     let files = open_files(&options.model, None, &options.text)?;
     if files.dir.adapter.is_some() {
@@ -138,7 +139,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     Ok(report.expect("written last"))
 }
 
-/// Where the quantized model goes.
+/// Returns the directory of the quantized model.
 fn output(options: &QuantizeOptions) -> Result<PathBuf> {
     Ok(match &options.output {
         Some(output) => output.clone(),
@@ -150,7 +151,7 @@ fn output(options: &QuantizeOptions) -> Result<PathBuf> {
     })
 }
 
-/// Refuses a model that is quantized already.
+/// Rejects a model that is already quantized.
 fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
     match trunk.quantization() {
         None => Ok(()),
@@ -159,7 +160,7 @@ fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
     }
 }
 
-/// Size of a model, before its speed is known.
+/// Returns the size of a model, without its speed.
 fn side<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<Side> {
     let packed = trunk.linear_bytes() as u64;
     let dense = if trunk.is_quantized() { packed } else { 0 };
@@ -172,7 +173,7 @@ fn side<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<Side> {
     })
 }
 
-/// Bytes of the safetensors files in `path`.
+/// Returns the total size of the safetensors files in `path` in bytes.
 fn weight_files(path: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(path).map_err(|error| Error::io(path, error))? {
@@ -184,7 +185,7 @@ fn weight_files(path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The report on `before`, which lay in `files`, and `after`, which lies in `path`, with nothing compared yet.
+/// Returns the report on `before` from `files` and `after` from `path`, without a comparison.
 fn sizes<M: Module>(
     options: &QuantizeOptions,
     files: &Pretrained,
@@ -204,5 +205,5 @@ fn sizes<M: Module>(
     })
 }
 
-/// How both models are held while they are compared: what is not quantized stays as it is.
+/// Weight format of both models during the comparison: everything that is not quantized is unchanged.
 const HELD: WeightFormat = WeightFormat::F32;

@@ -1,4 +1,4 @@
-//! Language models: the same tokens under both.
+//! Comparison of language models on the same tokens.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,33 +16,33 @@ use crate::model::{Batch, CausalLm, Rows, Sequence, select_rows};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Stream};
 
-/// Prompts that are used unless told otherwise.
+/// Default number of prompts.
 const PROMPTS: usize = 64;
-/// Texts that are sampled from nothing where there are no prompts.
+/// Default number of texts that are sampled from an empty prompt if there are no prompts.
 const TEXTS: usize = 16;
-/// Logits of both models that are held at a time.
+/// Maximum number of logits of both models in memory.
 const LOGITS: usize = 8 << 20;
 
-/// How the distributions of two language models differ on tokens that the first one sampled.
+/// Differences between the distributions of two language models, on tokens that the first one sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PolicyQuality {
-    /// Completions sampled.
+    /// Number of sampled completions.
     pub completions: usize,
-    /// Their tokens.
+    /// Number of their tokens.
     pub tokens: usize,
     /// KL(before ‖ after) over the whole vocabulary, in nats, mean over tokens.
     pub kl: f64,
-    /// The largest of any token.
+    /// Largest KL of a token.
     pub largest_kl: f64,
-    /// How far the sampled token's logprob moved, mean over tokens.
+    /// Absolute change of the sampled token's logprob, mean over tokens.
     pub logprob_error: f64,
-    /// The largest of any token.
+    /// Largest change of a token.
     pub largest_logprob_error: f64,
-    /// Share of tokens whose likeliest next token is the same.
+    /// Share of tokens at which both models have the same likeliest token.
     pub agreement: f64,
 }
 
-/// A prompt and what was sampled after it.
+/// A prompt with a sampled completion.
 struct Sample {
     ids: Vec<u32>,
     prompt_len: usize,
@@ -75,7 +75,7 @@ pub(super) fn compare(
     Ok(report)
 }
 
-/// What completions begin with, how many there are of each, and what happened to rows on the way.
+/// Returns the prompts, the number of completions per prompt, and remarks on rows.
 fn prompts(
     options: &QuantizeOptions,
     files: &Pretrained,
@@ -99,7 +99,7 @@ fn prompts(
     Ok((prompts, 1, made.counts.remarks()))
 }
 
-/// Samples and the rate at which their tokens came.
+/// Returns samples, and the sampled tokens per second.
 fn sample(
     model: &CausalLm,
     prompts: &[Vec<u32>],
@@ -108,7 +108,7 @@ fn sample(
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<(Vec<Sample>, Option<f64>)> {
     let ids: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    // Memory is touched and threads are woken before anything is timed.
+    // A first call allocates memory and starts threads before the time is measured.
     let first = SamplingParams { max_new_tokens: params.max_new_tokens.min(2), ..params.clone() };
     generate(model, &ids[..1], 1, &first, &mut NoStopRule, stream)?;
     let start = Instant::now();
@@ -122,7 +122,7 @@ fn sample(
     Ok((samples.collect(), (seconds > 0.0).then(|| tokens as f64 / seconds)))
 }
 
-/// The samples in passes; the sampled tokens count.
+/// Splits the samples into passes in which the sampled tokens count.
 fn passes<'a>(model: &'a CausalLm, samples: &'a [Sample]) -> impl Iterator<Item = Batch> + 'a {
     let lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
     PASSES.split(&lengths).into_iter().map(move |pass| {
@@ -134,7 +134,7 @@ fn passes<'a>(model: &'a CausalLm, samples: &'a [Sample]) -> impl Iterator<Item 
     })
 }
 
-/// Tokens a second when scoring the samples.
+/// Returns the tokens per second for scoring the samples.
 fn score(model: &CausalLm, samples: &[Sample]) -> Option<f64> {
     let start = Instant::now();
     for batch in passes(model, samples) {
@@ -145,7 +145,7 @@ fn score(model: &CausalLm, samples: &[Sample]) -> Option<f64> {
     (seconds > 0.0).then(|| tokens as f64 / seconds)
 }
 
-/// What two rows of logits say of one token.
+/// Difference between two rows of logits at one token.
 #[derive(Clone, Copy, Default)]
 struct Difference {
     kl: f64,
@@ -184,7 +184,7 @@ fn quality(before: &CausalLm, after: &CausalLm, samples: &[Sample]) -> PolicyQua
     }
 }
 
-/// `KL = Σ p ln(p / q)` with p and q the softmax of `first` and `second`, and what both say of `id`.
+/// Computes `KL = Σ p ln(p / q)`, with p and q the softmax of `first` and `second`, and the differences for the token `id`.
 fn difference(first: &[f32], second: &[f32], id: u32) -> Difference {
     let normalizer = |logits: &[f32]| {
         let largest = logits.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
@@ -207,7 +207,7 @@ mod tests {
     use crate::pretrained::TextFiles;
     use crate::rng::Seed;
 
-    /// What quantizing the small real model costs; `data` may name prompts.
+    /// Quantizes the small real model and returns the differences; `data` may name prompts.
     fn stories(format: Quantization, data: Option<String>) -> Option<PolicyQuality> {
         let model = crate::test_support::material("weights/stories260K")?;
         let to = tempfile::tempdir().expect("temporary directory");
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn a_real_model_keeps_its_answers() {
-        // Of 260 thousand weights in layers of width 64, 4 bits leave less than of large ones: bitsandbytes' NF4 moves
-        // these logprobs by 0.31.
+        // A model with 260 thousand weights in layers of width 64 loses more with 4 bits than a large one:
+        // bitsandbytes' NF4 changes these logprobs by 0.31.
         for (format, largest_error, least_agreement) in
             [(Quantization::Int8, 0.02, 0.97), (Quantization::Nf4, 0.35, 0.75)]
         {

@@ -1,4 +1,4 @@
-//! Reward models: the same pairs under both.
+//! Comparison of reward models on the same pairs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,22 +15,22 @@ use crate::model::{RewardModel, Rows, Sequence};
 use crate::objective::reward_model;
 use crate::pretrained::Pretrained;
 
-/// How the rewards of two models differ on the same pairs.
+/// Differences between the rewards of two models on the same pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RewardQuality {
-    /// Pairs compared; each has two rewards.
+    /// Number of pairs; each has two rewards.
     pub pairs: usize,
-    /// Share of pairs whose better answer has the larger reward, before.
+    /// Share of pairs whose better answer has the larger reward, before quantization.
     pub accuracy_before: f64,
-    /// And after.
+    /// The same share after quantization.
     pub accuracy_after: f64,
-    /// Share of pairs in which both prefer the same answer.
+    /// Share of pairs in which both models prefer the same answer.
     pub agreement: f64,
-    /// Pearson's correlation of the rewards; none where they do not vary.
+    /// Pearson correlation of the rewards; `None` if they do not vary.
     pub correlation: Option<f64>,
-    /// How far a reward moved, on average.
+    /// Mean absolute change of a reward.
     pub reward_error: f64,
-    /// The largest of any answer.
+    /// Largest change of a reward.
     pub largest_reward_error: f64,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn compare(
     Ok(report)
 }
 
-/// The reward of each sequence, and tokens a second.
+/// Returns the reward of each sequence, and the tokens per second.
 fn rewards(model: &RewardModel, sequences: &[Sequence<'_>]) -> (Vec<f32>, Option<f64>) {
     let lengths: Vec<usize> = sequences.iter().map(Sequence::tokens).collect();
     let start = Instant::now();
@@ -78,7 +78,7 @@ fn rewards(model: &RewardModel, sequences: &[Sequence<'_>]) -> (Vec<f32>, Option
     (found, (seconds > 0.0).then(|| lengths.iter().sum::<usize>() as f64 / seconds))
 }
 
-/// Of rewards of chosen and rejected answers in turn.
+/// Compares rewards. Those of chosen and rejected answers alternate.
 fn quality(first: &[f32], second: &[f32]) -> RewardQuality {
     let is_right = |rewards: &[f32]| rewards.as_chunks::<2>().0.iter().map(|[c, r]| c > r).collect::<Vec<bool>>();
     let share =
