@@ -254,7 +254,7 @@ pub enum RuleConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LengthRule {
-    /// Target length in tokens.
+    /// The wanted length in tokens.
     pub target: usize,
     /// Half width of the triangle around the target: the reward is 1 at the target and 0 at this distance and beyond.
     /// Default: `target`.
