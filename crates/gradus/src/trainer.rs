@@ -15,7 +15,7 @@
 //! let mut trainer = Trainer::open(&TrainerOptions { model: "Qwen/Qwen3-0.6B".into(), ..TrainerOptions::default() })?;
 //! let prompt = trainer.tokenizer().encode("The kettle", false)?;
 //! for step in 0..100 {
-//!     // REINFORCE: a group of completions, each worth its reward less the mean of the group.
+//!     // REINFORCE: a group of completions; the advantage of each is its reward minus the mean of the group.
 //!     let params = SamplingParams { max_new_tokens: 32, ..SamplingParams::default() };
 //!     let completions = trainer.sample(&[&prompt], 8, &params, Seed(step))?;
 //!     let rewards: Vec<f32> = completions.iter().map(|completion| reward(&completion.ids)).collect();
@@ -534,7 +534,7 @@ impl Trainer {
     /// [`forward_backward`](Self::forward_backward) of texts with targets at each id. The returned log-probabilities
     /// are those of the targets, in their order.
     ///
-    /// Adjacent texts with a common beginning share its computation.
+    /// Adjacent texts with a common prefix share its computation.
     ///
     /// # Errors
     /// As [`check_targeted`](Self::check_targeted), with the number of the text; also if the loss is not finite. After
@@ -734,7 +734,7 @@ impl Places {
     }
 }
 
-/// Minimum number of common ids for which texts share their beginning, because splitting it off has a cost.
+/// Minimum length of a common prefix that texts share, because splitting it off has a cost.
 const SHARED_MIN: usize = 16;
 
 /// Computes the final hidden states of `rows`, and the places of their targets.

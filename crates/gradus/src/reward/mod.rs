@@ -116,9 +116,9 @@ impl Kind for dyn Reward {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct RewardError {
-    /// What happened.
+    /// Description of the failure.
     pub message: String,
-    /// What to do about it.
+    /// Hint about what to do.
     pub hint: Option<String>,
     /// Whether the user stopped it.
     pub is_interrupted: bool,

@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Σ r_j = −tox(y) = (1 − tox(y)) − 1, whatever the sentences.
+        /// Σ r_j = −tox(y) = (1 − tox(y)) − 1, for any sentences.
         #[test]
         fn the_rewards_of_sentences_add_up_to_the_toxicity(
             words in prop::collection::vec("(the|cup|is|cold|kettle|tea|sings)[.!,;]?", 0..30)

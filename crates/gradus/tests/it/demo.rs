@@ -1,4 +1,4 @@
-//! The demonstration works: it trains policies from scratch that the true rule prefers, with any seed.
+//! The demonstration works: with any seed, it trains policies from scratch that the true rule prefers.
 
 use gradus::demo::{Budget, Options, Report, run};
 use gradus::device::DeviceChoice;

@@ -108,7 +108,7 @@ fn logits_and_gradients_agree_packed_and_alone() {
     }
 }
 
-/// Four targets of one source and two of another, some with a common beginning.
+/// Four targets of one source and two of another, some with a common prefix.
 fn groups() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let sources = [6, 4].map(|length: u32| (0..length).map(|t| (t * 5 + length) % 29).collect()).to_vec();
     let targets = (0..6u32).map(|i| (0..i + 2).map(|t| if t < 2 { 7 } else { (t * 7 + i * 3) % 29 }).collect());

@@ -115,7 +115,7 @@ fn targets_at_every_id_are_those_of_prompts_and_completions() {
             continue;
         }
         let mut data: Vec<Datum> = case["data"].as_array().expect("data").iter().map(datum).collect();
-        // Texts with a common beginning share its computation.
+        // Texts with a common prefix share its computation.
         let alike: Vec<Datum> = (0..3).map(|i| Datum { prompt: (3..30).collect(), ..data[i % 2].clone() }).collect();
         data.extend(alike);
         let rows: Vec<Targeted> = data.iter().map(targeted).collect();

@@ -87,7 +87,7 @@ pub enum DpoLossType {
     Hinge,
     /// (Δ̄ − 1/(2β))² on length-normalized log-ratios, Azar et al. 2023.
     Ipo,
-    /// Reverse KL to labels, a share of which is wrong, Ji et al. 2024 (EXO).
+    /// Reverse KL to labels, assuming that a share of them is wrong, Ji et al. 2024 (EXO).
     ExoPair,
     /// Noise contrastive alignment, Chen et al. 2024.
     NcaPair,
