@@ -14,7 +14,7 @@ use gradus::model::{Classifier, ModelDir, Text};
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};
 
-/// Tokens of a text.
+/// Numbers of tokens of a text.
 const LENGTHS: [usize; 4] = [512, 1024, 2048, 4096];
 /// Number of blocks, enough to make embeddings and head negligible.
 const LAYERS: usize = 4;
