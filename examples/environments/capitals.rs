@@ -1,8 +1,8 @@
-//! An environment for gradus in Rust: a quiz about capitals, as `capitals.py` is in Python.
+//! An environment for gradus in Rust: a quiz about capitals, the counterpart of `capitals.py`.
 //!
-//! Build it with `cargo build --release --example capitals -p gradus-environments`, and name the program in the configuration:
-//! `environment: { command: { program: [target/release/examples/capitals] } }`. A project of its own needs the crate
-//! `gradus-environments` alone.
+//! Build it with `cargo build --release --example capitals -p gradus-environments`, and name the program in the
+//! configuration: `environment: { command: { program: [target/release/examples/capitals] } }`. A separate project only
+//! needs the crate `gradus-environments`.
 //!
 //! Try it: `printf '{"id":1,"do":"reset","episode":"a","seed":1,"row":{}}\n' | target/release/examples/capitals`
 
@@ -12,7 +12,7 @@ use gradus_environments::{Begun, Environment, Episode, Error, Observation, Reply
 
 const CAPITALS: [(&str, &str); 4] = [("France", "Paris"), ("Japan", "Tokyo"), ("Kenya", "Nairobi"), ("Peru", "Lima")];
 
-/// The quiz: two questions an episode.
+/// The quiz: two questions per episode.
 struct Quiz;
 
 impl Environment for Quiz {
@@ -21,7 +21,7 @@ impl Environment for Quiz {
     }
 
     fn begin(&self, start: &Start) -> Result<Begun> {
-        // Episodes of one group have one seed and must begin alike: the seed decides which capitals are asked for.
+        // Episodes of a group share a seed and must start identically, so the seed selects the capitals.
         let first = start.seed as usize % CAPITALS.len();
         let questions = vec![CAPITALS[first], CAPITALS[(first + 1) % CAPITALS.len()]];
         let opening = Some(format!("What is the capital of {}?", questions[0].0));

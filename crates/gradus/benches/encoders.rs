@@ -1,7 +1,7 @@
-//! Time and memory of encoders by the length of the text: attention with a window (Longformer) beside attention to
-//! everything (RoBERTa), layers as wide as those of the base models.
+//! Time and memory of encoders by text length: windowed attention (Longformer) compared to full attention (RoBERTa), in
+//! layers of the width of the base models.
 //!
-//! `cargo bench --workspace --bench encoders`; scoring one text, and one step of training (forward and backward).
+//! `cargo bench --workspace --bench encoders` measures scoring one text, and one training step (forward and backward).
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -14,13 +14,13 @@ use gradus::model::{Classifier, ModelDir, Text};
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};
 
-/// Tokens of a text.
+/// Numbers of tokens of a text.
 const LENGTHS: [usize; 4] = [512, 1024, 2048, 4096];
-/// Blocks: enough that embeddings and head do not count.
+/// Number of blocks, enough to make embeddings and head negligible.
 const LAYERS: usize = 4;
-/// Tokens that each token sees, as in `longformer-base-4096`.
+/// Number of tokens that each token attends to, as in `longformer-base-4096`.
 const WINDOW: usize = 512;
-/// Runs of which the fastest counts: whatever else runs on the machine can only slow one down.
+/// Number of runs. The fastest counts, because other work on the machine can only slow a run down.
 const RUNS: usize = 3;
 
 fn classifier(model_type: &str, class: &str, device: &Device) -> Classifier {
@@ -34,22 +34,22 @@ fn classifier(model_type: &str, class: &str, device: &Device) -> Classifier {
     Classifier::random(&ModelDir::unsaved(config), &mut stream, device).expect("a configuration that is understood")
 }
 
-/// Bytes that this process held at most since the last call, beyond what it holds now; where the system tells.
+/// Returns the peak memory of `run` in MiB beyond the memory held before, if the system reports it.
 fn peak(run: impl FnOnce()) -> Option<f64> {
     let field = |name: &str| {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find(|line| line.starts_with(name))?;
         line.split_whitespace().nth(1)?.parse::<f64>().ok()
     };
-    // 5 sets the high-water mark back to what is held.
+    // 5 resets the high-water mark to the current value.
     std::fs::write("/proc/self/clear_refs", "5").ok()?;
     let before = field("VmRSS:")?;
     run();
     Some((field("VmHWM:")? - before) / 1024.0)
 }
 
-/// Milliseconds of processors that this process used so far, in steps of ten; where the system tells. Whatever else runs on
-/// the machine changes it little.
+/// Returns the CPU time of this process so far in milliseconds, in steps of ten, if the system reports it. Other work
+/// on the machine changes it little.
 fn processor_ms() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // After the name in brackets: user and system time are the 12th and 13th numbers, in hundredths of a second.
@@ -58,13 +58,13 @@ fn processor_ms() -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) * 10.0)
 }
 
-/// What a run takes.
+/// Cost of a run.
 struct Cost {
-    /// Of the fastest.
+    /// Milliseconds of the fastest run.
     ms: f64,
-    /// Of the one that used least.
+    /// CPU time of the run that used least.
     processor_ms: Option<f64>,
-    /// Of the first.
+    /// Memory of the first run.
     mib: Option<f64>,
 }
 
@@ -81,7 +81,7 @@ fn measure(mut run: impl FnMut()) -> Cost {
 }
 
 fn main() {
-    // Built by `cargo test` it only has to run.
+    // Under `cargo test`, it only has to run.
     let is_bench = std::env::args().any(|argument| argument == "--bench");
     let lengths = if is_bench { &LENGTHS[..] } else { &LENGTHS[..1] };
     println!("{LAYERS} layers of width 768; window {WINDOW}; time, time of processors, and MiB beyond the weights");

@@ -1,11 +1,13 @@
-//! What turns cost: 64 episodes of four turns beside completions of one turn with the same tokens, on a model of half of GPT-2's blocks.
+//! The cost of turns: 64 episodes of four turns compared to completions of one turn with the same tokens, on a model
+//! with half of GPT-2's blocks.
 //!
-//! `cargo bench --workspace --bench episodes`. The environment answers at once, so the difference is that of the engine (a row leaves
-//! it at the end of a turn and goes on behind the answer), of the chat template, and of the threads. Of the completions of one turn,
-//! each has as many drawn tokens as the episode beside it, and the tokens of its answers stand in its prompt.
+//! `cargo bench --workspace --bench episodes`. The environment answers at once, so the difference comes from the engine
+//! (a row leaves it at the end of a turn and continues after the answer), the chat template, and the threads. Each
+//! one-turn completion has as many sampled tokens as its episode; the tokens of the episode's answers are in its
+//! prompt.
 //!
-//! Then some of the episodes get each answer a second late. If they held the others up, the whole would take longer by more than the
-//! four seconds that each of them waits.
+//! In a second part, some episodes get each answer a second late. If they delayed the others, the total time would grow
+//! by more than the four seconds that each of them waits.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -28,19 +30,19 @@ use serde_json::{Map, Value, json};
 
 const EPISODES: usize = 64;
 const TURNS: usize = 4;
-/// Tokens of an episode at most.
+/// Maximum number of tokens of an episode.
 const TOKENS: usize = 400;
-/// The marks of the template's turns and of texts.
+/// End marks of the template's turns and of texts.
 const STOP_IDS: [u32; 2] = [4, 2];
-/// Runs of which the fastest counts.
+/// Number of runs; the fastest counts.
 const RUNS: usize = 3;
 
-/// Of so many episodes, one is slow.
+/// One of this many episodes is slow.
 const SLOW: usize = 8;
-/// How late its answers are.
+/// Delay of the answers of a slow episode.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Answers in so many turns, always the same: at once, or late in some episodes.
+/// An environment that always gives the same answers: at once, or late in some episodes.
 struct Answers {
     late: Duration,
     begun: AtomicUsize,
@@ -167,7 +169,7 @@ fn main() {
     );
 }
 
-/// Draws as many tokens for each rollout as it has, in one turn, behind its prompt and its answers.
+/// Samples for each rollout as many tokens as it has, in one turn after its prompt and its answers.
 fn one_turn(model: &CausalLm, rollouts: &Rollouts) {
     let mut engine = Engine::new(model, rollouts.len(), TOKENS);
     for (i, rollout) in rollouts.rollouts.iter().enumerate() {

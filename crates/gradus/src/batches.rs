@@ -1,4 +1,4 @@
-//! Which rows a step takes, and how they are split into forward passes.
+//! The rows of each step, and their split into forward passes.
 
 use std::ops::Range;
 
@@ -15,39 +15,39 @@ use crate::rng::{Purpose, Seed};
 pub struct Order {
     /// The seed of the run.
     pub seed: Seed,
-    /// Which stream the order is drawn from; its `step` is the epoch.
+    /// Random stream of the order; its `step` is the epoch.
     pub purpose: Purpose,
     /// Whether each epoch is shuffled.
     pub shuffle: bool,
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: usize,
-    /// Rows a step.
+    /// Rows per step.
     pub batch_size: usize,
 }
 
 impl Order {
-    /// Steps of one epoch; the last of them may be smaller, as in TRL.
+    /// Returns the number of steps per epoch; the last one may be smaller, as in TRL.
     pub fn steps_per_epoch(&self) -> usize {
         self.rows.div_ceil(self.batch_size)
     }
 
-    /// The steps of `epochs` passes (rounded up), unless `max_steps` says otherwise.
+    /// Returns the number of steps of `epochs` passes (rounded up), unless `max_steps` overrides it.
     pub fn total_steps(&self, epochs: f64, max_steps: Option<usize>) -> usize {
         max_steps.unwrap_or_else(|| (epochs * self.steps_per_epoch() as f64).ceil() as usize)
     }
 
-    /// The epoch of `step` (counted from 0), from 0.
+    /// Returns the epoch of `step`; both count from 0.
     pub fn epoch(&self, step: usize) -> usize {
         step / self.steps_per_epoch()
     }
 
-    /// How many rows the first `steps` steps see; a row counts each time.
+    /// Returns the number of rows in the first `steps` steps; a row counts each time.
     pub fn rows_seen(&self, steps: usize) -> usize {
         let (epochs, rest) = (steps / self.steps_per_epoch().max(1), steps % self.steps_per_epoch().max(1));
         epochs * self.rows + (rest * self.batch_size).min(self.rows)
     }
 
-    /// All rows in the order of `epoch`.
+    /// Returns all rows in the order of `epoch`.
     fn rows_of(&self, epoch: usize) -> Vec<usize> {
         let mut rows: Vec<usize> = (0..self.rows).collect();
         if self.shuffle {
@@ -56,21 +56,21 @@ impl Order {
         rows
     }
 
-    /// [`batch`](Self::batch) of the first `steps` steps, one after the other.
+    /// Iterates over the [`batch`](Self::batch) of each of the first `steps` steps.
     pub fn batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
         let epochs = (0..steps.div_ceil(self.steps_per_epoch().max(1))).map(move |epoch| self.rows_of(epoch));
         let chunks = move |rows: Vec<usize>| rows.chunks(self.batch_size).map(<[usize]>::to_vec).collect::<Vec<_>>();
         Box::new(epochs.flat_map(chunks).take(steps))
     }
 
-    /// [`full_batch`](Self::full_batch) of the first `steps` steps, one after the other.
+    /// Iterates over the [`full_batch`](Self::full_batch) of each of the first `steps` steps.
     pub fn full_batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
         let epochs = steps.saturating_mul(self.batch_size).div_ceil(self.rows.max(1));
         let mut rows = (0..epochs).flat_map(move |epoch| self.rows_of(epoch));
         Box::new((0..steps).map(move |_| rows.by_ref().take(self.batch_size).collect()))
     }
 
-    /// The rows of `step`, counted from 0, in order.
+    /// Returns the rows of `step`, counted from 0, in order.
     pub fn batch(&self, step: usize) -> Vec<usize> {
         let (epoch, within) = (self.epoch(step), step % self.steps_per_epoch());
         let rows = self.rows_of(epoch);
@@ -78,7 +78,8 @@ impl Order {
         rows[start..self.rows.min(start + self.batch_size)].to_vec()
     }
 
-    /// Like [`batch`](Self::batch), but always `batch_size` rows: the end of an epoch is filled from the next one.
+    /// Like [`batch`](Self::batch), but always returns `batch_size` rows: the end of an epoch is filled from the next
+    /// one.
     pub fn full_batch(&self, step: usize) -> Vec<usize> {
         let mut batch = Vec::with_capacity(self.batch_size);
         let mut position = step * self.batch_size;
@@ -93,18 +94,18 @@ impl Order {
     }
 }
 
-/// Rows drawn with replacement, each with its own probability. It depends only on the seed and the step, so a resumed run
-/// needs nothing but the rows.
+/// Rows drawn with replacement, each with its own probability. They depend only on the seed and the step, so a resumed
+/// run needs only the rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighted {
     order: Order,
-    /// The summed weights up to each row.
+    /// Cumulative weights up to each row.
     sums: Vec<f64>,
 }
 
 impl Weighted {
-    /// Rows by `order`'s seed, purpose and size; row `i` is drawn with a probability in proportion to `weights[i]^scale`.
-    /// `None` where the weights are not at least 0, finite and above 0 together.
+    /// Uses the seed, purpose and size of `order`. Row `i` is drawn with a probability in proportion to
+    /// `weights[i]^scale`. Returns `None` unless all weights are finite and at least 0, and their sum is above 0.
     pub fn new(order: Order, weights: &[f64], scale: f64) -> Option<Self> {
         let mut sum = 0.0;
         let fine = weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0);
@@ -116,7 +117,7 @@ impl Weighted {
         (fine && sum > 0.0 && sum.is_finite()).then_some(Self { order, sums })
     }
 
-    /// The rows of `step`.
+    /// Returns the rows of `step`.
     pub fn batch(&self, step: usize) -> Vec<usize> {
         let mut stream = self.order.seed.stream(self.order.purpose, step as u64, 1);
         let all = self.sums.last().copied().unwrap_or(0.0);
@@ -128,37 +129,38 @@ impl Weighted {
     }
 }
 
-/// How the rows of a step are split: into lanes, which ranks share, and within a lane into forward and backward passes. The result of a
-/// step does not depend on it, but for the rounding of sums.
+/// Split of the rows of a step into lanes, which ranks share, and within a lane into forward and backward passes. The
+/// result of a step does not depend on it, except for the rounding of sums.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MicroBatch {
-    /// Tokens at most; a single longer row still makes a pass of its own.
+    /// Maximum number of tokens; a longer row is a pass of its own.
     pub tokens: usize,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub rows: Option<usize>,
-    /// The parts of a step that are summed in one order.
+    /// Parts of a step, each summed in a fixed order.
     pub lanes: Lanes,
 }
 
 impl MicroBatch {
-    /// Passes of so many tokens and rows at most, in one lane.
+    /// Creates passes of at most this many tokens and rows, in one lane.
     pub const fn new(tokens: usize, rows: Option<usize>) -> Self {
         Self { tokens, rows, lanes: Lanes::ONE }
     }
 
-    /// The same passes for what this rank does by itself.
+    /// Returns the same passes for work that this rank does alone.
     #[must_use]
     pub fn alone(self) -> Self {
         Self { lanes: Lanes::ONE, ..self }
     }
 
-    /// The ranks that share the work.
+    /// Returns the ranks that share the work.
     pub fn ranks(&self) -> Ranks {
         self.lanes.ranks()
     }
 
-    /// Runs `of_pass` over all passes, each with its number, and returns what they gave for all rows, in order. Ranks share the passes, which
-    /// are the same on any number of ranks: which rows pass through a model together can change the last bits.
+    /// Runs `of_pass` on all passes, each with its index, and returns the results of all rows, in order. Ranks share
+    /// the passes. The passes do not depend on the number of ranks, because rows that share a forward pass can change
+    /// each other's last bits.
     pub fn deal<T: Serialize + DeserializeOwned>(
         &self,
         what: &'static str,
@@ -170,8 +172,8 @@ impl MicroBatch {
         self.ranks().deal_all(what, (passes.len(), 1), own)
     }
 
-    /// The passes of every lane over rows of the given lengths: lane after lane, and numbered from 0 over all of them, whichever rank
-    /// does them.
+    /// Returns the passes of each lane over rows of the given lengths. Passes are numbered from 0 over all lanes,
+    /// regardless of the rank that runs them.
     pub fn in_lanes(&self, lengths: &[usize]) -> Vec<Vec<(usize, Range<usize>)>> {
         let mut number = 0;
         let mut numbered = |pass: Range<usize>, first: usize| {
@@ -186,8 +188,8 @@ impl MicroBatch {
         (0..self.lanes.count()).map(of_lane).collect()
     }
 
-    /// The rows of the longest pass that a step over `batch_size` rows of the given lengths can hold: the longest row,
-    /// then the longest of the others that still fit.
+    /// Returns the rows of the longest pass that a step over `batch_size` rows of the given lengths can contain: the
+    /// longest row, then the longest of the others that still fit.
     pub fn longest(&self, lengths: &[usize], batch_size: usize) -> Vec<usize> {
         let most_rows = self.rows.unwrap_or(usize::MAX).max(1).min(batch_size);
         let mut rows: Vec<usize> = (0..lengths.len()).collect();

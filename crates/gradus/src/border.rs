@@ -1,4 +1,5 @@
-//! The border to other libraries that read foreign bytes: where they panic, the input is wrong, and an error says so.
+//! Calls into other libraries that parse untrusted bytes. If they panic, the input is wrong, and the panic becomes an
+//! error.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -6,15 +7,15 @@ use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether a panic of this thread is caught and told as an error, so that nothing is printed of it.
+    /// Whether a panic of this thread is caught and reported as an error, and therefore not printed.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `call` returns, or what it panicked with. Nothing is printed of that panic, and what `call` was working on must not be
-/// used again.
+/// Runs `call` and returns its result, or the message of its panic. The panic is not printed. Values that `call` was
+/// working on must not be used afterwards.
 ///
 /// # Errors
-/// The words of the panic.
+/// The message of the panic.
 pub(crate) fn cross<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -34,7 +35,7 @@ pub(crate) fn cross<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 fn words(panicked: &(dyn Any + Send)) -> String {
     let literal = panicked.downcast_ref::<&str>().map(|words| (*words).to_owned());
     let words = literal.or_else(|| panicked.downcast_ref::<String>().cloned());
-    // The first line says it; what follows is the library's state.
+    // The first line states the problem; the rest is the library's state.
     words.and_then(|words| words.lines().next().map(str::to_owned)).unwrap_or_else(|| "no reason given".into())
 }
 

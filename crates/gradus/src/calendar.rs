@@ -5,7 +5,7 @@
 /// Days from 0000-03-01 to 1970-01-01.
 const TO_1970: u64 = 719_468;
 
-/// Year, month and day of a day counted from 1970-01-01.
+/// Returns year, month and day of a day counted from 1970-01-01.
 pub fn date(days: u64) -> (u64, u64, u64) {
     let shifted = days + TO_1970;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -17,7 +17,7 @@ pub fn date(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// Days from 1970-01-01 to a date, which is not before it.
+/// Returns the days from 1970-01-01 to a date that is not before it.
 pub fn days(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - TO_1970
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn days_and_dates_turn_into_each_other() {
-        // From `date -u -d @N '+%F'`, N a multiple of 86,400.
+        // From `date -u -d @N '+%F'`, where N is a multiple of 86,400.
         for (day, expected) in [
             (0, (1970, 1, 1)),
             (11_016, (2000, 2, 29)),

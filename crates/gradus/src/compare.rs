@@ -1,4 +1,5 @@
-//! `gradus compare`: several methods from one start with equal budgets, measured on the same held-out prompts.
+//! `gradus compare`: several methods with the same start model and equal budgets, measured on the same held-out
+//! prompts.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,26 +28,26 @@ use crate::train::environment;
 use crate::train::observer::{Event, Observer};
 use crate::train::prepare::{Start, report, rows, tokenize_options};
 
-/// The longest completion when no method samples any: TRL's default for GRPO.
+/// Maximum completion length if no method samples: TRL's default for GRPO.
 const MAX_NEW_TOKENS: usize = 256;
 
-/// What a comparison does.
+/// Input of a comparison.
 #[derive(Debug)]
 pub struct Job<'a> {
-    /// One run a method, all from the same model and data.
+    /// One run per method, all with the same model and data.
     pub runs: &'a [Plan],
-    /// Which data and reward all are measured with; without it, only lengths and KL are.
+    /// Data and reward that measure all runs; without it, only lengths and KL are measured.
     pub judge: Option<&'a Plan>,
-    /// Where `comparison/` and the runs go.
+    /// Directory for `comparison/` and the runs.
     pub directory: &'a Path,
 }
 
-/// Trains every run, measures every policy and the start on the same prompts, and writes `comparison/`.
+/// Trains each run, measures each policy and the start model on the same prompts, and writes `comparison/`.
 ///
-/// With [`Existing::Resume`], runs that are finished are not trained again.
+/// With [`Existing::Resume`], finished runs are not trained again.
 ///
 /// # Errors
-/// As [`train::run`]; nothing held out to measure on.
+/// As [`train::run`]; also if no held-out prompts are available.
 pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     let first = job.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
     let judge = Judge::open(job.judge.unwrap_or(first), job.judge.is_some(), observer)?;
@@ -67,7 +68,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         observer.event(&Event::Message(&format!("{}: measuring", plan.method().name())));
         let policy = CausalLm::load(&ModelDir::open(&run.model())?, &judge.device)?;
         let mut entry = Entry::from_run(run)?;
-        // All are measured here by one reward.
+        // All runs are measured here with the same reward.
         entry.before = Vec::new();
         entry.reward = None;
         let found = judge.measure(&policy, observer)?;
@@ -87,7 +88,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// What every policy is measured with.
+/// Settings and models that measure each policy.
 struct Judge<'a> {
     plan: &'a Plan,
     start: Start,
@@ -96,12 +97,12 @@ struct Judge<'a> {
     params: SamplingParams,
     beams: Option<BeamParams>,
     stop: Vec<String>,
-    /// What answers the policies, where the runs have an environment or tools.
+    /// Environment that answers the policies, if the runs use an environment or tools.
     episodes: Option<Episodes>,
     device: Device,
     measuring: Measuring,
     has_reward: bool,
-    /// Whether the remarks of the reward are reported.
+    /// Whether the remarks of the reward have been reported.
     has_remarked: Cell<bool>,
     interrupt: Interrupt,
 }
@@ -118,7 +119,7 @@ impl<'a> Judge<'a> {
         };
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
         let room = reference.position_budget().within(plan.train().max_length).too_long(new);
-        // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
+        // Rows that every method holds out. A method that replaces unusable rows holds out more.
         let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let episodes = environment::open(plan, &start, HashMap::new())?;
         let tools = episodes.as_ref().map_or_else(Vec::new, |episodes| episodes.dialogue.tools.clone());
@@ -143,7 +144,8 @@ impl<'a> Judge<'a> {
         let params = iteration.map_or_else(|| params.clone(), |iteration| iteration.sampling.apply(params.clone()));
         let params = params.forcing(start.model.dir.forced_ids());
         let (params, beams) = plan.train().evaluation.to_evaluate(params);
-        // Distances to the reference are those over all tokens at the temperature, whatever a method trains on.
+        // The KL to the reference is over all tokens at the temperature, regardless of the distribution that a method
+        // trains on.
         let params = SamplingParams { record: Record::Nothing, untempered: false, ..params };
         let interrupt = observer.interrupt();
         let prompts = found.examples;
@@ -184,12 +186,12 @@ impl<'a> Judge<'a> {
             measuring: &self.measuring,
         };
         let mut reward = self.reward()?;
-        // Every policy has a reward of its own, and all of these have the same remarks.
+        // Each policy has its own reward, but all these rewards have the same remarks.
         if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
             let remarks = self.measuring.further_remarks(&**reward);
             remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
         }
-        // Matched for its life: a `map` would keep that of the box.
+        // A `match` gives the shorter lifetime; `map` would keep that of the box.
         let (mut source, policy) = (LocalEngine::default(), Policy { model: policy.clone(), version: 0 });
         match &mut reward {
             Some(reward) => evaluation.run(&mut source, &policy, Some(&mut **reward)),
@@ -197,7 +199,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A reward of its own for every policy: an external program may keep state.
+    /// Creates a new reward for each policy, because an external program may keep state.
     fn reward(&self) -> Result<Option<Box<dyn Reward>>> {
         let run = self.plan.config();
         let has_environment = run.environment.is_some() && self.has_reward;
@@ -245,7 +247,7 @@ fn samples(found: &Evaluated, step: usize) -> Vec<Sample> {
     found.scores.iter().enumerate().map(one).collect()
 }
 
-/// What each method was given, so that a reader can judge whether it was fair.
+/// Describes the budget of each method, so that readers can judge whether the comparison is fair.
 fn budget(runs: &[Plan], entries: &[Entry]) -> String {
     let one = |(plan, entry): (&Plan, &Entry)| {
         let (batch, steps) = (plan.train().batch_size, entry.steps);

@@ -1,4 +1,4 @@
-//! `gradus new-model`: a model of any family with random weights, for tests and for teaching.
+//! `gradus new-model`: a model of any family with random weights, for tests and teaching.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::rng::{Purpose, Seed};
 use crate::suggest::nearest;
 use crate::text::Tokenizer;
 
-/// How large a new model is.
+/// Size of a new model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     /// 2 layers of width 64: trains in seconds.
@@ -34,37 +34,37 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// A model that is to be.
+/// Description of a model to create.
 #[derive(Debug, Clone)]
 pub struct NewModel {
-    /// The family: `model_type` of `config.json`.
+    /// Model family: `model_type` of `config.json`.
     pub family: String,
-    /// Its size.
+    /// Size of the model.
     pub size: Size,
-    /// The directory or hub name of the tokenizer that comes with it.
+    /// Directory or hub name of its tokenizer.
     pub tokenizer: String,
-    /// Keys of `config.json` with other values than those of the size.
+    /// Values of `config.json` that override those of the size.
     pub set: Vec<(String, Value)>,
-    /// The labels of a classifier, of an encoder; none: two without names.
+    /// Labels of a classifier (encoders only); if empty, two unnamed labels.
     pub labels: Vec<String>,
-    /// The seed of the weights.
+    /// Seed of the weights.
     pub seed: Seed,
-    /// Whether it may replace the directory of another model.
+    /// Whether the directory of another model may be replaced.
     pub overwrite: bool,
 }
 
-/// What was made.
+/// Summary of a created model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Created {
-    /// The family.
+    /// Model family.
     pub family: String,
-    /// How many parameters it has.
+    /// Number of parameters.
     pub parameters: u64,
-    /// The ids of its vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
 }
 
-/// Numbers of which configurations are made.
+/// Dimensions from which configurations are built.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     width: usize,
@@ -83,11 +83,11 @@ impl Size {
     }
 }
 
-/// Makes the model in `output`, whole or not at all.
+/// Creates the model in `output`, atomically.
 ///
 /// # Errors
-/// [`Error::Input`] for an unknown family or key, or when `output` exists and is not empty; when the tokenizer cannot be read,
-/// a value makes no model, or a file cannot be written.
+/// [`Error::Input`] for an unknown family or key, or if `output` exists and is not empty; also if the tokenizer cannot
+/// be read, a value does not give a valid model, or a file cannot be written.
 pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
     let known = families();
     if !known.contains(&new.family.as_str()) {
@@ -101,7 +101,7 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
     let config = config(new, &tokenizer)?;
     let mut parameters = 0;
     output.write(|at| {
-        // Read as any model is, so that what makes no model is refused with its reason.
+        // Loaded like any other model, so that invalid values are rejected with their reason.
         let written = serde_json::to_string_pretty(&config).expect("JSON values serialize");
         atomic::write_bytes(&at.join("config.json"), written.as_bytes())?;
         ModelDir { path: directory.clone(), ..ModelDir::unsaved(config.clone()) }.copy_tokenizer(at)?;
@@ -120,7 +120,7 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
     Ok(Created { family: new.family.clone(), parameters, vocabulary: tokenizer.vocab_size() })
 }
 
-/// `config.json` of the family at its size, with the tokenizer's ids and what was asked for.
+/// Builds `config.json` from the family, the size, the tokenizer's ids and the overrides.
 fn config(new: &NewModel, tokenizer: &Tokenizer) -> Result<Map<String, Value>> {
     let mut config = of_family(&new.family, new.size.numbers(), tokenizer);
     config.insert("model_type".into(), json!(new.family));
@@ -154,11 +154,11 @@ fn config(new: &NewModel, tokenizer: &Tokenizer) -> Result<Map<String, Value>> {
     Ok(config)
 }
 
-/// The sizes and the choices of a family.
+/// Returns the dimensions and options of a family.
 fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, Value> {
     let Sizes { width, inner, layers, heads, positions } = sizes;
     let pad = tokenizer.pad_id().unwrap_or(0);
-    // What begins a decoder or ends a text, where the tokenizer has it.
+    // Token that starts a decoder or ends a text, if the tokenizer has one.
     let end = tokenizer.eos_id().unwrap_or(pad);
     let decoder = |more: Value| {
         let own = json!({
@@ -195,7 +195,7 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
         });
         joined(own, more)
     };
-    // Positions of RoBERTa and its kin are counted from behind the id of padding.
+    // RoBERTa-like models start counting positions after the padding id.
     let roberta = json!({ "type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": positions + pad as usize + 1 });
     let windows = |every: usize| -> Vec<&str> {
         (1..=layers).map(|layer| if layer % every == 0 { "full_attention" } else { "sliding_attention" }).collect()
@@ -277,7 +277,7 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
     }
 }
 
-/// The keys of both; those of the second win.
+/// Merges two objects; keys of the second win.
 fn joined(first: Value, second: Value) -> Map<String, Value> {
     let mut all = first.as_object().cloned().unwrap_or_default();
     all.extend(second.as_object().cloned().unwrap_or_default());
@@ -345,7 +345,8 @@ mod tests {
         );
         assert!(refused(&set("n_head", json!(3))).0.contains("n_head"));
         let made = create(&set("n_layer", json!(3)), &output).expect("made");
-        // (512 + V) * 64 in tables, 3 blocks of 4*64*64 + 2*64*128 weights and 9*64 + 128 biases and norms, 128 in the last norm.
+        // (512 + V) * 64 in embeddings, 3 blocks of 4*64*64 + 2*64*128 weights and 9*64 + 128 biases and norms, 128 in
+        // the final norm.
         let vocabulary = made.vocabulary as u64;
         assert_eq!(made.parameters, (512 + vocabulary) * 64 + 3 * (32_768 + 9 * 64 + 128) + 128);
         assert!(create(&new("gpt2"), &output).expect_err("there").to_string().ends_with("exists and is not empty"));

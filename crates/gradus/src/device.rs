@@ -1,8 +1,8 @@
-//! Where tensors are computed: from the name in `train.device` or `--device` to Burn's device. No other file of the
-//! library names one of Burn's devices.
+//! Compute devices: maps the name in `train.device` or `--device` to Burn's device. No other file of the library names
+//! one of Burn's devices.
 //!
-//! `cpu` has kernels for everything. A GPU has them for what is listed in docs/gpu.md; the rest runs through the kernels'
-//! references in plain tensors. Both compute in f32.
+//! `cpu` has kernels for everything. GPUs have kernels for the operations listed in docs/gpu.md; other operations use
+//! the kernels' reference implementations in plain tensors. Both compute in f32.
 
 use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
@@ -18,40 +18,40 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The processor.
+/// The CPU.
 const CPU: &str = "cpu";
-/// The first GPU; the others have a number behind it.
+/// The first GPU; others append a number.
 const GPU: &str = "gpu";
-/// The first of NVIDIA's GPUs, with CUDA and nothing else.
+/// The first NVIDIA GPU, only with CUDA.
 const CUDA: &str = "cuda";
-/// A driver that computes on the processor.
+/// A driver that emulates a GPU on the CPU.
 const SOFTWARE: &str = "gpu:software";
 
-/// A device that this build can compute on and this machine has.
+/// A device that this machine has and this build supports.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeviceChoice {
     name: String,
     device: Device,
-    /// Its own memory, where the driver says.
+    /// The device's own memory in bytes, if the driver reports it.
     memory: Option<u64>,
 }
 
 impl DeviceChoice {
-    /// The processor, which every build has.
+    /// Returns the CPU, which every build supports.
     pub fn cpu() -> Self {
         Self { name: CPU.into(), device: Device::flex(), memory: None }
     }
 
-    /// The device of this name: `cpu`, `gpu` (the first, with CUDA where that is here), `gpu:1`, `cuda`, `cuda:1`, or
+    /// Finds a device by name: `cpu`, `gpu` (the first, with CUDA if available), `gpu:1`, `cuda`, `cuda:1`, or
     /// `gpu:software`.
     ///
     /// # Errors
-    /// When it is no name of a device, or this build or this machine does not have it.
+    /// If the name is unknown, or this build or this machine does not have the device.
     pub fn named(name: &str) -> Result<Self> {
         let wanted = canonical(name).ok_or_else(|| {
             Error::input(format!("`{name}` is no device")).with_hint("`cpu`, `gpu`, or `gpu:1` for the second GPU")
         })?;
-        // GPUs are only looked for when they are asked for.
+        // GPUs are enumerated only on request.
         if wanted == CPU {
             return Ok(Self::cpu());
         }
@@ -61,38 +61,38 @@ impl DeviceChoice {
         all.into_iter().find(|device| device.name == wanted).ok_or_else(|| missing().with_hint(suggestion()))
     }
 
-    /// Every device that this build can use here, the processor first.
+    /// Returns all usable devices, the CPU first.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::cpu()];
         all.extend(gpus());
         all
     }
 
-    /// Burn's device; gradients are not tracked.
+    /// Returns Burn's device, without gradient tracking.
     pub fn device(&self) -> Device {
         self.device.clone()
     }
 
-    /// The bytes of its own memory: of a GPU whose driver says.
+    /// Returns the size of the device's own memory in bytes, for GPUs whose driver reports it.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory
     }
 
-    /// Whether it packs weights, and so has products of every format. Elsewhere products are in f32, and weights that are
-    /// packed are expanded for each.
+    /// Whether the device supports packed weights, with products of every format. Other devices multiply in f32 and
+    /// expand packed weights for each product.
     pub fn has_kernels(&self) -> bool {
         packs_weights(&self.device)
     }
 
-    /// Whether its products hold their operands in `compute` where they are asked to.
+    /// Whether the device can multiply operands in the format `compute`.
     pub fn multiplies_in(&self, compute: Precision) -> bool {
         multiplies_in(&self.device, compute)
     }
 
-    /// Refuses products in `compute`; `what` is the flag that asks for them.
+    /// Rejects products in `compute` if the device lacks them; `what` is the flag that requests them.
     ///
     /// # Errors
-    /// When the device multiplies in f32 only.
+    /// If the device multiplies only in f32.
     pub fn check_compute(&self, what: &str, compute: Precision) -> Result<()> {
         if self.multiplies_in(compute) {
             return Ok(());
@@ -130,16 +130,16 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// The message about products that a device does not have.
+/// Returns the message about products that a device does not support.
 pub(crate) fn no_compute(what: &str, compute: &str, device: &str) -> String {
     format!("{what} is `{compute}`, but `{device}` multiplies in `f32` only")
 }
 
-/// What to do about it.
+/// Hint for that error.
 pub(crate) const NO_COMPUTE_HINT: &str =
     "use `f32` there; `bf16` needs the device `cpu`, or `gpu` in a build with `cuda`";
 
-/// The one name of each device: numbers count from 0, and the first GPU needs none.
+/// Returns the canonical name of a device: numbers count from 0, and the first GPU has none.
 pub(crate) fn canonical(name: &str) -> Option<String> {
     match name.split_once(':') {
         None if [CPU, GPU, CUDA].contains(&name) => Some(name.to_owned()),
@@ -149,12 +149,12 @@ pub(crate) fn canonical(name: &str) -> Option<String> {
     }
 }
 
-/// The name of a GPU of a kind.
+/// Returns the name of a GPU of a kind.
 fn numbered(kind: &str, number: usize) -> String {
     if number == 0 { kind.into() } else { format!("{kind}:{number}") }
 }
 
-/// What to do about a device that is not there.
+/// Returns a hint about a missing device.
 pub(crate) fn suggestion() -> String {
     let with_cuda = || match Cuda::detect().missing() {
         missing if missing.is_empty() => "`gradus doctor` lists the devices".to_owned(),
@@ -171,8 +171,8 @@ pub(crate) fn suggestion() -> String {
     }
 }
 
-/// NVIDIA's GPUs if CUDA can use them, else those of wgpu, in the order in which the drivers list them; then the driver that
-/// computes on the processor, if there is one.
+/// Lists NVIDIA's GPUs if CUDA can use them, otherwise those of wgpu, in the order of the drivers; then the software
+/// driver, if there is one.
 fn gpus() -> Vec<DeviceChoice> {
     let (cuda, [gpus, software]) = (of_cuda(), of_wgpu());
     let unknown = |devices: Vec<Device>| devices.into_iter().map(|device| (device, None)).collect::<Vec<_>>();
@@ -186,14 +186,14 @@ fn gpus() -> Vec<DeviceChoice> {
     named(GPU, best).into_iter().chain(named(CUDA, cuda)).chain(slow).collect()
 }
 
-/// NVIDIA's GPUs and their memory, where everything is here that kernels for them need.
+/// Lists NVIDIA's GPUs and their memory, if all libraries that their kernels need are installed.
 #[cfg(feature = "cuda")]
 fn of_cuda() -> Vec<(Device, Option<u64>)> {
     let found = Cuda::detect();
     if !found.is_ready() {
         return Vec::new();
     }
-    // Both lists are in the order of the driver.
+    // Both lists have the driver's order.
     let memory = found.devices.iter().map(|device| Some(device.memory)).chain(std::iter::repeat(None));
     Device::enumerate(DeviceType::Cuda).into_vec().into_iter().zip(memory).collect()
 }
@@ -203,7 +203,7 @@ fn of_cuda() -> Vec<(Device, Option<u64>)> {
     Vec::new()
 }
 
-/// What wgpu finds: GPUs, and drivers that compute on the processor.
+/// Lists wgpu's devices: GPUs, and drivers that compute on the CPU.
 #[cfg(feature = "wgpu")]
 fn of_wgpu() -> [Vec<Device>; 2] {
     let software = Device::wgpu(DeviceKind::Cpu);
@@ -217,38 +217,38 @@ fn of_wgpu() -> [Vec<Device>; 2] {
     Default::default()
 }
 
-/// What of NVIDIA's software and devices is on this machine, whatever this build can use of it.
+/// NVIDIA's software and devices on this machine, independent of what this build supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Nvidia {
     /// Whether this build has kernels for CUDA.
     pub in_this_build: bool,
-    /// The newest version of CUDA that the driver runs.
+    /// Newest CUDA version that the driver supports.
     pub driver: Option<String>,
-    /// The GPUs.
+    /// NVIDIA GPUs.
     pub devices: Vec<NvidiaDevice>,
-    /// The version of NVRTC, which compiles the kernels.
+    /// Version of NVRTC, which compiles the kernels.
     pub nvrtc: Option<String>,
-    /// The folder of headers that it reads.
+    /// Folder of the headers that NVRTC reads.
     pub headers: Option<std::path::PathBuf>,
-    /// The version of cuBLASLt.
+    /// Version of cuBLASLt.
     pub cublas_lt: Option<String>,
-    /// What to install before CUDA can be used; nothing where it can.
+    /// Components to install before CUDA can be used; empty if it can.
     pub missing: Vec<String>,
 }
 
-/// One of NVIDIA's GPUs.
+/// An NVIDIA GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NvidiaDevice {
-    /// Its name.
+    /// Name of the GPU.
     pub name: String,
-    /// Its compute capability, such as `9.0`.
+    /// Compute capability, such as `9.0`.
     pub compute_capability: String,
-    /// Its memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
 }
 
 impl Nvidia {
-    /// Looks at this machine; no GPU is used.
+    /// Inspects this machine without using a GPU.
     pub fn detect() -> Self {
         let found = Cuda::detect();
         let written = |(major, minor): (u32, u32)| format!("{major}.{minor}");

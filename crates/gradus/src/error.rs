@@ -1,7 +1,7 @@
-//! The one error type of the library: variants by what the caller can do about them.
+//! The error type of the library. Its variants differ in what the caller can do about them.
 //!
-//! Messages are lower case without a full stop, literals in backticks, the value found against the value expected.
-//! A panic is a bug of gradus; an `Err` is the world's.
+//! Messages are lower case without a full stop, put literals in backticks, and state the found and the expected value.
+//! A panic is a bug in gradus; an `Err` has an external cause.
 
 use std::path::{Path, PathBuf};
 
@@ -12,86 +12,86 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration or the flags are wrong; every problem found, not only the first.
+    /// The configuration or the flags are wrong; lists all problems, not only the first.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<Diagnostic>),
 
     /// A data file or row is wrong.
     #[error("{}: {message}", location(.file, *.line))]
     Data {
-        /// The file, as the user named it.
+        /// File, as the user named it.
         file: PathBuf,
         /// Line (text files) or row number (Parquet, Arrow, JSON arrays), counted from 1.
         line: Option<usize>,
-        /// What is wrong and what was found.
+        /// The problem and the value found.
         message: String,
-        /// What to do about it.
+        /// Hint about what to do.
         hint: Option<String>,
     },
 
     /// A model directory cannot be used: files, shapes, names, configuration.
     #[error("{}: {message}", .path.display())]
     Model {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// What is wrong: found against expected.
+        /// The problem, with the found and the expected value.
         message: String,
-        /// What to do about it.
+        /// Hint about what to do.
         hint: Option<String>,
     },
 
     /// A loss, gradient or reward became NaN or infinite.
     #[error("step {step}: {what}")]
     Diverged {
-        /// The optimizer step that failed, counted from 1.
+        /// Failed optimizer step, counted from 1.
         step: usize,
-        /// Which quantity was not finite.
+        /// Quantity that was not finite.
         what: String,
-        /// Where the offending batch was written.
+        /// Path to which the offending batch was written.
         batch: Option<PathBuf>,
     },
 
-    /// A reward could not be computed. Never scored 0: 0 is a judgement.
+    /// A reward could not be computed. It never becomes 0, because 0 is a judgement.
     #[error("reward for prompt {row}: {message}")]
     Reward {
-        /// The prompt row, counted from 1.
+        /// Row of the prompt, counted from 1.
         row: usize,
-        /// What happened.
+        /// Description of the failure.
         message: String,
-        /// What to do about it.
+        /// Hint about what to do.
         hint: Option<String>,
     },
 
     /// A file could not be read or written.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 
-    /// A hub or server could not be reached or refused.
+    /// A hub or server could not be reached, or rejected the request.
     #[error("{what}: {message}")]
     Network {
-        /// What was asked for.
+        /// Requested resource.
         what: String,
-        /// What came back.
+        /// Answer or failure.
         message: String,
-        /// What to do about it.
+        /// Hint about what to do.
         hint: Option<String>,
     },
 
     /// Anything else that is wrong with the input.
     #[error("{message}")]
     Input {
-        /// What is wrong.
+        /// Description of the problem.
         message: String,
-        /// What to do about it.
+        /// Hint about what to do.
         hint: Option<String>,
     },
 
-    /// The user asked to stop; the state was saved first.
+    /// The user stopped the run; the state was saved first.
     #[error("interrupted")]
     Interrupted,
 }
@@ -104,27 +104,27 @@ fn location(file: &Path, line: Option<usize>) -> String {
 }
 
 impl Error {
-    /// An [`Error::Io`] about `path`.
+    /// Creates an [`Error::Io`] about `path`.
     pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Self::Io { path: path.into(), source }
     }
 
-    /// An [`Error::Input`] without a hint.
+    /// Creates an [`Error::Input`] without a hint.
     pub fn input(message: impl Into<String>) -> Self {
         Self::Input { message: message.into(), hint: None }
     }
 
-    /// An [`Error::Model`] without a hint.
+    /// Creates an [`Error::Model`] without a hint.
     pub fn model(path: impl Into<PathBuf>, message: impl Into<String>) -> Self {
         Self::Model { path: path.into(), message: message.into(), hint: None }
     }
 
-    /// An [`Error::Data`] without a hint.
+    /// Creates an [`Error::Data`] without a hint.
     pub fn data(file: impl Into<PathBuf>, line: Option<usize>, message: impl Into<String>) -> Self {
         Self::Data { file: file.into(), line, message: message.into(), hint: None }
     }
 
-    /// Adds a hint: what the user can do.
+    /// Adds a hint about what the user can do.
     #[must_use]
     pub fn with_hint(mut self, text: impl Into<String>) -> Self {
         match &mut self {
@@ -138,7 +138,7 @@ impl Error {
         self
     }
 
-    /// With `to` in the place of the directory `from` wherever the error names it: users do not know the names of temporary
+    /// Replaces the directory `from` by `to` wherever the error names it, because users do not know temporary
     /// directories.
     #[must_use]
     pub(crate) fn relocated(mut self, from: &Path, to: &Path) -> Self {
@@ -157,7 +157,7 @@ impl Error {
         self
     }
 
-    /// What the user can do about it, shown after the message.
+    /// Returns the hint, which is shown after the message.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Data { hint, .. }
@@ -175,7 +175,7 @@ impl Error {
         }
     }
 
-    /// Whether the same can succeed later without a change: another process holds the file, or the disk is full.
+    /// Whether the same operation can succeed later unchanged: another process uses the file, or the disk is full.
     pub fn passes(&self) -> bool {
         let kind = match self {
             Self::Io { source, .. } => source.kind(),
@@ -185,27 +185,27 @@ impl Error {
     }
 }
 
-/// Whether the system had no room for what was written: the disk, the quota, or the limit on a file's size.
+/// Whether the system had no space for the write: the disk, the quota, or the file size limit.
 fn is_full(kind: std::io::ErrorKind) -> bool {
     use std::io::ErrorKind;
     matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-/// One problem in a configuration, with where it stands.
+/// One problem in a configuration, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What is wrong, the value and the bound.
+    /// The problem, the value and the bound.
     pub message: String,
-    /// Where: file positions, or the flag that set the value.
+    /// File positions, or the flag that set the value.
     pub places: Vec<Place>,
-    /// What to do about it.
+    /// Hint about what to do.
     pub hint: Option<String>,
 }
 
-/// Where a configuration value comes from.
+/// Origin of a configuration value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// A position in a file: line and column counted from 1, and how many characters to underline.
+    /// A position in a file.
     File {
         /// The configuration file.
         path: PathBuf,
@@ -213,11 +213,11 @@ pub enum Place {
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// Characters to underline.
+        /// Number of characters to underline.
         width: usize,
-        /// The text of the line; of a long one what stands around the column.
+        /// Text of the line; for a long line, the part around the column.
         excerpt: String,
-        /// Characters of the line before the excerpt.
+        /// Number of characters of the line before the excerpt.
         from: usize,
     },
     /// A command-line flag, such as `--clip-range`.
@@ -231,7 +231,7 @@ impl std::fmt::Display for Diagnostic {
         f.write_str(&self.message)
     }
 }
-/// The beginning of a line that a message quotes: at most `length` characters.
+/// Shortens a line for a message, to at most `length` characters.
 pub(crate) fn excerpt(line: &str, length: usize) -> String {
     let line = line.trim_end();
     match line.char_indices().nth(length) {

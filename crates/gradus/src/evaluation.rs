@@ -1,4 +1,4 @@
-//! What is measured of rollouts: while training, and on held-out prompts.
+//! Measurements of rollouts, during training and on held-out prompts.
 
 use std::collections::BTreeMap;
 
@@ -20,18 +20,18 @@ use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
 use crate::text::Tokenizer;
 
-/// The metrics of an evaluation, and what is done to completions before.
+/// The metrics of an evaluation, and the post-processing of completions before them.
 #[derive(Default)]
 pub struct Measuring {
     metrics: Vec<(String, Measured)>,
     post_process: Option<Box<dyn PostProcessor>>,
 }
 
-/// What measures completions.
+/// A measurement of completions.
 enum Measured {
     /// A metric.
     Metric(Box<dyn Metric>),
-    /// The perplexity of the model that is evaluated.
+    /// The perplexity of the evaluated model.
     OfPolicy(PerplexityOptions),
 }
 
@@ -51,7 +51,7 @@ impl Measured {
     }
 }
 
-/// What the evaluated model is read with.
+/// The evaluated model, with the settings for reading texts with it.
 #[derive(Clone, Copy)]
 struct PolicyReads<'a> {
     policy: &'a CausalLm,
@@ -71,10 +71,11 @@ impl<'a> PolicyReads<'a> {
 }
 
 impl Measuring {
-    /// With the metrics of `configs`, which open what they ask with `models`; an `interrupt` ends the wait for programs.
+    /// Creates the metrics of `configs`. `models` opens the models that they use; an `interrupt` ends the wait for
+    /// programs.
     ///
     /// # Errors
-    /// A file, a model or a program named in their options that cannot be had.
+    /// If a file, a model or a program in their options is not available.
     pub fn new(
         configs: &[MetricConfig],
         post_process: Option<&PostProcess>,
@@ -96,23 +97,23 @@ impl Measuring {
         Ok(Self { metrics, post_process })
     }
 
-    /// What a reader of the values must know, one sentence a metric.
+    /// Returns remarks that readers of the values need, one sentence per metric.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         self.metrics.iter().filter_map(|(name, metric)| metric.remark(name))
     }
 
-    /// The remarks of a reward that are not among these.
+    /// Returns the remarks of a reward that the metrics do not already make.
     pub fn further_remarks(&self, reward: &dyn Reward) -> Vec<String> {
         let own: Vec<String> = self.remarks().collect();
         reward.remarks().into_iter().filter(|remark| !own.contains(remark)).collect()
     }
 
-    /// Whether there is nothing to measure.
+    /// Whether there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
 
-    /// What metrics see of the completions.
+    /// Returns the input of the metrics for the completions.
     pub fn rows(&self, rollouts: &Rollouts) -> Vec<Row> {
         let mut rows = measured_rows(rollouts);
         if let Some(process) = &self.post_process {
@@ -121,10 +122,10 @@ impl Measuring {
         rows
     }
 
-    /// What the completions are worth beside the references of their prompts, each value under the metric's key.
+    /// Measures the completions against the references of their prompts; returns each value with the metric's key.
     ///
     /// # Errors
-    /// A prompt without what a metric compares with.
+    /// If a prompt lacks a column that a metric needs.
     fn measure(&self, rollouts: &Rollouts, policy: &PolicyReads<'_>) -> Result<Vec<(String, Measure)>> {
         if self.is_empty() {
             return Ok(Vec::new());
@@ -147,42 +148,43 @@ impl Measuring {
     }
 }
 
-/// An evaluation on held-out prompts: as many completions of each as the sampler takes, from streams that never change.
+/// An evaluation on held-out prompts, with as many completions per prompt as the sampler is set to, from fixed random
+/// streams.
 pub struct Evaluation<'a> {
-    /// The prompts.
+    /// Held-out prompts.
     pub prompts: &'a [Prompt],
-    /// How completions are sampled; temperature 0 is greedy.
+    /// Sampling settings; temperature 0 is greedy.
     pub sampler: &'a Sampler<'a>,
-    /// What the KL is measured against.
+    /// Reference of the KL.
     pub reference: Option<&'a CausalLm>,
-    /// The seed of the streams that completions draw from.
+    /// Seed of the completions' random streams.
     pub seed: Seed,
-    /// How large a forward pass may be.
+    /// Size limits of a forward pass.
     pub passes: MicroBatch,
-    /// What the completions are measured with beside the reward.
+    /// Metrics of the completions, in addition to the reward.
     pub measuring: &'a Measuring,
 }
 
-/// What an evaluation found.
+/// Results of an evaluation.
 #[derive(Debug, Clone)]
 pub struct Evaluated {
-    /// The completions.
+    /// Sampled completions.
     pub rollouts: Rollouts,
-    /// What they are worth.
+    /// Scores of the completions.
     pub scores: Vec<Score>,
-    /// The KL of each to the reference, in nats; none without a reference.
+    /// KL of each completion to the reference, in nats; `None` without a reference.
     pub kls: Option<Vec<f64>>,
-    /// What metrics found, each under its key.
+    /// Values of metrics, each with its key.
     pub measures: Vec<(String, Measure)>,
     /// `reward`, `reward_std`, `kl` (nats per completion), `length`, `clipped_ratio`, `rewards/…`, and the values of metrics.
     pub stats: Stats,
 }
 
 impl Evaluation<'_> {
-    /// Samples from `source`, scores where there is a reward, and measures.
+    /// Samples from `source`, applies the reward if there is one, and measures.
     ///
     /// # Errors
-    /// A reward or a metric that fails.
+    /// If a reward or a metric fails.
     pub fn run(
         &self,
         source: &mut dyn RolloutSource,
@@ -211,7 +213,8 @@ impl Evaluation<'_> {
         stats.mean("clipped_ratio", clipped as f64, rollouts.len() as f64);
         observe_episodes(&rollouts, &mut stats);
         let kls = self.reference.map(|reference| {
-            // Greedy completions are measured at temperature 1, sampled ones at that of the logprobs which train.
+            // Greedy completions are measured at temperature 1, sampled ones at the temperature of the trained
+            // logprobs.
             let temperature = self.sampler.params.logprob_temperature();
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
             let pairs = policy.iter().zip(&reference);
@@ -221,21 +224,21 @@ impl Evaluation<'_> {
             stats.mean("kl", kl, 1.0);
         }
         for (key, measure) in &measures {
-            // What there is nothing to measure of has no value.
+            // A measurement without data has no value.
             stats.mean(key, measure.value(), f64::from(u8::from(measure.value().is_finite())));
         }
         Ok(Evaluated { rollouts, scores, kls, measures, stats })
     }
 }
 
-/// `reward`, `reward_std`, and mean and spread of the reward called `name` and of every part of it. Rollouts that were not
-/// scored are left out. Counts of segments are added up over completions before they are divided.
+/// Records `reward`, `reward_std`, and mean and spread of the reward called `name` and of each of its parts. Unscored
+/// rollouts are left out. Counts of segments are summed over completions before the division.
 pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     let totals: Vec<f32> = scores.iter().filter_map(Score::total).collect();
     stats.mean_of("reward", &totals);
     stats.mean("reward_std", std(&totals, Variance::Unbiased).unwrap_or(0.0), 1.0);
     let mut parts: Vec<(String, Vec<f32>)> = vec![(name.to_owned(), totals)];
-    // A reward that is one part has that part's name.
+    // A reward with a single part shares its name with the part.
     for part in scores.iter().flat_map(|score| &score.parts).filter(|part| part.name != name) {
         match parts.iter_mut().find(|(known, _)| *known == part.name) {
             Some((_, values)) => values.push(part.total()),
@@ -251,9 +254,9 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     }
 }
 
-/// `logprobs/mean`, `logprobs/std` and `logprobs/min`: the policy's logprobs of the tokens that carry loss, in nats, over all
-/// completions of an iteration; with a reference `logprobs/reference_mean` and `logprobs/reference_std` of the same tokens. Standard
-/// deviations divide by the number of tokens.
+/// Records `logprobs/mean`, `logprobs/std` and `logprobs/min`: the policy's logprobs of the tokens that carry loss, in
+/// nats, over all completions of an iteration. With a reference, also `logprobs/reference_mean` and
+/// `logprobs/reference_std` of the same tokens. Standard deviations divide by the number of tokens.
 pub fn observe_logprobs(rollouts: &Rollouts, reference: Option<&[Vec<f32>]>, stats: &mut Stats) {
     let own: Vec<f32> = rollouts.rollouts.iter().flat_map(|rollout| rollout.counted_logprobs().into_owned()).collect();
     stats.mean_of("logprobs/mean", &own);
@@ -268,7 +271,7 @@ pub fn observe_logprobs(rollouts: &Rollouts, reference: Option<&[Vec<f32>]>, sta
     }
 }
 
-/// Lengths of completions under TRL's names: as there, only of what carries loss.
+/// Records lengths of completions under TRL's names; as in TRL, only tokens that carry loss count.
 pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
     for rollout in &rollouts.rollouts {
         let length = rollout.counted() as f64;
@@ -287,11 +290,12 @@ pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
     observe_episodes(rollouts, stats);
 }
 
-/// What environments did, as means over episodes: `environment/turns`, `environment/answered_tokens` (tokens that the policy only
-/// read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`, `time_ended`, `failed`), and the sums of the
-/// environment's own numbers. `environment/clean`, `realigned` and `forked` are shares of the answered turns ([`Retokenized`]). Calls
-/// of tools have TRL's names: `tools/call_frequency` (calls an episode, those without a call among them) and
-/// `tools/failure_frequency` (failures a call; nothing without calls).
+/// Records statistics of environments, as means over episodes: `environment/turns`, `environment/answered_tokens`
+/// (tokens that the policy only read), the shares of each end (`environment/done`, `turns_ended`, `tokens_ended`,
+/// `time_ended`, `failed`), and the sums of the environment's own numbers. `environment/clean`, `realigned` and
+/// `forked` are shares of the answered turns ([`Retokenized`]). Tool calls have TRL's names: `tools/call_frequency`
+/// (calls per episode, including episodes without calls) and `tools/failure_frequency` (failures per call; absent
+/// without calls).
 fn observe_episodes(rollouts: &Rollouts, stats: &mut Stats) {
     let share = |is_so: bool| f64::from(u8::from(is_so));
     let (mut calls, mut failures, mut offers_tools) = (0.0, 0.0, false);

@@ -1,13 +1,13 @@
-//! Between tensors and slices: what is computed on the device, and what is arithmetic on the host.
+//! Conversion between tensors on the device and values on the host.
 
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 
-/// The values of a tensor on the host, without gradient.
+/// Copies the values of a tensor to the host, without gradient.
 pub(crate) fn read(tensor: &Tensor<1>) -> Vec<f32> {
     tensor.clone().inner().into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
 }
 
-/// The values of several tensors on the host, without gradient: one wait for all of them.
+/// Copies the values of several tensors to the host, without gradient, and waits only once for all of them.
 pub(crate) fn read_all(tensors: &[&Tensor<1>]) -> Vec<Vec<f32>> {
     let transaction =
         tensors.iter().fold(Transaction::default(), |reads, &tensor| reads.register(tensor.clone().inner()));
@@ -15,7 +15,7 @@ pub(crate) fn read_all(tensors: &[&Tensor<1>]) -> Vec<Vec<f32>> {
     transaction.execute().into_iter().map(values).collect()
 }
 
-/// Host values as a tensor without gradient.
+/// Creates a tensor without gradient from host values.
 pub(crate) fn constant(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), device)

@@ -1,4 +1,4 @@
-//! What models and data sets on the Hugging Face hub share: the cache, downloads with progress, and what went wrong.
+//! Shared code for models and data sets on the Hugging Face hub: the cache, downloads with progress, and errors.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use crate::error::Error;
 
-/// What a download tells its watcher: the file, bytes so far, bytes in all.
+/// Callback of a download: the file, bytes so far, bytes in total.
 pub type OnProgress<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
-/// A repository on the hub, by its name and what it holds.
+/// A repository on the hub: its name, and whether it holds a model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OnHub<'n> {
     pub(crate) name: &'n str,
@@ -24,10 +24,10 @@ impl OnHub<'_> {
         Repo::new(self.name.to_owned(), kind)
     }
 
-    /// The directory that `fetch` makes of the hub's copy, else the one in the cache.
+    /// Returns the copy that `fetch` downloads from the hub, or else the one in the cache.
     ///
     /// # Errors
-    /// [`Error::Network`] when neither is to be had.
+    /// [`Error::Network`] if neither is available.
     pub(crate) fn fetched_or_cached<T>(
         self,
         fetch: impl FnOnce(&Api) -> Result<T, ApiError>,
@@ -43,12 +43,12 @@ impl OnHub<'_> {
         }
     }
 
-    /// The names of its files.
+    /// Returns the names of its files.
     pub(crate) fn files(self, api: &Api) -> Result<Vec<String>, ApiError> {
         Ok(api.repo(self.repo()).info()?.siblings.into_iter().map(|file| file.rfilename).collect())
     }
 
-    /// One of its files, downloaded unless it is in the cache.
+    /// Returns the path of one of its files; downloads it unless it is in the cache.
     pub(crate) fn get(self, api: &Api, file: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
         match Cache::from_env().repo(self.repo()).get(file) {
             Some(path) => Ok(path),
@@ -59,7 +59,7 @@ impl OnHub<'_> {
         }
     }
 
-    /// The snapshot that the cache holds of its main branch.
+    /// Returns the cached snapshot of its main branch.
     pub(crate) fn snapshot(self) -> Option<PathBuf> {
         let folder = Cache::from_env().path().join(self.repo().folder_name());
         let commit = std::fs::read_to_string(folder.join("refs").join("main")).ok()?;

@@ -1,7 +1,8 @@
 //! gradus trains language models from human feedback: supervised fine-tuning, reward models, DPO, PPO and GRPO, with
 //! sampling and training in one engine.
 //!
-//! The library prints nothing, parses no arguments and speaks no HTTP but to the model hub; the binary does.
+//! The library prints nothing and parses no arguments; the binary does. It makes HTTP requests to the model hub, and to
+//! servers, judges and services named in the configuration.
 
 #![deny(missing_docs)]
 

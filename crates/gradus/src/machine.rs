@@ -1,4 +1,4 @@
-//! What this machine has and what this build can use of it.
+//! Capabilities of this machine that this build can use.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use serde::Serialize;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
-/// The version of the tensor engine this build is made with.
+/// Version of the tensor engine of this build.
 const BURN_VERSION: &str = "0.22.1";
 
-/// What this machine has.
+/// Capabilities of this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// Names that `train.device` and `--device` take.
+    /// Names accepted by `train.device` and `--device`.
     pub devices: Vec<String>,
-    /// Those of them whose products take operands in bf16.
+    /// Those devices that can multiply operands in bf16.
     pub bf16_devices: Vec<String>,
-    /// The memory in bytes of those devices that have their own, where the driver says.
+    /// Memory in bytes of devices that have their own, if the driver reports it.
     pub device_memory_bytes: BTreeMap<String, u64>,
-    /// Threads that run at once.
+    /// Number of hardware threads.
     pub threads: usize,
-    /// The processor, where the system names it.
+    /// Name of the processor, if the system reports it.
     pub processor: Option<String>,
-    /// Processor features that the kernels use, and whether they are here.
+    /// Processor features that the kernels use, and whether this machine has them.
     pub processor_features: Vec<(&'static str, bool)>,
-    /// Memory in bytes that this process may use: the machine's, or the limit of its control group or its own (`ulimit -v`);
-    /// where the system says.
+    /// Memory in bytes that this process may use: that of the machine, or the limit of its control group or of the
+    /// process (`ulimit -v`), if the system reports it.
     pub memory_bytes: Option<u64>,
-    /// Memory that is free now.
+    /// Currently free memory in bytes.
     pub memory_free_bytes: Option<u64>,
-    /// The parts this build is made of, with versions.
+    /// Components of this build, with versions.
     pub versions: Vec<(&'static str, &'static str)>,
-    /// What was compiled in.
+    /// Compiled-in features.
     pub build: Vec<String>,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Inspects this machine.
     pub fn detect() -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -65,12 +65,13 @@ impl Machine {
         }
     }
 
-    /// The memory of the device of this name, in bytes, where it has its own and the driver says how much.
+    /// Returns the memory of the named device in bytes, if it has its own and the driver reports it.
     pub fn device_memory(&self, name: &str) -> Option<u64> {
         self.device_memory_bytes.get(name).copied()
     }
 
-    /// What `--compute bf16` costs here, where it does not pay: the kernels multiply bf16 with AVX512-BF16 alone.
+    /// Returns a warning about `--compute bf16` if it does not pay off here: the kernels multiply bf16 only with
+    /// AVX512-BF16.
     pub fn bf16_warning(&self) -> Option<String> {
         let multiplies = self.processor_features.contains(&("avx512bf16", true));
         (!multiplies).then(|| {
@@ -81,22 +82,23 @@ impl Machine {
     }
 }
 
-/// Computes on this many threads from now on, all processors where nothing is said. The calling thread is one of them.
+/// Computes on this many threads from now on, or on all processors without a number. The calling thread is one of them.
 ///
-/// As one of them it takes its share of every product itself; one that only waits is woken twice for each, a sixth of a
-/// small model's step. It must not wait for another thread that computes: with one thread in all there is nobody to do it. Who
-/// has such threads leaves this alone, and has them compute by [`among_threads`].
+/// The calling thread takes its own share of every product. If it only waited, each product would wake it twice, which
+/// costs a sixth of a small model's step. It must not wait for another computing thread: with one thread in total,
+/// nobody would do the work. If you already own such threads, do not call this; run their work with [`among_threads`].
 ///
 /// # Errors
-/// When threads have been started already.
+/// If threads have already been started.
 pub fn use_threads(threads: Option<usize>) -> Result<()> {
     start(rayon::ThreadPoolBuilder::new().use_current_thread(), threads)
 }
 
-/// Computes on this many threads from now on. The calling thread is none of them, so it may wait for others that compute.
+/// Computes on this many threads from now on. The calling thread is not one of them, so it may wait for other computing
+/// threads.
 ///
 /// # Errors
-/// When threads have been started already.
+/// If threads have already been started.
 pub fn use_other_threads(threads: usize) -> Result<()> {
     start(rayon::ThreadPoolBuilder::new(), Some(threads))
 }
@@ -108,14 +110,15 @@ fn start(pool: rayon::ThreadPoolBuilder, threads: Option<usize>) -> Result<()> {
     })
 }
 
-/// Does `work` on one of the threads that compute, and waits for it.
+/// Runs `work` on one of the computing threads, and waits for it.
 ///
-/// A thread that is none of them is woken twice for every product that it asks for; with `work` as a whole among them, once.
+/// An outside thread is woken twice for every product that it requests, but only once if all of `work` runs on the
+/// computing threads.
 pub fn among_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }
 
-/// The value of `key` in a `key: value` listing, as Linux writes them.
+/// Returns the value of `key` in a `key: value` listing, as written by Linux.
 fn entry<'a>(listing: &'a str, key: &str) -> Option<&'a str> {
     listing.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key).map(|(_, v)| v.trim())
 }
@@ -124,14 +127,14 @@ fn kibibytes(listing: &str, key: &str) -> Option<u64> {
     entry(listing, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
-/// The limit that a container sets, in version 2 or 1 of the kernel's interface; without one the file says `max`, or a
-/// number beyond all memory.
+/// Returns the memory limit of a container, from version 2 or 1 of the kernel's interface. Without a limit the file
+/// contains `max`, or a number beyond all memory.
 fn control_group_limit() -> Option<u64> {
     let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     files.iter().find_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
 }
 
-/// The limit that `ulimit -v` sets; `unlimited` is none.
+/// Returns the limit set by `ulimit -v`; `unlimited` is none.
 fn address_space_limit() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     limits.lines().find_map(|line| line.strip_prefix("Max address space")?.split_whitespace().next()?.parse().ok())

@@ -1,4 +1,4 @@
-//! The models that metrics ask, as [`crate::model`] has them.
+//! Models for metrics, implemented with [`crate::model`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,22 +20,22 @@ use crate::text::{Cut, Joined, Tokenizer};
 /// Opens models for metrics by their directories and hub names.
 #[derive(Debug, Clone)]
 pub struct MetricModels {
-    /// Where they compute; it tracks no gradients.
+    /// Compute device, without gradient tracking.
     pub device: Device,
-    /// How their weights are held.
+    /// Format of the weights.
     pub weights: WeightFormat,
-    /// How large a forward pass may be.
+    /// Size limits of a forward pass.
     pub passes: MicroBatch,
 }
 
 impl MetricModels {
-    /// In f32.
+    /// Uses weights in f32.
     pub fn new(device: Device, passes: MicroBatch) -> Self {
         Self { device, weights: WeightFormat::F32, passes }
     }
 }
 
-/// The tokenizer of a model.
+/// Loads the tokenizer of a model.
 fn tokenizer(dir: &ModelDir) -> Result<Tokenizer> {
     let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
     dir.check_vocabulary(tokenizer.vocab_size())?;
@@ -67,7 +67,7 @@ impl Models for MetricModels {
         }
         let tokenizer = tokenizer(&dir)?;
         let around = tokenizer.encode("", true)?;
-        // As `bert-score` has it: RoBERTa's words begin with a blank, the first of a text too.
+        // As in `bert-score`: RoBERTa's words begin with a blank, also at the start of a text.
         let before = if dir.model_type() == "roberta" { " " } else { "" };
         Ok(Box::new(Encoding {
             model: States::Encoder(Box::new(model)),
@@ -111,7 +111,7 @@ impl MetricModels {
         }
         let model = States::T5(Box::new(T5Encoder::load_packed(dir, layer, self.weights, &self.device)?));
         let tokenizer = tokenizer(dir)?;
-        // What ends a text weighs as much as any other token.
+        // The end-of-text token has the same weight as any other token.
         let (around, before) = (Vec::new(), "");
         Ok(Box::new(Encoding { model, tokenizer, around, before, passes: self.passes }))
     }
@@ -123,13 +123,13 @@ struct Language {
     passes: MicroBatch,
 }
 
-/// The model that is evaluated, as a language model that a metric asks.
+/// The evaluated model, as a language model for a metric.
 pub(crate) struct PolicyReader<'a> {
-    /// The model, without gradients.
+    /// Model without gradients.
     pub model: &'a CausalLm,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: &'a Tokenizer,
-    /// How large a forward pass may be.
+    /// Size limits of a forward pass.
     pub passes: MicroBatch,
 }
 
@@ -187,7 +187,7 @@ impl LanguageModel for Language {
     }
 }
 
-/// What gives tokens their states.
+/// The model that computes hidden states of tokens.
 enum States {
     Encoder(Box<Encoder>),
     T5(Box<T5Encoder>),
@@ -208,7 +208,7 @@ impl States {
         }
     }
 
-    /// The states of all tokens, `[N, D]`.
+    /// Computes the hidden states of all tokens, `[N, D]`.
     fn forward(&self, texts: &[Vec<u32>]) -> Tensor<2> {
         match self {
             Self::Encoder(model) => {
@@ -224,7 +224,7 @@ struct Encoding {
     model: States,
     tokenizer: Tokenizer,
     around: Vec<u32>,
-    /// What stands before every text.
+    /// Prefix of every text.
     before: &'static str,
     passes: MicroBatch,
 }
@@ -238,7 +238,7 @@ impl EncoderModel for Encoding {
         let limits = [self.model.max_positions(), self.tokenizer.longest()];
         let cut = limits.into_iter().flatten().min().map(Cut::Right);
         let ids = |(i, text): (usize, &&str)| {
-            // What is empty stays empty.
+            // Empty texts stay empty.
             let text = if text.is_empty() { String::new() } else { format!("{}{text}", self.before) };
             let joined = self.tokenizer.encode_joined(&text, None, cut);
             joined.map(|joined| joined.ids).map_err(|error| TextError { text: i, message: error.to_string() })
@@ -338,7 +338,7 @@ impl TextToTextModel for Answering {
         };
         let sources: Vec<Vec<u32>> = texts.iter().enumerate().map(source).collect::<Result<_, _>>()?;
         let lengths: Vec<usize> = sources.iter().map(Vec::len).collect();
-        // The decoder reads what it begins with, whichever id it is to predict.
+        // The decoder reads only its start token, regardless of the id to predict.
         let first = &ids[..1];
         let mut logits = Vec::with_capacity(texts.len());
         for pass in self.passes.split(&lengths) {

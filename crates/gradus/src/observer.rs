@@ -1,4 +1,4 @@
-//! What a run tells whoever started it. The library itself prints nothing.
+//! Events of a run for its caller. The library itself prints nothing.
 
 use std::path::Path;
 
@@ -11,100 +11,101 @@ use crate::run::Metrics;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A stretch of work began: `loading`, `reference`, `training`, `evaluation`, `sampling`, `saving`.
+    /// A phase of work began: `loading`, `reference`, `training`, `evaluation`, `sampling`, `saving`.
     Phase {
-        /// Its name.
+        /// Name of the phase.
         name: &'a str,
-        /// How many units it has, where that is known.
+        /// Number of units, if known.
         total: Option<usize>,
-        /// How many of them are done already (a resumed run).
+        /// Number of units that are already done (in a resumed run).
         done: usize,
     },
-    /// `done` units of the phase are done.
+    /// `done` units of the phase are finished.
     Progress {
-        /// Units done.
+        /// Number of finished units.
         done: usize,
     },
     /// Progress within a step or an evaluation: `done` of `total` units are `what`.
     Within {
-        /// The step that is under way, counted from 1; 0 for the evaluation before the first.
+        /// Current step, counted from 1; 0 for the evaluation before the first step.
         step: usize,
         /// `sampled`, `scored`, `updated`, `accumulated`, …
         what: &'a str,
-        /// Units done.
+        /// Number of finished units.
         done: usize,
-        /// How many there are.
+        /// Total number of units.
         total: usize,
     },
     /// An optimizer step (offline) or an iteration (online) was logged.
     Step {
-        /// Counted from 1.
+        /// Number of the step, counted from 1.
         step: usize,
-        /// How many there will be.
+        /// Total number of steps.
         total: usize,
-        /// What was appended to `metrics.jsonl`.
+        /// Metrics appended to `metrics.jsonl`.
         metrics: &'a Metrics,
     },
-    /// What was sampled has been learned from.
+    /// A batch of rollouts has been trained on.
     Rollouts {
-        /// The step, counted from 1.
+        /// Number of the step, counted from 1.
         step: usize,
-        /// The completions, in the order of the prompts.
+        /// Completions, in the order of the prompts.
         completions: &'a [LearnedCompletion<'a>],
     },
     /// The held-out rows were evaluated.
     Evaluated {
-        /// After this step.
+        /// Step after which this happened.
         step: usize,
-        /// Names carry the prefix `eval_`.
+        /// Metrics; their names have the prefix `eval_`.
         metrics: &'a Metrics,
-        /// Whether it is the best so far.
+        /// Whether this is the best evaluation so far.
         best: bool,
     },
     /// A checkpoint was written.
     Checkpoint {
-        /// After this step.
+        /// Step after which this happened.
         step: usize,
-        /// Its directory.
+        /// Directory of the checkpoint.
         path: &'a Path,
     },
-    /// Something the user should know.
+    /// Information for the user.
     Message(&'a str),
-    /// Something the user should look at.
+    /// A warning for the user.
     Warning(&'a str),
 }
 
-/// A completion that was learned from.
+/// A completion that was trained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedCompletion<'a> {
-    /// The prompt's row in its data set, counted from 0.
+    /// Row of the prompt in its data set, counted from 0.
     pub row: usize,
-    /// The prompt as the model read it.
+    /// Prompt as the model read it.
     pub prompt: &'a str,
-    /// What the model wrote.
+    /// Text of the completion.
     pub completion: &'a str,
-    /// Ids of the completion.
+    /// Number of ids of the completion.
     pub tokens: usize,
-    /// The reward of the whole completion; `None` where it was not scored.
+    /// Reward of the whole completion; `None` if it was not scored.
     pub reward: Option<f32>,
-    /// The parts of the reward by name, before weighting.
+    /// Parts of the reward by name, before weighting.
     pub parts: Vec<(&'a str, f32)>,
-    /// The mean advantage of its tokens.
+    /// Mean advantage of its tokens.
     pub advantage: f32,
 }
 
-/// Watches a run and may stop it.
+/// Receives the events of a run and may stop it.
 pub trait Observer {
-    /// Something happened.
+    /// Receives an event.
     fn event(&mut self, event: &Event<'_>);
 
-    /// Whether the run should stop. While weights are updated, it stops after the step; while it samples, scores or
-    /// evaluates, at once, and takes that up again when it is resumed. A checkpoint is written first.
+    /// Whether the run should stop. During an update, it stops after the step. During sampling, scoring or evaluation,
+    /// it stops at once and repeats that work when it is resumed. A checkpoint is written first.
     fn should_stop(&mut self) -> bool {
         false
     }
 
-    /// What is raised when the run should stop, for those who wait within a step: a reward program that does not answer.
+    /// Returns the interrupt that is raised when the run should stop. It ends waits within a step, such as for a reward
+    /// program that does not answer.
     fn interrupt(&self) -> Interrupt {
         Interrupt::default()
     }

@@ -1,4 +1,4 @@
-//! What optimizers remember, as the tensors of one file: see [`crate::run::checkpoint`].
+//! The state of optimizers as the tensors of one file: see [`crate::run::checkpoint`].
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::learner::optimizer::{HostMoments, Moments, Optimizer, OptimizerConfig
 use crate::run::checkpoint::{FIRST, SECOND, SIZES, SQUARE, moments, moments_in_int8};
 use crate::run::{NamedTensor, StateTensor};
 
-/// What the name of the tensor begins with that says how often an optimizer has stepped.
+/// Prefix of the tensor that holds an optimizer's number of steps.
 const STEPS: &str = "step.";
 
-/// The moments of several optimizers by the parameters' names in their file; the prefix tells them apart. Where moments are sharded,
-/// all ranks must ask.
+/// Returns the moments of several optimizers, by the names of the parameters in their file; a prefix distinguishes the
+/// optimizers. If moments are sharded, all ranks must call this.
 pub fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<(String, HostMoments)> {
     let of = |(prefix, optimizer): &(&str, &Optimizer)| {
         let named = |(name, moments)| (format!("{prefix}{name}"), moments);
@@ -22,7 +22,7 @@ pub fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<(String, HostMo
     optimizers.iter().flat_map(of).collect()
 }
 
-/// The moments as tensors of a file, and how often each optimizer has stepped.
+/// Converts the moments to tensors of a file, and adds the number of steps of each optimizer.
 pub fn tensors<'m>(optimizers: &[(&str, &Optimizer)], found: &'m [(String, HostMoments)]) -> Vec<StateTensor<'m>> {
     let of = |(name, found): &'m (String, HostMoments)| match found {
         HostMoments::F32 { first, second } => moments(name, &[second.len()], first.as_deref(), second),
@@ -34,19 +34,19 @@ pub fn tensors<'m>(optimizers: &[(&str, &Optimizer)], found: &'m [(String, HostM
     found.iter().flat_map(of).chain(steps).collect()
 }
 
-/// What a file says of one optimizer.
+/// State of one optimizer in a file.
 #[derive(Debug)]
 pub struct Restored {
-    /// How often it stepped, if the file says.
+    /// Number of its steps, if the file has it.
     pub steps: Option<u64>,
-    /// Its moments by the names of parameters.
+    /// Moments by parameter name.
     pub moments: BTreeMap<String, Moments>,
 }
 
-/// What the tensors of a file say of the optimizer with this prefix. The moments lie on `device`.
+/// Reads the state of the optimizer with this prefix from the tensors of a file. The moments are placed on `device`.
 ///
 /// # Errors
-/// Says what is missing or does not fit together.
+/// A message about missing or inconsistent tensors.
 pub fn read(
     tensors: Vec<StateTensor<'static>>,
     prefix: &str,
@@ -94,7 +94,8 @@ pub fn read(
     Ok(Restored { steps, moments: states.into_iter().map(all).collect::<Result<_, _>>()? })
 }
 
-/// What a file has of the moments of one parameter: of each of the two, numbers, or codes and the largest sizes of their blocks.
+/// Moments of one parameter in a file. Each of the two has numbers, or codes and the largest absolute values of their
+/// blocks.
 #[derive(Default)]
 struct Found {
     numbers: [Option<Vec<f32>>; 2],
@@ -103,7 +104,7 @@ struct Found {
 }
 
 impl Found {
-    /// The moments, if nothing is missing.
+    /// Assembles the moments, if nothing is missing.
     fn moments(self, config: OptimizerConfig, device: &Device) -> Result<Moments, String> {
         let Self { numbers: [first, second], codes, sizes } = self;
         let tensor = |values: Vec<f32>| {

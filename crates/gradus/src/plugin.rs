@@ -1,8 +1,8 @@
-//! Plug-ins: what a program adds to gradus by name, so that a configuration may say it.
+//! Plug-ins: extensions that a program registers by name, so that a configuration can use them.
 //!
-//! A configuration has the name and the options ([`Plugin`]); the program has what makes something of them ([`Named`], one for
-//! each [`Kind`] of thing, all together a [`Registry`](crate::config::Registry)). Reading a configuration with a registry joins the
-//! two, so what runs needs no registry: a plan has every plug-in's maker in it.
+//! A configuration contains the name and the options ([`Plugin`]). The program contains the constructor ([`Named`], one
+//! for each [`Kind`], all together a [`Registry`](crate::config::Registry)). Reading a configuration with a registry
+//! joins the two. Running therefore needs no registry: a plan holds the constructor of each plug-in.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
 
-/// The key of a schema that says of which kind a plug-in is.
+/// Key of a schema that states the kind of a plug-in.
 pub(crate) const SCHEMA_KEY: &str = "plugin";
 
-/// A kind of thing that plug-ins add.
+/// A kind of extension.
 pub trait Kind {
-    /// What messages call it: `reward`, `metric`.
+    /// Name of the kind in messages: `reward`, `metric`.
     const NAME: &'static str;
-    /// What makes one, its options being read: a closure.
+    /// Constructor, a closure that already contains the parsed options.
     type Make: ?Sized + Send + Sync;
 }
 
-/// A plug-in in a configuration: its name, below which its options stand.
+/// A plug-in in a configuration: its name, with its options below.
 ///
 /// ```yaml
 /// reward: { plugin: { brevity: { words: 20 } } }
@@ -39,25 +39,25 @@ pub struct Plugin<T: Kind + ?Sized> {
 }
 
 impl<T: Kind + ?Sized> Plugin<T> {
-    /// A plug-in that a program names and makes itself, without a registry.
+    /// Creates a plug-in from a name and a constructor, without a registry.
     pub fn new(name: impl Into<String>, make: Arc<T::Make>) -> Self {
         Self { name: name.into(), options: Map::new(), make: Some(make) }
     }
 
-    /// Its name.
+    /// Returns the name of the plug-in.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is known what makes it.
+    /// Whether the constructor is known.
     pub fn is_bound(&self) -> bool {
         self.make.is_some()
     }
 
-    /// What makes it.
+    /// Returns the constructor.
     ///
     /// # Errors
-    /// When the configuration was read without a registry.
+    /// If the configuration was read without a registry.
     pub fn make(&self) -> Result<&T::Make> {
         self.make.as_deref().ok_or_else(|| {
             let message = format!("nobody says what makes the {} `{}`", T::NAME, self.name);
@@ -65,10 +65,10 @@ impl<T: Kind + ?Sized> Plugin<T> {
         })
     }
 
-    /// Looks its maker up.
+    /// Looks up the constructor.
     ///
     /// # Errors
-    /// What is wrong with the name or the options.
+    /// A problem with the name or the options.
     pub(crate) fn bind(&mut self, named: &Named<T>) -> std::result::Result<(), String> {
         let Some(entry) = named.entries.iter().find(|entry| entry.name == self.name) else {
             let near = nearest(&self.name, named.names().map(|name| name as &str));
@@ -80,10 +80,10 @@ impl<T: Kind + ?Sized> Plugin<T> {
     }
 }
 
-/// What is said where a plug-in is not to be had.
+/// Hint for an unavailable plug-in.
 pub(crate) const HINT: &str = "plug-ins are added by programs that use gradus as a library: docs/plugins.md";
 
-// By hand: deriving would ask all of it of `T`.
+// Implemented by hand, because deriving would require all of these traits of `T`.
 impl<T: Kind + ?Sized> Clone for Plugin<T> {
     fn clone(&self) -> Self {
         Self { name: self.name.clone(), options: self.options.clone(), make: self.make.clone() }
@@ -91,7 +91,7 @@ impl<T: Kind + ?Sized> Clone for Plugin<T> {
 }
 
 impl<T: Kind + ?Sized> PartialEq for Plugin<T> {
-    /// As written: what makes it is the program's.
+    /// Compares only the written part; the constructor belongs to the program.
     fn eq(&self, other: &Self) -> bool {
         (&self.name, &self.options) == (&other.name, &other.options)
     }
@@ -133,15 +133,15 @@ impl<T: Kind + ?Sized> JsonSchema for Plugin<T> {
     }
 }
 
-/// What the schema of plug-ins of a kind is called.
+/// Returns the name of the schema of a kind of plug-in.
 pub(crate) fn definition(kind: &str) -> String {
     format!("plugin_{kind}")
 }
 
-/// Reads the options of a plug-in, and says what makes it.
+/// Parses the options of a plug-in and returns its constructor.
 type Read<M> = Box<dyn Fn(Value) -> std::result::Result<Arc<M>, String> + Send + Sync>;
 
-/// The plug-ins of one kind that a program has, by their names.
+/// Plug-ins of one kind in a program, by name.
 pub struct Named<T: Kind + ?Sized> {
     entries: Vec<Entry<T>>,
 }
@@ -165,20 +165,20 @@ impl<T: Kind + ?Sized> fmt::Debug for Named<T> {
 }
 
 impl<T: Kind + ?Sized> Named<T> {
-    /// Their names.
+    /// Returns their names.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
-    /// The name and the schema of the options of each.
+    /// Returns the name and the options schema of each plug-in.
     pub(crate) fn schemas(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.entries.iter().map(|entry| (entry.name.as_str(), &entry.schema))
     }
 
-    /// Adds one, whose options are an `O`.
+    /// Adds a plug-in with options of type `O`.
     ///
     /// # Errors
-    /// A name that is no word of small letters, digits and `_`, or that is taken.
+    /// If the name is not a word of lowercase letters, digits and `_`, or is already taken.
     pub(crate) fn add<O: DeserializeOwned + JsonSchema>(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! A model's directory with what turns text into ids.
+//! A model directory together with its tokenizer and chat template.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -15,45 +15,45 @@ use crate::model::{
 use crate::rng::Stream;
 use crate::text::{ChatTemplate, NamedTemplate, Tokenizer};
 
-/// What replaces the files beside a model that turn text into ids and back. Models that are written from it get them too.
+/// Replacements for the tokenizer and chat template of a model. Models that are saved from it contain them too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextFiles {
-    /// The tokenizer: a directory, a run or a hub name.
+    /// Tokenizer: a directory, a run or a hub name.
     pub tokenizer: Option<String>,
-    /// The chat template: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`, `qwen`,
+    /// Chat template: a file, or a built-in name (`chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`, `qwen`,
     /// `zephyr`).
     pub chat_template: Option<PathBuf>,
 }
 
-/// A model's directory with what turns text into ids.
+/// A model directory together with its tokenizer and chat template.
 #[derive(Debug, Clone)]
 pub struct Pretrained {
     /// Configuration, weights, tokenizer files.
     pub dir: ModelDir,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: Tokenizer,
-    /// Its chat template, or the one that replaces it.
+    /// Chat template of the model, or its replacement.
     pub template: Option<ChatTemplate>,
-    /// What the training rows say of a classifier's labels, once they were read.
+    /// Labels that a classifier gets from the training rows, once they were read.
     pub labels: OnceLock<LabelPlan>,
 }
 
-/// What a classifier learns to say.
+/// Labels that a classifier is trained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelPlan {
-    /// Of what, and which labels.
+    /// Task with its labels.
     pub task: Task,
-    /// What the loss of each label is multiplied by, `[K]`.
+    /// Factor of the loss of each label, `[K]`.
     pub weights_k: Vec<f32>,
-    /// What cut the rows' texts into sentences, where all of them say so.
+    /// Name of the sentence splitter of the rows' texts, if all rows state the same.
     pub sentences: Option<String>,
 }
 
 impl Pretrained {
-    /// What lies in `dir`, with the files of `text` in the place of its own.
+    /// Opens the model in `dir`; the files of `text` replace its own.
     ///
     /// # Errors
-    /// When a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
+    /// If a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
     pub fn of(mut dir: ModelDir, text: &TextFiles) -> Result<Self> {
         if let Some(name) = &text.tokenizer {
             dir.tokenizer = Some(resolve(name, &mut |_, _, _| {})?);
@@ -71,13 +71,14 @@ impl Pretrained {
         Ok(Self { dir, tokenizer, template, labels: OnceLock::new() })
     }
 
-    /// The same, from which models are written with weights as `weights` says.
+    /// Returns the same, with `weights` as the format in which models are saved.
     #[must_use]
     pub fn saving(&self, weights: SavedWeights) -> Self {
         Self { dir: ModelDir { saved_weights: weights, ..self.dir.clone() }, ..self.clone() }
     }
 
-    /// The ids that end a completion: the model's, its tokenizer's, and the one that ends a turn in a template with a name.
+    /// Returns the ids that end a completion: the model's, its tokenizer's, and the one that ends a turn of a built-in
+    /// template.
     pub fn stop_ids(&self) -> Vec<u32> {
         let mut ids = stop_ids(&self.dir, &self.tokenizer);
         let turn_end = self.turn_end().and_then(|token| self.tokenizer.token_id(token));
@@ -85,38 +86,39 @@ impl Pretrained {
         ids
     }
 
-    /// What ends a turn of the assistant, where the chat template is one with a name and that is not the end of the text.
+    /// Returns the token that ends an assistant turn, if the chat template is a built-in one and that token is not the
+    /// end of the text.
     pub fn turn_end(&self) -> Option<&'static str> {
         NamedTemplate::of_source(self.template.as_ref()?.source())?.turn_end
     }
 
-    /// The id that fills gaps in batches elsewhere; see [`pad_id`].
+    /// Returns the padding id for other software; see [`pad_id`].
     pub fn pad_id(&self) -> u32 {
         pad_id(&self.dir, &self.tokenizer)
     }
 }
 
-/// Another model that reads the ids which one writes: a reference, a critic.
+/// Another model that reads the ids of a policy: a reference, a critic.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
-    /// Its part, such as `the reference`.
+    /// Role of the model, such as `the reference`.
     pub part: &'a str,
-    /// What the user calls it.
+    /// Name that the user gave.
     pub name: &'a str,
-    /// Its files.
+    /// Model directory.
     pub dir: &'a ModelDir,
-    /// Its sizes.
+    /// Dimensions of the model.
     pub shape: &'a ModelShape,
 }
 
 impl Reader<'_> {
-    /// What this model is said to be wrong about, as an error.
+    /// Builds an error about this model.
     fn refuse(&self, what: &str) -> Error {
         Error::input(format!("{} `{}` {what}", self.part, self.name))
     }
 
-    /// Refuses a model that means something else by the ids of `writer`, which the user calls `policy`, or that does not
-    /// know all of them. Where `samples`, any row of the writer's table may be written, also one that no token has.
+    /// Rejects a model that assigns other tokens to the ids of `writer` (named `policy` by the user) or lacks some of
+    /// them. With `samples`, the writer may produce any row of its table, including rows without a token.
     ///
     /// # Errors
     /// [`Error::Input`] with the first difference.
@@ -148,10 +150,10 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Refuses a model that is made for shorter sequences than the longest one, which has `needed` tokens.
+    /// Rejects a model with fewer positions than the longest sequence, which has `needed` tokens.
     ///
     /// # Errors
-    /// [`Error::Input`].
+    /// [`Error::Input`] if it has too few positions.
     pub fn check_positions(&self, needed: usize) -> Result<()> {
         match self.shape.made_for {
             Some(most) if most < needed => {
@@ -163,7 +165,8 @@ impl Reader<'_> {
     }
 }
 
-/// The first id of `one` that is not the same token in the other. That one may have more: a token for padding.
+/// Returns the first id of `one` that is a different token in `other`. `other` may have additional tokens, such as
+/// padding.
 fn first_other(one: &Tokenizer, other: &Tokenizer) -> Option<u32> {
     if one.directory() == other.directory() {
         return None;
@@ -171,26 +174,26 @@ fn first_other(one: &Tokenizer, other: &Tokenizer) -> Option<u32> {
     (0..one.vocab_size() as u32).find(|&id| one.token(id) != other.token(id))
 }
 
-/// A model that can be trained: a directory holds it before and after.
+/// A model that can be trained, loaded from and saved to a directory.
 pub trait Trainable: Adaptable {
-    /// Reads the model in `dir`; `packed` says how its linear layers are held where they are not trained. A head that is
-    /// not there is drawn from `head`.
+    /// Loads the model in `dir`. `packed` is the format of linear layers that are not trained. A missing head is
+    /// initialized from `head`.
     ///
     /// # Errors
-    /// When a file is missing or corrupt.
+    /// If a file is missing or corrupt.
     fn open(dir: &ModelDir, packed: Option<WeightFormat>, head: &mut Stream, device: &Device) -> Result<Self>;
 
-    /// Writes it into `directory` with the configuration and the tokenizer of `source`.
+    /// Writes the model to `directory` with the configuration and the tokenizer of `source`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     fn save(&self, source: &Pretrained, directory: &Path) -> Result<()>;
 
-    /// The same model with the operands of its products held as `compute` says.
+    /// Returns the same model with `compute` as the format of operands in products.
     #[must_use]
     fn computing(self, compute: Precision) -> Self;
 
-    /// The language model that it is, if it is one.
+    /// Returns the language model, if this is one.
     fn language(&self) -> Option<&CausalLm> {
         None
     }
@@ -274,33 +277,35 @@ impl Trainable for RewardModel {
     }
 }
 
-/// The ids that end a completion: the model's, and its tokenizer's.
+/// Returns the ids that end a completion: the model's and its tokenizer's.
 pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
     let mut ids = dir.eos_ids();
     ids.extend(tokenizer.eos_id().filter(|id| !ids.contains(id)));
     ids
 }
 
-/// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends a
-/// text, because `transformers` reads the reward at the last id that is no padding.
+/// Returns the padding id that reward models store for other software. It never ends a text, because `transformers`
+/// reads the reward at the last id that is not padding.
 pub fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
     let tokens = tokenizer.vocab_size() as u32;
     let named = [dir.pad_id(), tokenizer.pad_id()].into_iter().flatten();
     let special = (0..tokens).filter(|&id| tokenizer.is_special(id));
     let reserved = special.filter(|&id| tokenizer.token(id).is_some_and(|token| token.contains("pad")));
-    // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
+    // If no token is reserved, the last token is used: it is the rarest, and no text ends with it, because texts end
+    // with eos.
     distinct(named.chain(reserved).chain((0..tokens).rev()), &stop_ids(dir, tokenizer))
 }
 
-/// The first candidate that ends no text; 0 where every one does.
+/// Returns the first candidate that does not end a text; 0 if there is none.
 fn distinct(mut candidates: impl Iterator<Item = u32>, ends: &[u32]) -> u32 {
     candidates.find(|id| !ends.contains(id)).unwrap_or(0)
 }
 
-/// Writes into `directory`, a reward model's, which token is the padding, where its tokenizer names another.
+/// Writes the padding token into the tokenizer configuration of the reward model in `directory`, if the tokenizer names
+/// another.
 ///
 /// # Errors
-/// When the file is broken or cannot be written.
+/// If the file is broken or cannot be written.
 pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
     let path = directory.join("tokenizer_config.json");
     if tokenizer.pad_id() == Some(pad_id) || !path.is_file() {

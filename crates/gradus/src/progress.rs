@@ -1,17 +1,17 @@
-//! Progress within long work, and the wish to stop it.
+//! Progress and cancellation of long work.
 
 use crate::error::Result;
 
 /// Receives the progress of long work and may end it.
 pub trait Progress {
-    /// `done` of `total` units are `what`: `advance("sampled", 312, 1600)`.
+    /// Reports that `done` of `total` units are `what`: `advance("sampled", 312, 1600)`.
     ///
     /// # Errors
-    /// [`Error::Interrupted`](crate::Error::Interrupted) when the work should end here; its results are dropped.
+    /// [`Error::Interrupted`](crate::Error::Interrupted) if the work should end here; its results are dropped.
     fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()>;
 }
 
-/// Work that nobody watches and nobody stops.
+/// Progress that is neither reported nor interrupted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unwatched;
 

@@ -1,15 +1,15 @@
-//! Random streams: one seed, and a stream for every purpose, step and index, passed explicitly.
+//! Random streams: one seed, and one stream per purpose, step and index, passed explicitly.
 //!
-//! A stream depends only on its key, never on what was drawn before, so a resumed run draws the same numbers,
-//! and rows of a batch may be sampled in any order.
+//! A stream depends only on its key, never on earlier draws. A resumed run therefore draws the same numbers, and rows
+//! of a batch may be sampled in any order.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-/// The generator behind every stream.
+/// Generator of every stream.
 pub type Stream = ChaCha8Rng;
 
-/// What a stream is for. The number is part of the key: never reuse or reorder.
+/// Purpose of a stream. The number is part of the key: never reuse or reorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
@@ -35,19 +35,20 @@ pub enum Purpose {
     Generate = 10,
     /// The tokens of `gradus bench`.
     Bench = 11,
-    /// Which held-out rows an evaluation takes; `step` counts optimizer steps.
+    /// Choice of the held-out rows of an evaluation; `step` counts optimizer steps.
     EvaluationRows = 12,
-    /// Which rows of further data are taken; `index` is the source.
+    /// Choice of rows from additional data; `index` is the source.
     Mix = 13,
     /// Answers of `gradus chat`; `step` is the turn, `index` the attempt.
     Chat = 14,
-    /// Which training rows are taken where not all are.
+    /// Choice of training rows if not all are used.
     Rows = 15,
-    /// Resamples of rows for the interval of a metric, which `gradus_metrics` draws with this number; `index` is the resample.
+    /// Resamples of rows for the interval of a metric, drawn by `gradus_metrics` with this number; `index` is the
+    /// resample.
     Resample = 16,
-    /// Which prompts take the place of others in an iteration; `index` is the round.
+    /// Choice of replacement prompts in an iteration; `index` is the round.
     Replacement = 17,
-    /// Whether a step of distillation learns from completions that the student samples.
+    /// Whether the student samples in a step of distillation.
     OnPolicy = 18,
     /// Points of a sweep; `index` is the point.
     Sweep = 32,
@@ -58,7 +59,7 @@ pub enum Purpose {
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// The stream for `(self, purpose, step, index)`.
+    /// Returns the stream for `(self, purpose, step, index)`.
     pub fn stream(self, purpose: Purpose, step: u64, index: u64) -> Stream {
         let mut key = [0u8; 32];
         for (slot, word) in key.chunks_exact_mut(8).zip([self.0, purpose as u64, step, index]) {
@@ -68,8 +69,8 @@ impl Seed {
     }
 }
 
-/// What a stream is made from, in 64 hexadecimal digits, and its number after a colon where it is not 0: [`stream_of_key`] makes the
-/// same stream of it, from its beginning.
+/// Returns the key of a stream: its seed in 64 hexadecimal digits, and its number after a colon unless it is 0.
+/// [`stream_of_key`] recreates the same stream, from its beginning.
 pub fn key_of(stream: &Stream) -> String {
     let seed: String = stream.get_seed().iter().map(|byte| format!("{byte:02x}")).collect();
     match stream.get_stream() {
@@ -78,7 +79,7 @@ pub fn key_of(stream: &Stream) -> String {
     }
 }
 
-/// The stream with the key `text`; none where that is no key.
+/// Returns the stream with the key `text`, or `None` if it is not a key.
 pub fn stream_of_key(text: &str) -> Option<Stream> {
     let (text, number) = match text.split_once(':') {
         Some((text, number)) => (text, number.parse::<u64>().ok().filter(|number| *number > 0)?),

@@ -1,43 +1,43 @@
-//! Metrics gathered over micro-batches and steps until they are logged.
+//! Metrics collected over micro-batches and steps until they are logged.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::run::Metrics;
 
-/// A mean that more values can still join.
+/// A mean to which more values can be added.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Mean {
-    /// The sum of the values.
+    /// Sum of the values.
     pub sum: f64,
-    /// How many values there are.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Mean {
-    /// The mean of `values`.
+    /// Creates the mean of `values`.
     pub fn of(values: &[f64]) -> Self {
         Self { sum: values.iter().sum(), count: values.len() }
     }
 
-    /// The sum over the count; NaN where there is no value.
+    /// Returns the sum divided by the count; NaN without values.
     pub fn value(self) -> f64 {
         self.sum / self.count as f64
     }
 }
 
-/// What one step of training did: an optimizer step over fixed examples, or one iteration of sampling and updates.
+/// Report of one training step: an optimizer step over fixed examples, or one iteration of sampling and updates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepReport {
-    /// Tokens that went through the model.
+    /// Number of tokens that went through the model.
     pub tokens: usize,
     /// KL(policy ‖ reference) of completions in nats; `None` without a reference.
     pub kl: Option<Mean>,
-    /// What is logged.
+    /// Logged metrics.
     pub metrics: Stats,
 }
 
-/// How the values under one name are put together.
+/// How the values of one name are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Gathered {
     /// Σ value · weight and Σ weight.
@@ -50,75 +50,76 @@ enum Gathered {
     Sum(f64),
 }
 
-/// Values by name, in the order in which the names first appeared.
+/// Values by name, in order of first appearance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     entries: Vec<(String, Gathered)>,
 }
 
 impl Stats {
-    /// Adds `weight` observations whose values sum to `sum`; logged as their mean. Nothing is logged while all weights are 0.
+    /// Adds `weight` observations whose values sum to `sum`; logs their mean. Nothing is logged while all weights are
+    /// 0.
     pub fn mean(&mut self, name: &str, sum: f64, weight: f64) {
         self.add(name, Gathered::Mean(sum, weight));
     }
 
-    /// Adds observations one by one; logged as their mean.
+    /// Adds individual observations; logs their mean.
     pub fn mean_of(&mut self, name: &str, values: &[f32]) {
         self.mean(name, values.iter().map(|&x| f64::from(x)).sum(), values.len() as f64);
     }
 
-    /// Logged as the smallest.
+    /// Adds a value; logs the smallest.
     pub fn min(&mut self, name: &str, value: f64) {
         self.add(name, Gathered::Min(value));
     }
 
-    /// Logged as the largest.
+    /// Adds a value; logs the largest.
     pub fn max(&mut self, name: &str, value: f64) {
         self.add(name, Gathered::Max(value));
     }
 
-    /// Logged as the latest.
+    /// Adds a value; logs the latest.
     pub fn last(&mut self, name: &str, value: f64) {
         self.add(name, Gathered::Last(value));
     }
 
-    /// Logged as the sum.
+    /// Adds a value; logs the sum.
     pub fn sum(&mut self, name: &str, value: f64) {
         self.add(name, Gathered::Sum(value));
     }
 
-    /// Adds everything `other` gathered, later than `self`.
+    /// Adds all values of `other`, which count as later than those of `self`.
     pub fn merge(&mut self, other: &Stats) {
         for (name, gathered) in &other.entries {
             self.add(name, *gathered);
         }
     }
 
-    /// The number logged under `name`.
+    /// Returns the number logged under `name`.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.entries.iter().find(|(entry, _)| entry == name).and_then(|(_, gathered)| number(*gathered))
     }
 
-    /// What is logged, with `prefix` before every name.
+    /// Returns the logged metrics, with `prefix` before each name.
     pub fn metrics(&self, prefix: &str) -> Metrics {
         let named =
             |(name, gathered): &(String, Gathered)| number(*gathered).map(|value| (format!("{prefix}{name}"), value));
         self.entries.iter().filter_map(named).collect()
     }
 
-    /// Removes what was gathered under `name`; gives its number.
+    /// Removes the values of `name` and returns their number.
     pub fn take(&mut self, name: &str) -> Option<f64> {
         let found = self.value(name);
         self.entries.retain(|(entry, _)| entry != name);
         found
     }
 
-    /// Whether nothing was gathered.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// For checkpoints: every bit, in order. `{"loss": {"mean": [sum, weight]}, …}`
+    /// Serializes the values exactly and in order, for checkpoints. `{"loss": {"mean": [sum, weight]}, …}`
     pub fn to_json(&self) -> Map<String, Value> {
         let entry = |(name, gathered): &(String, Gathered)| {
             let (kind, values) = match *gathered {
@@ -133,7 +134,7 @@ impl Stats {
         self.entries.iter().map(entry).collect()
     }
 
-    /// What [`to_json`](Self::to_json) wrote; nothing when it is something else.
+    /// Parses the output of [`to_json`](Self::to_json); returns `None` for anything else.
     pub fn from_json(object: &Map<String, Value>) -> Option<Self> {
         let entry = |(name, value): (&String, &Value)| {
             let (kind, values) = value.as_object()?.iter().next()?;
@@ -166,7 +167,7 @@ impl Stats {
     }
 }
 
-/// A number with all its bits; what JSON has no number for becomes a word.
+/// Serializes a number exactly; values that JSON cannot represent become strings.
 fn exact(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }

@@ -1,13 +1,13 @@
-//! "Did you mean": the nearest of the words that would be right.
+//! "Did you mean": the nearest of the valid words.
 
 use strsim::osa_distance;
 
-/// More edits than this are another word, not a slip.
+/// Beyond this many edits, it is a different word and not a typo.
 const EDITS_MAX: usize = 3;
 
-/// The candidate nearest to `word`, when it is near enough to be meant.
+/// Returns the candidate nearest to `word`, if it is close enough to be a typo.
 ///
-/// Short words may differ in fewer letters: not more than a third of them, but one at least.
+/// Up to a third of the letters may differ, and at least one.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     let allowed = EDITS_MAX.min((length / 3).max(1));

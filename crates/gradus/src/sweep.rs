@@ -1,4 +1,4 @@
-//! `gradus sweep`: what came of many runs, point by point over seeds.
+//! `gradus sweep`: results of many runs, by point, over seeds.
 
 use std::path::Path;
 
@@ -12,34 +12,35 @@ use crate::run::metrics::{number, smaller_is_better};
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Its name.
+    /// Name of the point.
     pub name: String,
-    /// The keys that are varied, with their values.
+    /// Varied keys and their values.
     pub settings: Vec<(String, String)>,
-    /// The metric at the end of each finished run.
+    /// Value of the metric at the end of each finished run.
     pub values: Vec<f64>,
-    /// How many runs it has, finished or not.
+    /// Number of runs, finished or not.
     pub runs: usize,
 }
 
 /// All points of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcomes {
-    /// The metric.
+    /// Name of the metric.
     pub metric: String,
-    /// The points, best first; what has no value comes last.
+    /// Points, best first; those without a value come last.
     pub points: Vec<Outcome>,
 }
 
 impl Outcome {
-    /// The mean over seeds, and how far it may be off (95 %, by Student's distribution); one run says nothing of that.
+    /// Returns the mean over seeds and the half width of its 95 % interval (Student's t distribution). A single run has
+    /// no interval.
     pub fn mean(&self) -> Option<(f64, Option<f64>)> {
         mean_interval(&self.values)
     }
 }
 
 impl Outcomes {
-    /// Puts the best first.
+    /// Sorts the points, best first.
     pub fn of(metric: &str, mut points: Vec<Outcome>) -> Self {
         let sign = if smaller_is_better(metric) { 1.0 } else { -1.0 };
         let rank = |point: &Outcome| point.mean().map_or(f64::INFINITY, |(mean, _)| sign * mean);
@@ -47,17 +48,17 @@ impl Outcomes {
         Self { metric: metric.to_owned(), points }
     }
 
-    /// The best point, where any has a value.
+    /// Returns the best point, if any has a value.
     pub fn best(&self) -> Option<&Outcome> {
         self.points.first().filter(|point| !point.values.is_empty())
     }
 
-    /// A row a point: its settings, the mean with its interval, and how many runs are finished.
+    /// Returns one table row per point: its settings, the mean with its interval, and the number of finished runs.
     pub fn rows(&self) -> Vec<Vec<String>> {
         if self.points.is_empty() {
             return Vec::new();
         }
-        // Points of a grid and points drawn at random need not vary the same keys.
+        // Grid points and random points may vary different keys.
         let mut keys: Vec<&String> = Vec::new();
         for (key, _) in self.points.iter().flat_map(|point| &point.settings) {
             if !keys.contains(&key) {
@@ -79,7 +80,7 @@ impl Outcomes {
         std::iter::once(head).chain(self.points.iter().map(row)).collect()
     }
 
-    /// What `sweep.json` holds.
+    /// Returns the content of `sweep.json`.
     pub fn to_json(&self) -> Value {
         let point = |point: &Outcome| {
             let (mean, off) = point.mean().map_or((f64::NAN, None), |found| found);
@@ -100,10 +101,10 @@ impl Outcomes {
     }
 }
 
-/// The value of `metric` at the end of a finished run; `None` where it is not finished or has none.
+/// Reads the value of `metric` at the end of a finished run; `None` if the run is not finished or has no such value.
 ///
 /// # Errors
-/// Results that cannot be read.
+/// If the results cannot be read.
 pub fn value(run: &Path, metric: &str) -> Result<Option<f64>> {
     if !is_finished(run) {
         return Ok(None);
@@ -115,7 +116,7 @@ pub fn value(run: &Path, metric: &str) -> Result<Option<f64>> {
     Ok(["after", "last"].iter().find_map(|part| results[part][metric].as_f64()))
 }
 
-/// Whether a run has come to its end.
+/// Whether a run is finished.
 pub fn is_finished(run: &Path) -> bool {
     run.join("results.json").is_file()
 }
@@ -135,7 +136,7 @@ mod tests {
         let points = vec![point("a", &[1.0, 2.0]), point("b", &[]), point("c", &[3.0])];
         let found = Outcomes::of("eval_reward", points.clone());
         assert_eq!(found.best().map(|best| best.name.as_str()), Some("c"));
-        // Mean 1.5; s = √0.5, s/√2 = 0.5, t of one degree of freedom 12.706.
+        // Mean 1.5; s = √0.5, s/√2 = 0.5; t = 12.706 for one degree of freedom.
         let rows = found.rows();
         assert_eq!(rows[0], ["train.learning_rate", "eval_reward", "95 %", "runs"]);
         assert_eq!(rows[1], ["c", "3.0000", "", "1/2"]);

@@ -1,4 +1,4 @@
-//! What several tests share, in this crate and in its `tests/`.
+//! Helpers shared by tests, in this crate and in its `tests/`.
 
 #[path = "../tests/support/material.rs"]
 mod material;

@@ -1,9 +1,9 @@
-//! A policy in training, for programs with a loop of their own.
+//! A policy in training, for programs with their own training loop.
 //!
-//! The primitives are those of Tinker's training clients: [`Trainer::forward_backward`] adds gradients up,
-//! [`Trainer::optim_step`] moves the weights, [`Trainer::logprobs`] and [`Trainer::sample`] ask the policy as it is now, and
-//! [`Trainer::save`] writes it as a Hugging Face directory. Losses are **sums** over tokens, so a batch may be split over any number of
-//! calls.
+//! The primitives are those of Tinker's training clients. [`Trainer::forward_backward`] accumulates gradients,
+//! [`Trainer::optim_step`] updates the weights, [`Trainer::logprobs`] and [`Trainer::sample`] query the current policy,
+//! and [`Trainer::save`] writes it as a Hugging Face directory. Losses are **sums** over tokens, so a batch may be
+//! split over any number of calls.
 //!
 //! ```no_run
 //! use gradus::generate::SamplingParams;
@@ -15,7 +15,7 @@
 //! let mut trainer = Trainer::open(&TrainerOptions { model: "Qwen/Qwen3-0.6B".into(), ..TrainerOptions::default() })?;
 //! let prompt = trainer.tokenizer().encode("The kettle", false)?;
 //! for step in 0..100 {
-//!     // REINFORCE: a group of completions, each worth its reward less the mean of the group.
+//!     // REINFORCE: a group of completions; the advantage of each is its reward minus the mean of the group.
 //!     let params = SamplingParams { max_new_tokens: 32, ..SamplingParams::default() };
 //!     let completions = trainer.sample(&[&prompt], 8, &params, Seed(step))?;
 //!     let rewards: Vec<f32> = completions.iter().map(|completion| reward(&completion.ids)).collect();
@@ -62,29 +62,29 @@ use crate::rng::{Purpose, Seed};
 use crate::run::tensors::{read_state, write_state};
 use crate::text::Tokenizer;
 
-/// What a [`Trainer`] trains, and how.
+/// Settings of a [`Trainer`].
 #[derive(Debug, Clone)]
 pub struct TrainerOptions {
     /// A model directory, a run or a hub name.
     pub model: String,
-    /// The adapter to train on frozen weights; `None` trains all weights, or the adapter that `model` has.
+    /// Adapter to train on frozen weights; `None` trains all weights, or the adapter of `model`.
     pub lora: Option<LoraConfig>,
-    /// How frozen weights are held below an adapter.
+    /// Format of the frozen weights under an adapter.
     pub weights: WeightFormat,
-    /// Where to compute.
+    /// Compute device.
     pub device: DeviceChoice,
-    /// The precision of products.
+    /// Precision of products.
     pub compute: Precision,
-    /// The optimizer and its constants. Default AdamW with β 0.9 and 0.95, ε 1e-12 and no weight decay (Tinker).
+    /// Optimizer and its constants. Default AdamW with β 0.9 and 0.95, ε 1e-12 and no weight decay (Tinker).
     pub optimizer: OptimizerConfig,
-    /// How large a forward pass may be.
+    /// Size limits of a forward pass.
     pub passes: MicroBatch,
-    /// What a fresh adapter is drawn from.
+    /// Seed of a new adapter's weights.
     pub seed: Seed,
 }
 
 impl Default for TrainerOptions {
-    /// No model, all weights, in f32 on the CPU.
+    /// Trains all weights in f32 on the CPU; the model is not set.
     fn default() -> Self {
         Self {
             model: String::new(),
@@ -104,31 +104,33 @@ impl Default for TrainerOptions {
     }
 }
 
-/// One text to learn from.
+/// One text to train on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Datum {
-    /// The ids before those that are learned; at least one.
+    /// Ids before the completion; at least one.
     pub prompt: Vec<u32>,
-    /// The ids that are learned.
+    /// Ids to train on.
     pub completion: Vec<u32>,
-    /// One number for each id of the completion: the weight of its log-probability in [`Loss::CrossEntropy`], its advantage in the
-    /// other losses. An id with 0 carries no loss.
+    /// One number per id of the completion: the weight of its log-probability in [`Loss::CrossEntropy`], its advantage
+    /// in the other losses. An id with 0 carries no loss.
     pub weights: Vec<f32>,
-    /// Log-probabilities of the completion under the policy that sampled it, in nats; [`Loss::CrossEntropy`] reads none.
+    /// Log-probabilities of the completion under the policy that sampled it, in nats; not used by
+    /// [`Loss::CrossEntropy`].
     pub old_logprobs: Vec<f32>,
 }
 
-/// A text with targets at every id: what may follow it there. Unlike in a [`Datum`], targets need not be the ids that follow, and
-/// there may be several at each id.
+/// A text with targets at each id: candidates for the next id. Unlike in a [`Datum`], targets need not be the actual
+/// next ids, and each id may have several.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Targeted {
-    /// The ids that the model reads.
+    /// Ids that the model reads.
     pub ids: Vec<u32>,
-    /// The targets of the first id, then those of the second, and so on; as many at each.
+    /// Targets of the first id, then those of the second, and so on; the same number for each id.
     pub targets: Vec<u32>,
-    /// One number for each target, as in a [`Datum`].
+    /// One number per target, as in a [`Datum`].
     pub weights: Vec<f32>,
-    /// Log-probabilities of the targets under the policy that sampled, in nats; [`Loss::CrossEntropy`] reads none.
+    /// Log-probabilities of the targets under the policy that sampled them, in nats; not used by
+    /// [`Loss::CrossEntropy`].
     pub old_logprobs: Vec<f32>,
 }
 
@@ -141,27 +143,27 @@ pub enum Loss {
     ImportanceSampling,
     /// `−Σ min(ρ·w, clip(ρ, low, high)·w)`, [`clipped_surrogate`].
     Ppo {
-        /// The lower bound of the ratio, 0.8 in the paper.
+        /// Lower bound of the ratio, 0.8 in the paper.
         low: f64,
-        /// The upper bound of the ratio, 1.2 in the paper.
+        /// Upper bound of the ratio, 1.2 in the paper.
         high: f64,
     },
     /// `−Σ sg(clip(ρ, low, high))·w·log π`, [`cispo_within`]; `sg` carries no gradient.
     Cispo {
-        /// The lower bound of the ratio; 0 for none.
+        /// Lower bound of the ratio; 0 for none.
         low: f64,
-        /// The upper bound of the ratio.
+        /// Upper bound of the ratio.
         high: f64,
     },
     /// `−Σ (w·log π − β/2·log² ρ)`, [`dro`].
     Dro {
-        /// The weight of the penalty.
+        /// Weight of the penalty.
         beta: f64,
     },
 }
 
 impl Loss {
-    /// Whether the loss compares with the policy that sampled.
+    /// Whether the loss needs log-probabilities of the policy that sampled.
     fn needs_old_logprobs(self) -> bool {
         self != Self::CrossEntropy
     }
@@ -171,7 +173,7 @@ impl Loss {
         !matches!(self, Self::Dro { .. })
     }
 
-    /// One value a token; all are `[M]`, `logprobs_m` alone carries gradient.
+    /// Computes one value per token. All tensors are `[M]`; only `logprobs_m` carries gradient.
     fn of_tokens(self, logprobs_m: Tensor<1>, old_m: Option<Tensor<1>>, weights_m: Tensor<1>) -> Tensor<1> {
         if let Self::Dro { beta } = self {
             return dro(logprobs_m, old_m.expect("it was checked"), weights_m, beta);
@@ -192,42 +194,42 @@ impl Loss {
     }
 }
 
-/// What a forward and backward pass found.
+/// Results of a forward and backward pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ForwardBackward {
-    /// The loss, a sum over tokens.
+    /// Loss, summed over tokens.
     pub loss: f64,
     /// Log-probabilities of each completion under the policy, in nats.
     pub logprobs: Vec<Vec<f32>>,
-    /// Tokens that went through the model.
+    /// Number of tokens that went through the model.
     pub tokens: usize,
 }
 
-/// What an optimizer step did.
+/// Result of an optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimStep {
-    /// The norm of the gradient before it was clipped.
+    /// Norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Which weights the policy has now.
+    /// Version of the policy's weights after the step.
     pub version: u64,
 }
 
-/// The constants of one AdamW step.
+/// Constants of one AdamW step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepParams {
-    /// η
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// Betas, ε and weight decay.
+    /// β1, β2, ε and weight decay.
     pub adamw: AdamWConfig,
-    /// The norm that the gradient is clipped to; 0 does not clip.
+    /// Norm to which the gradient is clipped; 0 disables clipping.
     pub max_grad_norm: f64,
 }
 
-/// A model whose weights stand still, and which any number of adapters share: each has a [`Trainer`] of its own.
+/// A model with frozen weights that any number of adapters share. Each adapter has its own [`Trainer`].
 #[derive(Debug)]
 pub struct Base {
     model: CausalLm,
-    /// The same for sampling: the head is packed too, and no gradient is recorded.
+    /// The same model for sampling, with a packed head and without gradient recording.
     sampling: CausalLm,
     files: Pretrained,
     weights: WeightFormat,
@@ -236,10 +238,10 @@ pub struct Base {
 }
 
 impl Base {
-    /// Loads the model of `options`, whose adapter and seed are not read.
+    /// Loads the model of `options`, ignoring their adapter and seed.
     ///
     /// # Errors
-    /// When it cannot be read, is an adapter itself, or has an encoder.
+    /// If it cannot be read, is an adapter itself, or has an encoder.
     pub fn open(options: &TrainerOptions) -> Result<Self> {
         let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
         if files.dir.adapter.is_some() {
@@ -259,25 +261,25 @@ impl Base {
         Ok(Self { model, sampling, files, weights, optimizer, passes })
     }
 
-    /// The files of the model.
+    /// Returns the files of the model.
     pub fn files(&self) -> &Pretrained {
         &self.files
     }
 
-    /// Size of the vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
 
-    /// The longest text that can be computed, where there is a limit.
+    /// Returns the maximum text length in tokens, if there is a limit.
     pub fn max_positions(&self) -> Option<usize> {
         self.model.max_positions()
     }
 
-    /// A fresh adapter, which changes nothing yet.
+    /// Creates a new adapter, which does not change the model yet.
     ///
     /// # Errors
-    /// When it does not fit the model.
+    /// If it does not fit the model.
     pub fn adapter(&self, lora: &LoraConfig, seed: Seed) -> Result<Trainer> {
         let dir = &self.files.dir;
         let config = lora.peft_config(dir, TaskType::CausalLm, dir.path.display().to_string())?;
@@ -285,10 +287,10 @@ impl Base {
         Ok(self.trainer(self.model.clone().with_fresh_adapter(dir, config, &mut stream)?))
     }
 
-    /// The adapter in `directory`, with a new optimizer.
+    /// Loads the adapter in `directory`, with a new optimizer.
     ///
     /// # Errors
-    /// When it cannot be read or does not fit the model.
+    /// If it cannot be read or does not fit the model.
     pub fn saved_adapter(&self, directory: &Path) -> Result<Trainer> {
         Ok(self.trainer(self.model.clone().with_saved_adapter(&self.with(directory)?)?))
     }
@@ -302,26 +304,26 @@ impl Base {
         Ok(ModelDir { adapter: Some(AdapterDir::open(directory)?), ..self.files.dir.clone() })
     }
 
-    /// The model for sampling, without an adapter.
+    /// Returns the model for sampling, without an adapter.
     pub fn sampling(&self) -> &CausalLm {
         &self.sampling
     }
 
-    /// The model for sampling with the adapter in `directory`.
+    /// Returns the model for sampling with the adapter in `directory`.
     ///
     /// # Errors
-    /// When it cannot be read or does not fit the model.
+    /// If it cannot be read or does not fit the model.
     pub fn sampling_with(&self, directory: &Path) -> Result<CausalLm> {
         self.sampling.clone().with_saved_adapter(&self.with(directory)?)
     }
 
-    /// The model for sampling with the adapter of `trainer` as it is now.
+    /// Returns the model for sampling with the current adapter of `trainer`.
     pub fn sampling_as(&self, trainer: &Trainer) -> CausalLm {
         self.sampling.wearing(trainer.learner.module())
     }
 }
 
-/// The file beside an adapter with what its optimizer remembers.
+/// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
 /// A policy in training: weights, gradients, optimizer and tokenizer.
@@ -336,7 +338,7 @@ impl Trainer {
     /// Loads a model and prepares it for training.
     ///
     /// # Errors
-    /// When the model cannot be read or trained, or an adapter does not fit it.
+    /// If the model cannot be read or trained, or an adapter does not fit it.
     pub fn open(options: &TrainerOptions) -> Result<Self> {
         let files = Pretrained::of(open_model(&options.model)?, &TextFiles::default())?;
         let adapts = options.lora.is_some() || files.dir.adapter.is_some();
@@ -361,26 +363,27 @@ impl Trainer {
         Ok(Self { learner, files, passes: options.passes })
     }
 
-    /// The tokenizer of the model.
+    /// Returns the tokenizer of the model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.files.tokenizer
     }
 
-    /// The files of the model: configuration, tokenizer, chat template.
+    /// Returns the files of the model: configuration, tokenizer, chat template.
     pub fn files(&self) -> &Pretrained {
         &self.files
     }
 
-    /// Which weights the policy has: it grows with every [`optim_step`](Self::optim_step).
+    /// Returns the version of the policy's weights, which grows with each [`optim_step`](Self::optim_step).
     pub fn version(&self) -> u64 {
         self.learner.version()
     }
 
-    /// Adds the gradient of the loss of `data` to those of earlier calls. On an error no gradient of any call is left.
+    /// Adds the gradient of the loss of `data` to those of earlier calls. After an error, the gradients of all calls
+    /// are discarded.
     ///
     /// # Errors
-    /// [`Error::Input`] with the number of the datum that is empty, too long, holds an unknown id, or whose lists differ in length;
-    /// and when the loss is not finite.
+    /// [`Error::Input`] with the number of a datum that is empty, too long, contains an unknown id, or has lists of
+    /// different lengths; also if the loss is not finite.
     pub fn forward_backward(&mut self, data: &[Datum], loss: Loss) -> Result<ForwardBackward> {
         let found = self.accumulate(data, loss);
         if found.is_err() {
@@ -443,20 +446,21 @@ impl Trainer {
         model.position_budget().check(&format!("datum {number}"), prompt.len(), completion.len())
     }
 
-    /// Moves the weights by the gradients that have been added up, and forgets those. Their norm is clipped to `max_grad_norm`; 0 does
-    /// not clip.
+    /// Updates the weights with the accumulated gradients and clears these. Their norm is clipped to `max_grad_norm`; 0
+    /// disables clipping.
     ///
     /// # Errors
-    /// [`Error::Input`] when a gradient is not finite, with the parameter's name; the weights stay as they were.
+    /// [`Error::Input`] with the parameter's name if a gradient is not finite; the weights stay unchanged.
     pub fn optim_step(&mut self, learning_rate: f64, max_grad_norm: f64) -> Result<OptimStep> {
         let grad_norm = self.learner.step(learning_rate, max_grad_norm).map_err(Error::input)?;
         Ok(OptimStep { grad_norm, version: self.version() })
     }
 
-    /// [`optim_step`](Self::optim_step) with constants of its own.
+    /// [`optim_step`](Self::optim_step) with the given constants.
     ///
     /// # Errors
-    /// As [`optim_step`](Self::optim_step), and where the trainer's optimizer holds something else than AdamW's moments in this format.
+    /// As [`optim_step`](Self::optim_step); also if the trainer's optimizer does not store AdamW moments in this
+    /// format.
     pub fn optim_step_with(&mut self, params: &StepParams) -> Result<OptimStep> {
         let (wanted, found) = (OptimizerConfig::AdamW(params.adamw), self.learner.optimizer().config());
         if !wanted.remembers_as(&found) {
@@ -472,31 +476,32 @@ impl Trainer {
         self.learner.is_fresh()
     }
 
-    /// Forgets the gradients that have been added up.
+    /// Discards the accumulated gradients.
     pub fn discard(&mut self) {
         self.learner.discard();
     }
 
-    /// How often the optimizer has stepped, over all that it was restored from.
+    /// Returns the number of optimizer steps, including those before it was restored.
     pub fn steps(&self) -> u64 {
         self.learner.optimizer().steps()
     }
 
-    /// What the adapter is, where the policy has one.
+    /// Returns the adapter's configuration, if the policy has one.
     pub fn adapter(&self) -> Option<&PeftConfig> {
         self.learner.module().adapter()
     }
 
-    /// The rows of each forward pass over texts of these lengths.
+    /// Returns the rows of each forward pass over texts of these lengths.
     pub fn passes(&self, lengths: &[usize]) -> Vec<Range<usize>> {
         self.passes.split(lengths)
     }
 
-    /// Refuses a text that [`forward_backward_at`](Self::forward_backward_at) cannot compute; `name` is what messages call it.
+    /// Rejects a text that [`forward_backward_at`](Self::forward_backward_at) cannot process; `name` identifies it in
+    /// messages.
     ///
     /// # Errors
-    /// [`Error::Input`] when it is empty or too long, an id or a target is unknown, lists differ in length, or a number that `loss`
-    /// reads is not finite.
+    /// [`Error::Input`] if it is empty or too long, an id or a target is unknown, lists differ in length, or a number
+    /// that `loss` uses is not finite.
     pub fn check_targeted(&self, name: &str, row: &Targeted, loss: Loss) -> Result<()> {
         let Targeted { ids, targets, weights, old_logprobs } = row;
         let refuse = |message: String| Err(Error::input(message));
@@ -526,14 +531,14 @@ impl Trainer {
         self.learner.module().position_budget().check(name, ids.len(), 0)
     }
 
-    /// [`forward_backward`](Self::forward_backward) of texts with targets at every id. The log-probabilities found are those of the
-    /// targets, in their order.
+    /// [`forward_backward`](Self::forward_backward) of texts with targets at each id. The returned log-probabilities
+    /// are those of the targets, in their order.
     ///
-    /// Texts next to each other that begin alike share the computation of their beginning.
+    /// Adjacent texts with a common prefix share its computation.
     ///
     /// # Errors
-    /// As [`check_targeted`](Self::check_targeted), with the number of the text; and when the loss is not finite. On an error no
-    /// gradient of any call is left.
+    /// As [`check_targeted`](Self::check_targeted), with the number of the text; also if the loss is not finite. After
+    /// an error, the gradients of all calls are discarded.
     pub fn forward_backward_at(&mut self, rows: &[Targeted], loss: Loss) -> Result<ForwardBackward> {
         let found = self.accumulate_at(rows, loss);
         if found.is_err() {
@@ -554,8 +559,8 @@ impl Trainer {
             let (hidden_nd, places) = hidden_of(model, rows);
             let all = |of: fn(&Targeted) -> &[f32]| rows.iter().flat_map(of).copied().collect::<Vec<f32>>();
             let (weights, old) = (all(|row| &row.weights), all(|row| &row.old_logprobs));
-            // What carries no loss needs no backward pass. One target always has one, so that every parameter gets its gradient,
-            // were it 0.
+            // Targets without loss need no backward pass. One target always gets one, so that every parameter has a
+            // gradient, even if it is 0.
             let carries = |at: &usize| !loss.ignores_zero() || weights[*at] != 0.0;
             let (mut learned, mut rest): (Vec<usize>, Vec<usize>) = (0..weights.len()).partition(carries);
             if learned.is_empty() {
@@ -587,7 +592,8 @@ impl Trainer {
         Ok(found)
     }
 
-    /// Log-probabilities of the targets of each text under the policy as it is now, in nats, and their loss; no gradient is recorded.
+    /// Computes the log-probabilities of the targets of each text under the current policy, in nats, and their loss,
+    /// without recording gradients.
     ///
     /// # Errors
     /// As [`forward_backward_at`](Self::forward_backward_at).
@@ -615,7 +621,7 @@ impl Trainer {
         Ok(found)
     }
 
-    /// Log-probabilities of each completion after its prompt under the policy as it is now, in nats.
+    /// Computes the log-probabilities of each completion after its prompt under the current policy, in nats.
     ///
     /// # Errors
     /// [`Error::Input`] as [`forward_backward`](Self::forward_backward).
@@ -639,8 +645,8 @@ impl Trainer {
         Ok(found)
     }
 
-    /// `group` completions of each prompt by the policy as it is now; completion `i` draws from stream `i` of `seed`. The ids that end
-    /// a text are added to `params.stop_ids`.
+    /// Samples `group` completions of each prompt from the current policy; completion `i` uses stream `i` of `seed`.
+    /// The ids that end a text are added to `params.stop_ids`.
     ///
     /// # Errors
     /// As [`generate`].
@@ -657,19 +663,19 @@ impl Trainer {
         generate(&self.learner.frozen(), prompts, group, &params, &mut NoStopRule, &stream)
     }
 
-    /// Writes the policy as a Hugging Face directory, with its tokenizer; an adapter as peft writes it.
+    /// Writes the policy as a Hugging Face directory with its tokenizer; an adapter in peft's format.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn save(&self, directory: &Path) -> Result<()> {
         crate::files::atomic::write_dir(directory, |path| self.learner.frozen().save(&self.files, path))
     }
 
-    /// Writes the adapter and what the optimizer remembers into the directory `to`: [`restore_optimizer`](Self::restore_optimizer) reads
-    /// that again. `beside` writes further files there.
+    /// Writes the adapter and the optimizer's state to the directory `to`, for
+    /// [`restore_optimizer`](Self::restore_optimizer). `beside` writes additional files there.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn save_with_optimizer(&self, to: &Path, beside: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         crate::files::atomic::write_dir(to, |path| {
             self.learner.frozen().save(&self.files, path)?;
@@ -681,10 +687,10 @@ impl Trainer {
         })
     }
 
-    /// Goes on with the optimizer that [`save_with_optimizer`](Self::save_with_optimizer) wrote into `directory`.
+    /// Restores the optimizer that [`save_with_optimizer`](Self::save_with_optimizer) wrote to `directory`.
     ///
     /// # Errors
-    /// When there is none, it is damaged, or that of another adapter.
+    /// If there is none, it is damaged, or it belongs to another adapter.
     pub fn restore_optimizer(&mut self, directory: &Path) -> Result<()> {
         let path = directory.join(OPTIMIZER_FILE);
         if !path.is_file() {
@@ -705,19 +711,19 @@ impl Trainer {
     }
 }
 
-/// The values of a tensor without gradient.
+/// Copies the values of a tensor without gradient to the host.
 fn values_of(tensor: Tensor<1>) -> Vec<f32> {
     tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
 }
 
-/// Where the targets of a pass lie, in their order.
+/// Positions and ids of the targets of a pass, in order.
 struct Places {
     positions: Vec<usize>,
     ids: Vec<u32>,
 }
 
 impl Places {
-    /// Some of them.
+    /// Selects some of the targets.
     fn at(&self, chosen: &[usize]) -> Targets {
         Targets {
             positions: chosen.iter().map(|&at| self.positions[at]).collect(),
@@ -728,10 +734,10 @@ impl Places {
     }
 }
 
-/// Ids that texts must have in common at their beginning to share it: what is shared is split off, which has a price.
+/// Minimum length of a common prefix that texts share, because splitting it off has a cost.
 const SHARED_MIN: usize = 16;
 
-/// The final hidden states of `rows`, and where their targets lie.
+/// Computes the final hidden states of `rows`, and the places of their targets.
 fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Places) {
     let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let mut groups: Vec<Vec<Sequence<'_>>> = Vec::new();
@@ -760,13 +766,13 @@ fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Places) {
     (model.hidden(&batch), Places { positions, ids })
 }
 
-/// Puts the values of some places where they belong.
+/// Writes the values of some places to their positions in `all`.
 fn scatter(all: &mut [f32], places: &[usize], values_m: &Tensor<1>) {
     let values = if values_m.is_autodiff() { read(values_m) } else { values_of(values_m.clone()) };
     places.iter().zip(values).for_each(|(&at, value)| all[at] = value);
 }
 
-/// The values of the targets of each row.
+/// Splits the values of all targets by row.
 fn per_row<'a>(rows: &'a [Targeted], mut values: &'a [f32]) -> impl Iterator<Item = Vec<f32>> + 'a {
     rows.iter().map(move |row| {
         let (own, rest) = values.split_at(row.targets.len());

@@ -1,6 +1,6 @@
-//! What a run on a GPU is predicted to hold in its memory, against what CubeCL holds there; and runs that hold less.
+//! Predicted GPU memory of a run compared to the memory that CubeCL holds, and runs that need less memory.
 //!
-//! `GRADUS_TEST_DEVICE` names the device; without it, Mesa's software Vulkan. Without a device nothing is tested.
+//! `GRADUS_TEST_DEVICE` names the device; the default is Mesa's software Vulkan. Without a device nothing is tested.
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 use std::path::Path;
@@ -26,7 +26,7 @@ fn device() -> Option<DeviceChoice> {
     device.filter(|device| *device != DeviceChoice::cpu())
 }
 
-/// A random model of some million parameters with the fixtures' tokenizer.
+/// A random model of a few million parameters with the tokenizer of the fixtures.
 fn model(directory: &Path, family: &str) -> String {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models").join(family);
     let source = ModelDir::open(&fixture).expect("a fixture");
@@ -65,15 +65,15 @@ fn rows(directory: &Path) -> String {
     path.display().to_string()
 }
 
-/// What a run did.
+/// Measurements of a run.
 struct Ran {
-    /// Bytes that are predicted, without the driver's.
+    /// Predicted bytes, without the driver's.
     predicted: u64,
-    /// The most bytes that tensors held.
+    /// Peak bytes of tensors.
     measured: u64,
-    /// The loss of each step.
+    /// Loss of each step.
     losses: Vec<f64>,
-    /// All of it, to read.
+    /// All measurements as text.
     text: String,
 }
 
@@ -126,8 +126,8 @@ fn run(device: &DeviceChoice, family: &str, method: &str, train: &str) -> Ran {
     Ran { predicted, measured, losses, text }
 }
 
-/// Predicted by measured: hardly less, because such a run would fail, and not much more. Most are within 2 %; of adapters the forecast
-/// counts a tenth too much.
+/// Allowed ratios of prediction to measurement. They are hardly below 1, because such a run would fail, and not much
+/// above. Most are within 2 %; for adapters the forecast is a tenth too high.
 const RATIOS: std::ops::RangeInclusive<f64> = 0.95..=1.2;
 
 #[test]
@@ -151,13 +151,13 @@ fn memory_of_a_gpu_is_what_is_predicted_and_moments_may_leave_it() {
     let offloaded = check("qwen3", "sft: {}", "  offload_moments: true\n");
     let both = check("qwen3", "sft: {}", "  offload_moments: true\n  moments: int8\n");
     assert!(offloaded.measured < int8.measured && int8.measured < full.measured, "each holds less");
-    // The processor makes the same steps, up to rounding.
+    // The CPU computes the same steps, up to rounding.
     for (ran, like) in [(&offloaded, &full), (&both, &int8)] {
         assert_eq!((ran.losses.len(), like.losses.len()), (3, 3));
         let apart = ran.losses.iter().zip(&like.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(apart < 1e-3, "{:?} against {:?}", ran.losses, like.losses);
     }
-    // Software draws slowly.
+    // A software driver samples slowly.
     check("qwen3", "grpo: {max_new_tokens: 16, group_size: 4}", "reward: {rule: {regex: e}}\n");
     assert!(wrong.is_empty(), "predicted by measured:\n{}", wrong.join("\n"));
 }

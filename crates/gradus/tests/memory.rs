@@ -1,8 +1,8 @@
-//! Memory, counted by the allocator of this test program: what a run is predicted to hold against what it holds, and what
-//! recomputed blocks keep.
+//! Memory, counted by the allocator of this test program: predicted and actual memory of runs, and the memory of
+//! recomputed blocks.
 //!
-//! The allocator counts bytes in use, not pages: how many pages they take depends on the allocator, which the binary's own
-//! test measures. The counters belong to the whole process, so everything is measured by one test.
+//! The allocator counts bytes in use, not pages; the number of pages depends on the allocator, which the binary's own
+//! test measures. The counters belong to the whole process, so one test does all measurements.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
@@ -15,7 +15,7 @@ use gradus::rng::{Purpose, Seed};
 use gradus::train::forecast;
 use gradus::train::observer::{Event, Observer, Silent};
 
-/// The system's allocator, counting bytes in use and the most there were.
+/// The system's allocator, with counters of the bytes in use and of their peak.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -26,30 +26,30 @@ fn add(bytes: usize) {
     PEAK.fetch_max(now, Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches no memory of the caller.
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting does not touch the caller's memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both are there while the values are moved.
+        // Both blocks exist while the values are moved.
         add(size);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let moved = unsafe { System.realloc(pointer, layout, size) };
         IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
         moved
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Notes the most bytes in use in each phase that a run announces.
+/// Records the peak bytes in use in each phase that a run announces.
 #[derive(Default)]
 struct Peaks {
     phase: String,
@@ -82,7 +82,7 @@ impl Observer for Peaks {
     }
 }
 
-/// A random model of about three million parameters with the fixtures' tokenizer.
+/// A random model of about three million parameters with the tokenizer of the fixtures.
 fn model(directory: &Path, family: &str) -> String {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models");
     let fixture = fixture.join(if family == "gpt2" { "gpt2" } else { "qwen3" });
@@ -128,8 +128,8 @@ fn rows(directory: &Path) -> String {
     path.display().to_string()
 }
 
-/// Bytes in use once what an earlier run left is gone: graphs that nobody needs any more are freed with the next backward pass,
-/// and other threads may still be dropping what they had.
+/// Returns the bytes in use after the leftovers of an earlier run are freed: unused graphs are freed with the next
+/// backward pass, and other threads may still be dropping values.
 fn settled() -> usize {
     let ones = burn::tensor::Tensor::<1>::ones([1], &burn::tensor::Device::flex().autodiff()).require_grad();
     drop(ones.sum().backward());
@@ -143,7 +143,8 @@ fn settled() -> usize {
     last
 }
 
-/// Trains `method` for two steps; the predicted peak by the measured one, and both by phase in megabytes.
+/// Trains `method` for two steps and returns the ratio of the predicted to the measured peak, and both by phase in
+/// megabytes.
 fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let (model, rows) = (model(directory.path(), family), rows(directory.path()));
@@ -158,7 +159,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let written = RunConfig::parse(&written).expect("the configuration reads");
     let plan = Plan::check(&written, &Machine::detect()).expect("the configuration holds");
     let forecast = forecast::workload(&plan, 1, &mut Silent).expect("a forecast").forecast();
-    // The program itself is here already, and pages are no part of what is counted.
+    // The program itself is already loaded, and pages are not counted.
     let peak = forecast.peak();
     let uncounted = peak.program + peak.pages;
     let before = settled();
@@ -179,8 +180,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     (ratio, format!("{family} {method} {train:?}: {ratio:.3}\n  measured {found:?}\n  predicted {expected:?}"))
 }
 
-/// Predictions are within this of what is measured. Most are within 2 %: what is left out is temporary buffers, and
-/// completions that end early.
+/// Tolerance of predictions. Most are within 2 %; they leave out temporary buffers and completions that end early.
 const TOLERANCE: f64 = 0.05;
 
 fn recomputed_blocks_keep_little_in_memory() {
@@ -200,7 +200,7 @@ fn recomputed_blocks_keep_little_in_memory() {
             drop(hidden_nd);
             held
         });
-        // 24 hidden states of 1 MiB each, against everything that lies between them.
+        // 24 hidden states of 1 MiB each, compared to all activations between them.
         assert!(kept > 128 << 20, "{family}: {kept} bytes are held without recomputation");
         assert!(recomputed < kept / 4, "{family}: {recomputed} bytes are held with recomputation, {kept} without");
     }
@@ -214,7 +214,7 @@ fn the_predicted_peak_is_the_measured_one() {
             wrong.push(text);
         }
     };
-    // Norms around attention and feed-forward layer, and fused projections.
+    // Norms around attention and feed-forward layers, and fused projections.
     for family in ["gemma3_text", "phi3"] {
         for (method, train) in [
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n"),
@@ -229,7 +229,7 @@ fn the_predicted_peak_is_the_measured_one() {
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n"),
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n  micro_batch_tokens: 512\n"),
             ("sft: {}", "  max_steps: 2\n  batch_size: 16\n  recompute: true\n"),
-            // Most is weights, gradients and moments.
+            // Most of the memory is weights, gradients and moments.
             ("sft: {}", "  max_steps: 2\n  batch_size: 2\n  moments: int8\n"),
             ("reward: {}", "  max_steps: 2\n  batch_size: 8\n"),
             ("dpo: {}", "  max_steps: 2\n  batch_size: 8\n"),
@@ -254,7 +254,7 @@ fn the_predicted_peak_is_the_measured_one() {
             ("a2c: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n  optimizer: rmsprop\n"),
             ("trpo: {max_new_tokens: 32, critic_updates: 2, cg_max_steps: 3}", "  max_steps: 2\n  batch_size: 8\n"),
             ("grpo: {max_new_tokens: 32, group_size: 8}", "  max_steps: 2\n  batch_size: 4\n"),
-            // Whole rows of logits, of what few could be drawn and of what many could.
+            // Whole rows of logits, with small and with large supports.
             (
                 "grpo: {max_new_tokens: 48, group_size: 8, sampling: {top_k: 20, trained_logprobs: processed}}",
                 "  max_steps: 2\n  batch_size: 4\n",
@@ -264,11 +264,11 @@ fn the_predicted_peak_is_the_measured_one() {
                 "  max_steps: 2\n  batch_size: 8\n",
             ),
             (
-                // Most is the cache of 128 rows.
+                // Most of the memory is the cache of 128 rows.
                 "grpo: {max_new_tokens: 96, group_size: 16}",
                 "  max_steps: 2\n  batch_size: 8\n  micro_batch_tokens: 256\n  sampling_weights: int8\n",
             ),
-            // What metrics ask is held as long as the run.
+            // Models of metrics stay in memory for the whole run.
             (
                 "grpo: {max_new_tokens: 32, group_size: 8}",
                 "  max_steps: 2\n  batch_size: 4\n  evaluation: {metrics: [{perplexity: {model: MODEL}}]}\n",

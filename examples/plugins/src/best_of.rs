@@ -1,4 +1,4 @@
-//! An online method: of every group, only the best completion is learned from.
+//! An online method that trains only on the best completion of each group.
 
 use gradus::algorithm::grouped::Grouped;
 use gradus::algorithm::step::{Denominator, PolicyLoss, Surrogate};
@@ -14,15 +14,15 @@ use gradus::stats::StepReport;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Supervised training on the best of its own completions, sampled anew in every iteration.
+/// Supervised training on the best of the policy's own completions, sampled again in each iteration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct BestOf {
-    /// Completions of each prompt.
+    /// Number of completions of each prompt.
     pub group_size: usize,
-    /// Longest completion in tokens. Default 16.
+    /// Maximum length of a completion in tokens. Default 16.
     #[serde(default = "sixteen")]
     pub max_new_tokens: usize,
-    /// Drawn from all tokens.
+    /// Sampling from all tokens.
     #[serde(skip)]
     sampling: SamplingConfig,
 }
@@ -75,7 +75,7 @@ impl OnlineMethod for BestOf {
     }
 
     fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
-        // It has no state: everything it needs comes with the rollouts.
+        // The algorithm has no state: all its inputs come with the rollouts.
         Box::new(self.clone())
     }
 }
@@ -85,7 +85,7 @@ impl Algorithm for BestOf {
         false
     }
 
-    /// 1 for the tokens of the best completion of a group, 0 for all others.
+    /// Returns 1 for the tokens of the best completion of a group, 0 for all others.
     fn advantages(&mut self, _: &Actor, experience: &Experience, _: &Settings) -> Advantages {
         let totals = experience.totals();
         let best_of = |group: &[Option<f32>]| {

@@ -1,4 +1,4 @@
-//! An observer: a line of JSON for every step, evaluation and checkpoint, for whatever watches the file.
+//! An observer that writes a line of JSON for each step, evaluation and checkpoint, for programs that watch the file.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,23 +9,23 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Where the lines go.
+/// Options of the observer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Events {
-    /// The file's name in the run directory.
+    /// Name of the file in the run directory.
     pub file: String,
 }
 
-/// Writes as it hears.
+/// Writes events as they arrive.
 #[derive(Debug)]
 pub struct EventWriter {
     path: PathBuf,
-    /// Opened at the first event: before it, the directory may be another run's.
+    /// Opened at the first event, because before it the directory may belong to another run.
     file: Option<File>,
 }
 
 impl Events {
-    /// The observer of a run.
+    /// Creates the observer of a run.
     pub fn of(&self, run: &Path) -> EventWriter {
         EventWriter { path: run.join(&self.file), file: None }
     }
@@ -44,7 +44,7 @@ impl Observer for EventWriter {
         if self.file.is_none() {
             self.file = File::options().create(true).append(true).open(&self.path).ok();
         }
-        // A file that cannot grow is no reason to stop.
+        // A failed write must not stop the run.
         let _ = self.file.as_mut().map(|file| writeln!(file, "{line}"));
     }
 }

@@ -1,10 +1,10 @@
-//! A post-processor: metrics see the first sentence alone.
+//! A post-processor: metrics receive only the first sentence.
 
 use gradus::task::PostProcessor;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What stands before the first full stop, and that.
+/// Keeps the text up to and including the first full stop.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub struct FirstSentence {}
 

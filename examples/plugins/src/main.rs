@@ -1,12 +1,12 @@
-//! A program that adds one of each to gradus, without touching it: a reward, a metric, a task, a post-processor,
-//! an observer and an online method.
+//! A program that extends gradus without changing it. It adds a reward, a metric, a task, a post-processor, an observer
+//! and an online method.
 //!
 //! ```sh
 //! cargo run -p plugins -- DIRECTORY [RUN.yml]
 //! ```
 //!
-//! trains what RUN.yml says; without one, two steps of a random model of a few thousand parameters, which it makes. Everything is
-//! written into DIRECTORY.
+//! runs the training of RUN.yml. Without a file, it creates a random model of a few thousand parameters and trains it
+//! for two steps. All output goes to DIRECTORY.
 
 mod best_of;
 mod brevity;
@@ -28,7 +28,7 @@ use gradus::task::demo::tokenizer;
 use gradus::text::render;
 use serde_json::{Value, json};
 
-/// What configurations may name.
+/// Registers the plug-ins that configurations may name.
 fn registry() -> gradus::Result<Registry> {
     let mut registry = Registry::default();
     registry.reward("brevity", |options: &brevity::Brevity, _| Ok(options.clone()))?;
@@ -40,7 +40,7 @@ fn registry() -> gradus::Result<Registry> {
     Ok(registry)
 }
 
-/// What is trained where no file is named.
+/// The run configuration if no file is given.
 const RUN: &str = "
 data: { task: { plugin: { reviews: { things: [kettle, lamp, chair] } } } }
 method: { plugin: { best_of: { group_size: 2, max_new_tokens: 8 } } }
@@ -59,7 +59,7 @@ train:
     post_process: { plugin: { first_sentence: {} } }
 ";
 
-/// Writes a random GPT-2 that knows a few words.
+/// Writes a random GPT-2 with a vocabulary of a few words.
 fn write_model(directory: &Path) -> gradus::Result<PathBuf> {
     let (files, model) = (directory.join("files"), directory.join("model"));
     for path in [&files, &model] {
@@ -79,7 +79,7 @@ fn write_model(directory: &Path) -> gradus::Result<PathBuf> {
     Ok(model)
 }
 
-/// Trains, and says what came of it.
+/// Trains and returns the results.
 fn run(directory: &Path, file: Option<&Path>) -> gradus::Result<Value> {
     let registry = registry()?;
     let request = Request { file, registry: Some(&registry), ..Request::default() };
@@ -91,19 +91,19 @@ fn run(directory: &Path, file: Option<&Path>) -> gradus::Result<Value> {
             RunConfig::read(&text, &request)?
         }
     };
-    // The plan has everything in it: what the configuration names is what runs.
+    // The plan is complete: it contains the plug-ins that the configuration names.
     let plan = Plan::check(&written, &Machine::detect())?;
     Ok(gradus::train::run(&plan, &mut Silent)?.results)
 }
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program says what came of it")]
 fn main() -> ExitCode {
-    // This program, started once more to render chat templates for itself, does nothing else.
+    // If this process was started only to render chat templates, it does nothing else.
     let connect = || render::streams(std::io::stdin(), std::io::stdout());
     if let Some(code) = render::answer(std::env::args_os().skip(1), connect).map(ExitCode::from) {
         return code;
     }
-    // From here on, templates of models, which may be a stranger's, are rendered by such a process.
+    // From here on, such a separate process renders the templates of models, which may be untrusted.
     if let Err(error) = render::this_program().map(render::register) {
         eprintln!("{error}");
         return ExitCode::FAILURE;

@@ -1,4 +1,4 @@
-//! A metric: how often a completion says a word again.
+//! A metric of how often a completion repeats words.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use gradus::metric::{Measure, Metric, Row, RowError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The share of words that stood there before; 0 where none did.
+/// Share of words that occurred before in the completion; 0 for an empty completion.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Repetition {
-    /// Whether `The` and `the` are one word.
+    /// Treat `The` and `the` as one word.
     #[serde(default)]
     pub lowercase: bool,
 }
@@ -24,7 +24,7 @@ impl Metric for Repetition {
         };
         let scores: Vec<f64> =
             rows.iter().map(|row| if row.prediction.trim().is_empty() { 0.0 } else { share(row) }).collect();
-        // The value of all rows is the mean of the rows' values; intervals come of themselves.
+        // The corpus value is the mean of the rows' values; confidence intervals are added automatically.
         Ok(vec![Measure::mean("", &scores)])
     }
 }

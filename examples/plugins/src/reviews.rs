@@ -1,4 +1,4 @@
-//! A task: prompts that ask for a review of things in colors.
+//! A task whose prompts ask for reviews of things in various colors.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, json};
 
-/// One prompt for every color and thing.
+/// One prompt for each color and thing.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Reviews {
-    /// What is reviewed.
+    /// Things to review.
     pub things: Vec<String>,
-    /// The colors it comes in. Default: red and blue.
+    /// Colors of the things. Default: red and blue.
     #[serde(default = "colors")]
     pub colors: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl Task for Reviews {
 
     fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
         let pairs = self.things.iter().flat_map(|thing| self.colors.iter().map(move |color| (thing, color)));
-        // Every third prompt is kept for evaluations.
+        // Every third prompt is held out for evaluations.
         let held_out = files.split() != Split::Train;
         let pairs = pairs.enumerate().filter(|(i, _)| (i % 3 == 2) == held_out);
         let file = Path::new("reviews").into();

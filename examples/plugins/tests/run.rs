@@ -1,4 +1,5 @@
-//! The program as people start it: what it adds is found in the run directory, and mistakes are told as gradus' own are.
+//! The program as users start it: its plug-ins appear in the run directory, and mistakes are reported like those of
+//! gradus.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
@@ -29,7 +30,7 @@ fn everything_that_it_adds_is_in_the_run_directory() {
     for key in ["rewards/brevity/mean", "rewards/repetition/mean", "eval_repetition", "eval_rouge/rouge1"] {
         assert!(last[key].is_number(), "{key}: {last}");
     }
-    // The task's rows: six pairs, of which two are held out.
+    // The task's rows: six pairs, two of which are held out.
     let db = RolloutDb::open(&RunDir::open(&run).unwrap()).unwrap();
     let trained = db.query(&Query::default()).unwrap();
     assert_eq!(trained.len(), 2 * 2 * 2);
@@ -40,7 +41,7 @@ fn everything_that_it_adds_is_in_the_run_directory() {
     prompts.dedup();
     assert_eq!(prompts, ["write a review of the blue chair :", "write a review of the red lamp :"]);
 
-    // Of two completions, the better one is learned from.
+    // Only the better of two completions is trained on.
     for pair in trained.chunks(2) {
         let (best, other) =
             if pair[0].advantage > pair[1].advantage { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
@@ -54,7 +55,7 @@ fn everything_that_it_adds_is_in_the_run_directory() {
     let results: Value = serde_json::from_slice(&std::fs::read(run.join("results.json")).unwrap()).unwrap();
     assert_eq!(results["method"], "best_of");
     assert!(events.iter().any(|event| event["evaluated"] == 1) && events.iter().any(|event| event["checkpoint"] == 2));
-    // The resolved configuration names all of it, and is one again.
+    // The resolved configuration names all plug-ins and can be run again.
     let resolved = run.join("config.yml");
     let text = std::fs::read_to_string(&resolved).unwrap();
     for name in ["brevity", "repetition", "reviews", "first_sentence", "events", "best_of"] {

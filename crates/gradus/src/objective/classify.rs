@@ -1,4 +1,4 @@
-//! Classification: the keys it has, its objective, and the report of each label.
+//! Classification: its configuration keys, its objective, and its per-label report.
 
 use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
@@ -26,51 +26,53 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassifyConfig {
-    /// The kind of label of a row. Default: that of the start model's head, or `single_label` if it has none.
+    /// Kind of label of a row. Default: that of the start model's head, or `single_label` if it has none.
     pub task: Option<ClassifyTask>,
-    /// The labels, in the order of their numbers. Default: the start model's, where it knows all of the training rows;
-    /// otherwise those of the training rows in alphabetical order.
+    /// Labels, in the order of their indices. Default: the start model's labels if they cover all training rows;
+    /// otherwise the labels of the training rows in alphabetical order.
     pub labels: Option<Vec<String>>,
-    /// The column of labels. Default: `label`; for tokens the first existing one of `labels`, `tags`, `ner_tags`.
+    /// Column of the labels. Default: `label`; for `tokens` the first existing one of `labels`, `tags`, `ner_tags`.
     pub label_column: Option<String>,
-    /// For tokens: the label of words without a loss, such as `Ignore`. It is no label of the model unless `labels` names it. Default: none (null and −100 have the same meaning).
+    /// For `tokens`: label of words without a loss, such as `Ignore`. It becomes a label of the model only if `labels`
+    /// lists it. Default: none (null and −100 have the same meaning).
     pub ignored_label: Option<String>,
-    /// The label that says that nothing was found, such as `O`: evaluations then also say how well anything else is told from
-    /// it (`detection/…`), whatever it is. Default: none.
+    /// Label that means "nothing found", such as `O`. Evaluations then also report how well all other labels together
+    /// are told apart from it (`detection/…`). Default: none.
     pub negative_label: Option<String>,
-    /// The text that is read, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and completion.
+    /// Template of the input text, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and
+    /// completion.
     pub text: Option<String>,
-    /// A second text that is read beside the first. Default: none.
+    /// Template of a second input text, which follows the first. Default: none.
     pub pair: Option<String>,
-    /// The side at which long texts are cut, if they are cut. Default `right`.
+    /// Side at which long texts are cut, if they are cut. Default `right`.
     pub truncate: Side,
-    /// Factors of the labels' losses; 1 for labels that are not named. Default: none.
+    /// Loss weights of labels; labels that are not listed have weight 1. Default: none.
     pub class_weights: Vec<ClassWeight>,
-    /// Weigh every label by N / (K · N_label) of the training rows, on top of `class_weights`. Default false.
+    /// Weight each label by N / (K · N_label) over the training rows, on top of `class_weights`. Default false.
     pub balanced: bool,
 }
 
-/// The weight of a label.
+/// Loss weight of a label.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassWeight {
     /// The label.
     pub label: String,
-    /// What its loss is multiplied by.
+    /// Factor of its loss.
     pub weight: f64,
 }
 
-/// What is learned of a row.
+/// Prediction target of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassifyTask {
     /// One label of several.
     SingleLabel,
-    /// Any of the labels.
+    /// Any number of the labels.
     MultiLabel,
-    /// A number, or as many as there are labels.
+    /// One number, or one per label.
     Regression,
-    /// A label for tokens.
+    /// One label per token.
     Tokens,
 }
 
@@ -96,18 +98,18 @@ impl ClassifyTask {
 }
 
 impl ClassifyConfig {
-    /// What is read of a row, cut to `limit` tokens where it is cut.
+    /// Returns the form of the input text. `limit` is the number of tokens at which texts are cut.
     fn text_form(&self, limit: Option<usize>) -> std::result::Result<TextForm, (&'static str, String)> {
         let cut = limit.map(|limit| self.truncate.to(limit));
         TextForm::parse(self.text.as_deref(), self.pair.as_deref(), cut)
     }
 
-    /// What is learned with a start model whose own head has this task.
+    /// Returns the configured task, or else the task `own` of the start model's head.
     fn task(&self, own: Option<&Task>) -> ClassifyTask {
         self.task.or(own.map(ClassifyTask::of)).unwrap_or(ClassifyTask::SingleLabel)
     }
 
-    /// Which columns hold what.
+    /// Returns the columns of text and labels.
     fn form(&self, task: ClassifyTask, limit: Option<usize>) -> Result<LabelForm> {
         let text = self
             .text_form(limit)
@@ -121,7 +123,7 @@ impl ClassifyConfig {
         Ok(LabelForm { text, kind, column: self.label_column.clone(), ignored: self.ignored_label.clone() })
     }
 
-    /// The labels, and how many of the training rows' texts or tokens have each.
+    /// Returns the labels and, for each, the number of training texts or tokens that carry it.
     fn counted(&self, form: &LabelForm, rows: &[Row], own: Option<&Task>) -> Result<(Vec<String>, Vec<usize>)> {
         if form.kind == LabelKind::Values {
             let labels = self.labels.clone().or(own.map(|own| own.labels.clone()));
@@ -142,7 +144,7 @@ impl ClassifyConfig {
         }
     }
 
-    /// What the loss of each label is multiplied by.
+    /// Returns the loss weight of each label.
     fn weights(&self, labels: &[String], counts: &[usize]) -> Result<Vec<f32>> {
         let unknown = self.class_weights.iter().map(|of| &of.label).find(|label| !labels.contains(label));
         if let Some(unknown) = unknown {
@@ -254,14 +256,15 @@ impl OfflineMethod for ClassifyConfig {
     }
 }
 
-/// The objective: cross-entropy of the labels, weighed; of several that may hold, binary; of numbers the squared error.
+/// The objective: weighted cross-entropy for one label, binary cross-entropy for several labels, and squared error for
+/// numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Classify {
-    /// The label that says that nothing was found.
+    /// Label that means "nothing found".
     pub negative_label: Option<String>,
 }
 
-/// The logits of what is learned of some texts, `[M, K]`: of each text, or of its tokens that have a label.
+/// Returns the logits `[M, K]`: one row per text, or one per labeled token.
 fn logits(model: &Classifier, examples: &[&LabeledExample], dropout: Option<DropoutStream>) -> Tensor<2> {
     let texts: Vec<Text<'_>> =
         examples.iter().map(|example| Text { ids: &example.ids, types: &example.types, global: None }).collect();
@@ -277,7 +280,7 @@ fn logits(model: &Classifier, examples: &[&LabeledExample], dropout: Option<Drop
     model.token_logits(&batch, &indices)
 }
 
-/// The labels of what is learned, where it is one of several.
+/// Returns the gold labels if each text or token has exactly one label; otherwise nothing.
 fn labels(example: &LabeledExample) -> Vec<usize> {
     match &example.gold {
         Gold::Label(label) => vec![*label],
@@ -286,7 +289,7 @@ fn labels(example: &LabeledExample) -> Vec<usize> {
     }
 }
 
-/// One row of numbers a text: 1 for labels that hold, or the values themselves.
+/// Returns one row of numbers per text: 1 for labels that apply, or the values themselves.
 fn targets(examples: &[&LabeledExample], labels: usize) -> Vec<f32> {
     let of_text = |example: &&LabeledExample| match &example.gold {
         Gold::Values(values) => values.clone(),
@@ -335,12 +338,12 @@ impl Objective for Classify {
         };
         let weights: Vec<f32> = examples.iter().flat_map(|example| example.weights.clone()).collect();
         let weights_m = Tensor::from_data(TensorData::new(weights, [m]), &device);
-        // A step of nothing but labels of weight 0 learns nothing.
+        // A step in which every label has weight 0 has no loss.
         (pass.totals.weight > 0.0).then(|| (losses_m * weights_m).sum() / pass.totals.weight)
     }
 
-    /// Besides the loss: accuracy, macro F1, and precision, recall and F1 of each label; where there is a negative label, how
-    /// well anything else is told from it; of numbers the mean squared and absolute errors.
+    /// In addition to the loss: accuracy, macro F1, and precision, recall and F1 of each label. With a negative label,
+    /// also how well all other labels are told apart from it. For numbers, the mean squared and absolute errors.
     fn evaluate(
         &self,
         model: &Classifier,
@@ -400,7 +403,7 @@ impl Objective for Classify {
         if task.reading == Reading::OneOf {
             let confusion = found.confusion(task, examples);
             report["accuracy"] = json!(confusion.accuracy());
-            // A row for every true label, a column for every one that was found.
+            // One row per true label, one column per predicted label.
             report["confusion"] = (0..task.labels.len()).map(|label| json!(confusion.row(label))).collect();
         }
         Some(report)
@@ -417,12 +420,12 @@ impl Objective for Classify {
     }
 }
 
-/// The likeliest label of each row of logits.
+/// Returns the most probable label of each row of logits.
 fn decided(task: &Task, logits: &[f32]) -> Vec<usize> {
     logits.chunks_exact(task.labels.len()).map(|logits| task.decide(logits)[0]).collect()
 }
 
-/// What a model says of examples: logits, `[M, K]`.
+/// Logits of a model on examples, `[M, K]`.
 struct Found(Vec<f32>);
 
 impl Found {

@@ -1,8 +1,9 @@
-//! Contrastive preference optimization: a loss of pairs without a reference, beside the likelihood of the chosen
-//! completions. [`super::simpo`] is the same objective under the settings of its paper.
+//! Contrastive preference optimization: a pairwise loss without a reference, plus the likelihood of the chosen
+//! completions. [`super::simpo`] is the same objective with the settings of its paper.
 //!
-//! Xu et al. 2024, <https://arxiv.org/abs/2401.08417>. Follows TRL 1.16's experimental trainer; differs in that the
-//! likelihood's mean is over the tokens of the step, and that pairs without a token in a completion are not compared.
+//! Xu et al. 2024, <https://arxiv.org/abs/2401.08417>. Follows TRL 1.16's experimental trainer, with two differences:
+//! the mean of the likelihood is over the tokens of the step, and pairs in which a completion has no token are not
+//! compared.
 
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -25,17 +26,17 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpoConfig {
-    /// The factor β of differences of log-probabilities. Default 0.1 (TRL).
+    /// Factor β of differences of log-probabilities. Default 0.1 (TRL).
     pub beta: f64,
-    /// The loss on the logprobs of a pair. Default `sigmoid` (Xu et al. 2024).
+    /// Loss on the log-probabilities of a pair. Default `sigmoid` (Xu et al. 2024).
     pub loss_type: CpoLossType,
     /// Weight of the negative log-likelihood of the chosen completions. Default 1 (Xu et al. 2024).
     pub cpo_alpha: f64,
-    /// The margin γ by which the chosen completion is to be better (`simpo` only). Default 0.5 (TRL).
+    /// Margin γ by which the chosen completion should be better (`simpo` only). Default 0.5 (TRL).
     pub simpo_gamma: f64,
-    /// The shape of rewards, (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
+    /// Shape of the rewards: (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
     pub alpha: f64,
-    /// The probability that a label is wrong (`sigmoid`, `simpo`). Default 0.
+    /// Probability that a label is wrong (`sigmoid`, `simpo`). Default 0.
     pub label_smoothing: f64,
 }
 
@@ -52,7 +53,7 @@ impl Default for CpoConfig {
     }
 }
 
-/// A loss of CPO. `Δ` is the difference of the logprobs of the chosen and the rejected completion.
+/// Losses of CPO. `Δ` is the logprob of the chosen completion minus that of the rejected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CpoLossType {
@@ -67,12 +68,12 @@ pub enum CpoLossType {
 }
 
 impl CpoLossType {
-    /// Whether it compares means over tokens, or sums.
+    /// Whether the loss compares means over tokens; otherwise it compares sums.
     fn is_of_means(self) -> bool {
         matches!(self, Self::Ipo | Self::Simpo)
     }
 
-    /// Whether it reads a label as a probability.
+    /// Whether the loss supports label smoothing.
     fn smooths_labels(self) -> bool {
         matches!(self, Self::Sigmoid | Self::Simpo)
     }
@@ -115,12 +116,12 @@ impl Method for CpoConfig {
     }
 }
 
-/// What a method of this file sets in `train`.
+/// Defaults of `train` for `cpo` and `simpo`.
 pub(super) const DEFAULTS: Defaults =
     Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" };
 
 impl CpoConfig {
-    /// Notes what is wrong with the numbers, as keys of `method`.
+    /// Reports invalid numbers under the keys of `method`.
     pub(super) fn check(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.{name}");
         problems.above_zero(&key("beta"), self.beta);
@@ -129,8 +130,8 @@ impl CpoConfig {
         problems.zero_to_below(&key("label_smoothing"), self.label_smoothing, 0.5);
     }
 
-    /// The loss of a pass whose tokens have `logprobs_m`: `counts_b` of all chosen completions, then of all rejected
-    /// ones. `totals` are those of the step: pairs, and tokens of chosen completions.
+    /// Computes the loss of a pass. `logprobs_m` holds its tokens: `counts_b` of each chosen completion, then of each
+    /// rejected one. `totals` counts the pairs of the step and the tokens of its chosen completions.
     pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> Found {
         let (p, device) = (counts_b.len() / 2, logprobs_m.device());
         let chosen_tokens = counts_b[..p].iter().sum();
@@ -155,16 +156,16 @@ impl CpoConfig {
     }
 }
 
-/// What a pass gave.
+/// Loss and measurements of a pass.
 #[derive(Debug)]
 pub struct Found {
-    /// Its share of the step's loss, `[1]`.
+    /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
-    /// The negative logprobs of the chosen completions' tokens.
+    /// Negative logprobs of the tokens of the chosen completions.
     pub nll_m: Vec<f32>,
-    /// The logprob of each completion, a sum or a mean over its tokens, `[2P]`.
+    /// Logprob of each completion, a sum or a mean over its tokens, `[2P]`.
     pub logps_b: Vec<f32>,
-    /// What is compared of each, `[2P]`: the logprob, or AlphaPO's reward.
+    /// Compared value of each completion, `[2P]`: the logprob, or AlphaPO's reward.
     pub shaped_b: Vec<f32>,
 }
 
@@ -190,7 +191,7 @@ impl OfflineMethod for CpoConfig {
     }
 }
 
-/// The objective.
+/// The objective of CPO and SimPO.
 #[derive(Debug, Clone)]
 pub struct Cpo {
     config: CpoConfig,

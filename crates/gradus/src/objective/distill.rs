@@ -1,12 +1,12 @@
-//! On-policy distillation: the student comes close to a teacher's next-token distributions, on its own completions, the
+//! On-policy distillation: trains a student to match a teacher's next-token distributions on its own completions, the
 //! teacher's, or those of the rows.
 //!
-//! Generalized knowledge distillation, Agarwal et al. 2024, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's experimental
-//! trainer; differs in that one draw a step decides whether the student samples, whatever its micro-batches, and that no more
-//! logits are held than a block of tokens has.
+//! Generalized knowledge distillation, Agarwal et al. 2024, <https://arxiv.org/abs/2306.13649>. Follows TRL 1.16's
+//! experimental trainer, with two differences: one random draw per step decides whether the student samples, however
+//! the step is split into micro-batches; and at most one block of logits is in memory at a time.
 //!
-//! The teacher may be served elsewhere. It then tells the likeliest ids of each place, and the divergence is among these, as in TRL's
-//! server distillation.
+//! A server may host the teacher. It then returns the most probable ids at each position, and the divergence is
+//! computed over these, as in TRL's server distillation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,20 +38,21 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DistillConfig {
-    /// The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` says how its weights lie. Required,
-    /// unless `teacher_server` is given.
+    /// The teacher: a model directory or hub name, with the student's tokenizer. `train.frozen_weights` sets how its
+    /// weights are stored. Required, unless `teacher_server` is given.
     pub teacher_model: Option<String>,
-    /// A server that serves the teacher, in place of `teacher_model` (docs/servers.md).
+    /// Server that hosts the teacher, in place of `teacher_model` (docs/servers.md).
     pub teacher_server: Option<TeacherServerConfig>,
-    /// Where between the forward KL (0) and the reverse KL (1) the divergence lies. Default 0.5 (TRL).
+    /// Position of the divergence between the forward KL (0) and the reverse KL (1). Default 0.5 (TRL).
     pub beta: f64,
-    /// The share of steps that learn from completions which the student samples itself, λ. Default 0.5 (TRL).
+    /// Share λ of steps that train on completions sampled by the student itself. Default 0.5 (TRL).
     pub lmbda: f64,
-    /// Whether the teacher samples the completions of the other steps, in place of the rows' own. Default false (TRL).
+    /// Let the teacher sample the completions of the other steps, instead of using those of the rows. Default false
+    /// (TRL).
     pub seq_kd: bool,
-    /// Sampling temperature; the divergence is that of temperature 1. Default 0.9 (TRL).
+    /// Sampling temperature; the divergence is computed at temperature 1. Default 0.9 (TRL).
     pub temperature: f64,
-    /// Longest sampled completion in tokens. Default 128 (TRL).
+    /// Maximum length of a sampled completion in tokens. Default 128 (TRL).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
 }
@@ -70,30 +71,31 @@ impl Default for DistillConfig {
     }
 }
 
-/// A teacher at a server.
+/// Settings of a teacher on a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TeacherServerConfig {
-    /// The address of the server, such as `http://localhost:8000`.
+    /// Address of the server, such as `http://localhost:8000`.
     pub server: String,
-    /// What the server understands: `gradus`, `vllm` or `sglang`. Default `vllm`.
+    /// Protocol of the server: `gradus`, `vllm` or `sglang`. Default `vllm`.
     pub kind: ServerKind,
-    /// What the teacher is called at the server. Default: the first of its list.
+    /// Name of the teacher on the server. Default: the first model that the server lists.
     pub model: Option<String>,
-    /// The environment variable that holds the key of the server. Default: the server wants none.
+    /// Environment variable that holds the API key of the server. Default: the server needs no key.
     pub key_variable: Option<String>,
-    /// How many of its likeliest ids the teacher tells of each place. With a `beta` above 0, the id that stands there is compared, too.
-    /// Default 20, the most that vLLM tells unless it is started with `--max-logprobs`. TRL: 1.
+    /// Number of most probable ids that the teacher returns per position. With `beta` above 0, the actual id is
+    /// compared as well. Default 20, vLLM's limit unless it is started with `--max-logprobs`. TRL: 1.
     #[schemars(range(max = 1_000_000))]
     pub top_k: usize,
-    /// Compare the probability of all other ids together, too. Default true (TRL).
+    /// Also compare the total probability of all other ids. Default true (TRL).
     pub add_tail: bool,
-    /// Requests under way at a time, each for one row. Default 16.
+    /// Number of concurrent requests, each for one row. Default 16.
     #[schemars(range(max = 1_024))]
     pub connections: usize,
-    /// Seconds that one request may take. Default 1800.
+    /// Time limit of one request in seconds. Default 1800.
     pub timeout_s: f64,
-    /// Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default 600.
+    /// Seconds that the run waits for a server that does not answer, before it writes a checkpoint and ends. Default
+    /// 600.
     pub wait_s: f64,
 }
 
@@ -113,7 +115,7 @@ impl Default for TeacherServerConfig {
     }
 }
 
-/// The key of a teacher at a server.
+/// Configuration key of a teacher on a server.
 const TEACHER_SERVER: &str = "method.distill.teacher_server";
 
 impl TeacherServerConfig {
@@ -224,7 +226,7 @@ impl DistillConfig {
         });
     }
 
-    /// Whether any step samples.
+    /// Whether some steps sample completions.
     fn samples(&self) -> bool {
         self.lmbda > 0.0 || self.seq_kd
     }
@@ -233,13 +235,13 @@ impl DistillConfig {
 /// A prompt with a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DistillExample {
-    /// How many ids, from the start, are the prompt: with an encoder, its source.
+    /// Number of ids at the start that are the prompt (with an encoder: its source).
     pub prompt_len: usize,
     /// Prompt and completion.
     pub ids: Vec<u32>,
-    /// How a completion in the place of this one is sampled.
+    /// Sampling parameters of a completion that replaces this one.
     pub params: Arc<SamplingParams>,
-    /// What a teacher at a server told of each id that is predicted, once it was asked.
+    /// A server teacher's scores of each predicted id, once they were requested.
     pub scores: Option<Arc<Vec<TokenScore>>>,
 }
 
@@ -304,38 +306,38 @@ impl OfflineMethod for DistillConfig {
     }
 }
 
-/// The objective.
+/// The distillation objective.
 #[derive(Debug)]
 pub struct Distill {
     config: DistillConfig,
     teacher: Teacher,
 }
 
-/// Whose distributions the student learns.
+/// The model whose distributions the student imitates.
 #[derive(Debug)]
 enum Teacher {
-    /// A model in this process, which carries no gradient.
+    /// A model in this process. It carries no gradient.
     Here(Arc<CausalLm>),
-    /// A model that a server has, which tells its likeliest ids.
+    /// A model on a server, which returns its most probable ids.
     AtServer(Scorer, TeacherServerConfig),
 }
 
-/// The ids that are compared in each place, with a teacher's log-probabilities: rows of equal length.
+/// The compared ids at each position with the teacher's log-probabilities, in rows of equal length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// The length of a row.
+    /// Length of a row.
     k: usize,
-    /// The ids; none where a row is shorter.
+    /// Ids and log-probabilities; `None` pads shorter rows.
     rows: Vec<Option<(u32, f32)>>,
 }
 
 impl Compared {
-    /// The teacher's likeliest ids, and where `beta` is above 0 the id that stands there.
+    /// Collects the teacher's most probable ids and, if `beta` is above 0, the actual id of each position.
     pub fn of<'s>(scores: impl IntoIterator<Item = &'s TokenScore>, beta: f64) -> Self {
         let of_place = |score: &TokenScore| {
             let own = score.logprob.map(|logprob| (score.id, logprob)).filter(|_| beta > 0.0);
             let own = own.filter(|(id, _)| score.likeliest.iter().all(|(other, _)| other != id));
-            // An id that cannot be belongs to the rest.
+            // Impossible ids count toward the rest.
             let likeliest = score.likeliest.iter().copied().filter(|(_, logprob)| *logprob > IMPOSSIBLE);
             likeliest.chain(own).collect::<Vec<_>>()
         };
@@ -345,7 +347,7 @@ impl Compared {
         Self { k, rows: places.into_iter().flat_map(padded).collect() }
     }
 
-    /// The rows of `block` as tensors.
+    /// Returns the rows of `block` as tensors.
     pub fn support(&self, block: std::ops::Range<usize>, device: &Device) -> Support {
         let shape = [block.len(), self.k];
         let rows = &self.rows[block.start * self.k..block.end * self.k];
@@ -360,11 +362,11 @@ impl Compared {
     }
 }
 
-/// Log-probabilities below it are those of ids that cannot be.
+/// Log-probabilities below this belong to impossible ids.
 const IMPOSSIBLE: f32 = -9000.0;
 
 impl Distill {
-    /// The examples with completions that `model` samples.
+    /// Returns the examples with completions sampled from `model`.
     fn sampled(
         &self,
         model: &CausalLm,
@@ -388,7 +390,7 @@ impl Distill {
     }
 }
 
-/// Scores that nobody gave: they take as much memory.
+/// Placeholder scores that take as much memory as real ones.
 fn made_up(targets: usize, top_k: usize, vocabulary: usize) -> Vec<TokenScore> {
     let logprob = -(vocabulary as f32).ln();
     let likeliest: Vec<(u32, f32)> = (0..top_k.min(vocabulary) as u32).map(|id| (id, logprob)).collect();
@@ -432,7 +434,7 @@ impl Objective for Distill {
         Ok(Some(sampled))
     }
 
-    /// Asks a teacher at a server.
+    /// Requests the scores of a teacher on a server.
     fn with_batch_context(
         &self,
         model: &CausalLm,
@@ -482,7 +484,7 @@ impl Objective for Distill {
                 let compared = match examples.iter().map(|example| example.scores.as_ref()).collect::<Option<Vec<_>>>()
                 {
                     Some(scores) => Compared::of(scores.into_iter().flat_map(|scores| scores.iter()), beta),
-                    // The longest pass is tried before the teacher was asked.
+                    // The trial of the longest pass runs before the teacher has scored anything.
                     None => Compared::of(&made_up(targets, server.top_k, model.vocab_size()), beta),
                 };
                 assert_eq!(compared.rows.len(), targets * compared.k, "a score for each id that is predicted");

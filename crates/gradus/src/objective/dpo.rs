@@ -1,4 +1,4 @@
-//! Direct preference optimization: its objective, and where the reference's logprobs come from.
+//! Direct preference optimization: its objective, and the sources of the reference's logprobs.
 
 use std::cmp::Ordering;
 
@@ -41,12 +41,12 @@ impl Method for DpoConfig {
     fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
         let number = |key: &str| last.get(key).and_then(Value::as_f64);
         match (number("rewards/chosen"), number("rewards/margins")) {
-            // e^-20 of the start's probability, at beta 1: nothing is left of it.
+            // At beta 1, the probability is e^-20 of its start value: practically nothing is left of it.
             (Some(chosen), _) if chosen < -20.0 => vec![format!(
                 "`rewards/chosen` is {chosen:.0}: the policy has left its reference, and its texts are likely broken. Train with a \
                  much lower `learning_rate`"
             )],
-            // A tenth is a tenth of a nat at beta 1, a whole one at the default: less is noise of a batch.
+            // At beta 1, 0.1 is a tenth of a nat; at the default beta it is one nat. Less is batch noise.
             (Some(chosen), Some(margin)) if chosen <= -0.1 && margin > 0.0 => vec![format!(
                 "`rewards/chosen` is {chosen:.3}: the chosen answers became less likely than at the start, the rejected ones \
                  even less. That is usual for DPO; a larger `beta` or fewer steps keep it small"
@@ -89,7 +89,7 @@ impl OfflineMethod for DpoConfig {
         Rows::Pairs(vec![sequences(pair)])
     }
 
-    /// The summed logprobs of both completions, unless they are to be live.
+    /// Two, for the summed logprobs of both completions; none if the reference is live.
     fn reference_width(&self) -> usize {
         if self.is_live() { 0 } else { 2 }
     }
@@ -107,14 +107,14 @@ impl OfflineMethod for DpoConfig {
     }
 }
 
-/// A pair with the reference's summed logprobs of both completions.
+/// A pair with the summed logprobs of both completions under the reference.
 #[derive(Debug, Clone)]
 pub struct DpoPair {
     /// The pair.
     pub pair: PreferenceExample,
-    /// Of the chosen and the rejected completion; `None` when the reference is asked beside every step.
+    /// Reference logprobs of the chosen and the rejected completion; `None` if the reference runs live, in each step.
     pub reference: Option<[f32; 2]>,
-    /// What its step has beside it, for losses that sort; `None` when all of the step is in one pass.
+    /// Partners in the sorted step, for losses that sort; `None` if the whole step is one pass.
     pub beside: Option<Beside>,
 }
 
@@ -124,16 +124,16 @@ impl From<PreferenceExample> for DpoPair {
     }
 }
 
-/// The objective.
+/// The DPO objective.
 #[derive(Debug)]
 pub struct Dpo {
     config: DpoConfig,
-    /// Kept only for live logprobs; carries no gradient.
+    /// Present only for live logprobs; carries no gradient.
     reference: Option<CausalLm>,
 }
 
 impl Dpo {
-    /// Summed logprobs of both completions of each pair under the reference.
+    /// Returns the summed logprobs of both completions of each pair under the reference.
     fn reference_of(&self, examples: &[&DpoPair], pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
         if let Some(known) = examples.iter().map(|example| example.reference).collect() {
             return known;
@@ -143,7 +143,7 @@ impl Dpo {
     }
 }
 
-/// Summed logprobs of both completions of each pair, without gradient.
+/// Computes the summed logprobs of both completions of each pair, without gradient.
 fn sums_of_pairs(model: &CausalLm, pairs: &[&PreferenceExample], ld_alpha: Option<f64>) -> Vec<[f32; 2]> {
     let batch = batch(model, pairs);
     let found = model.logprobs(&batch, 1.0);
@@ -151,12 +151,12 @@ fn sums_of_pairs(model: &CausalLm, pairs: &[&PreferenceExample], ld_alpha: Optio
     (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
 }
 
-/// `[P]` of two sides to `[2P]`: the chosen ones, then the rejected ones.
+/// Converts `[P]` pairs of values to `[2P]`: the chosen ones, then the rejected ones.
 fn one_after_the_other(sides_p: &[[f32; 2]]) -> Vec<f32> {
     sides_p.iter().map(|sides| sides[0]).chain(sides_p.iter().map(|sides| sides[1])).collect()
 }
 
-/// What the losses of each pair are multiplied with (WPO).
+/// Returns the factors of the losses of each pair (WPO).
 fn pair_weights(model: &CausalLm, hidden_nd: Tensor<2>, batch: &Batch, found: &TokenLogprobs) -> Vec<f32> {
     // log Σ p² = logsumexp(2z) − 2·logsumexp(z), and half the temperature doubles the logits.
     let doubled_m = read(&model.token_logprobs(hidden_nd.detach(), batch.targets(), 0.5).log_partitions_m);
@@ -170,7 +170,7 @@ pub(super) fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
     model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()))
 }
 
-/// The chosen and the rejected completion of a prompt.
+/// Returns the chosen and the rejected completion with their prompt.
 pub(super) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
         let (prompt, completion) = ids.split_at(pair.prompt_len);
@@ -190,12 +190,12 @@ impl Objective for Dpo {
         tokens(&example.pair)
     }
 
-    /// Those of the chosen completion, over which `sft` is a mean.
+    /// Tokens of the chosen completion: `sft` is a mean over them.
     fn targets(&self, example: &DpoPair) -> usize {
         example.pair.chosen_ids.len() - example.pair.prompt_len
     }
 
-    /// For losses that sort: a pass without gradient, to know the order of the step.
+    /// For losses that sort: runs a pass without gradient to find the order of the pairs of the step.
     fn with_batch_context(
         &self,
         model: &CausalLm,
@@ -260,8 +260,8 @@ impl Objective for Dpo {
     }
 }
 
-/// Whether the chosen answer of a pair has the higher implicit reward: 1, 0, or 0.5 for equal ones. Before the first step the
-/// policy is its reference and all are equal; TRL counts them as wrong.
+/// Scores whether the chosen answer of a pair has the higher implicit reward: 1, 0, or 0.5 if both are equal. Before
+/// the first step the policy equals its reference, so all are equal; TRL counts them as wrong.
 pub fn preferred(chosen: f64, rejected: f64) -> f64 {
     match chosen.partial_cmp(&rejected) {
         Some(Ordering::Greater) => 1.0,
@@ -270,7 +270,7 @@ pub fn preferred(chosen: f64, rejected: f64) -> f64 {
     }
 }
 
-/// TRL's metrics: implicit rewards are `β` times the log-ratios.
+/// Records TRL's metrics. Implicit rewards are `β` times the log-ratios.
 pub(super) fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
     let p = ratios_b.len() / 2;
     let rewards: Vec<f64> = ratios_b.iter().map(|&ratio| beta * f64::from(ratio)).collect();

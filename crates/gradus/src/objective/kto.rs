@@ -1,7 +1,7 @@
-//! Kahneman–Tversky optimization: learning from single completions that are marked as desirable or not.
+//! Kahneman–Tversky optimization: trains on single completions that are marked as desirable or not.
 //!
-//! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16; differs in that the point of reference
-//! belongs to the optimizer step and not to a micro-batch, so that a step does not depend on how it is split.
+//! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16 with one difference: the reference
+//! point belongs to the optimizer step, not to a micro-batch. A step therefore does not depend on how it is split.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -26,15 +26,15 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KtoConfig {
-    /// How strongly the policy is held to the reference. Default 0.1 (TRL; Ethayarajh et al. 2024).
+    /// Strength of the pull toward the reference. Default 0.1 (TRL; Ethayarajh et al. 2024).
     pub beta: f64,
     /// The loss. Default `kto`.
     pub loss_type: KtoLossType,
-    /// The weight of the losses of desirable completions. Default 1 (TRL).
+    /// Weight of the losses of desirable completions. Default 1 (TRL).
     pub desirable_weight: f64,
-    /// The weight of the losses of undesirable completions. Default 1 (TRL).
+    /// Weight of the losses of undesirable completions. Default 1 (TRL).
     pub undesirable_weight: f64,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// The reference: a model directory. Default: the start model of the training.
     pub reference_model: Option<String>,
 }
 
@@ -50,13 +50,14 @@ impl Default for KtoConfig {
     }
 }
 
-/// What the log-ratios of completions are compared with.
+/// Baseline to which the log-ratios of completions are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KtoLossType {
-    /// The KL of policy and reference, estimated from the step's prompts with each other's completions (Ethayarajh et al. 2024).
+    /// The KL of policy and reference, estimated by pairing the step's prompts with completions of other prompts
+    /// (Ethayarajh et al. 2024).
     Kto,
-    /// Nothing (D'Oosterlinck et al. 2024).
+    /// No baseline (D'Oosterlinck et al. 2024).
     ApoZeroUnpaired,
 }
 
@@ -95,12 +96,12 @@ impl Method for KtoConfig {
 }
 
 impl KtoConfig {
-    /// Whether log-ratios are compared with an estimate of the KL.
+    /// Whether log-ratios are compared to an estimate of the KL.
     fn has_reference_point(&self) -> bool {
         self.loss_type == KtoLossType::Kto
     }
 
-    /// The loss of a pass whose completions have `logprobs_m`, `counts_b` each.
+    /// Computes the loss of a pass from `logprobs_m`, `counts_b` tokens per completion.
     pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], known: &Known, totals: Totals) -> Found {
         let device = logprobs_m.device();
         let of = |desirable: f32, not: f32| {
@@ -116,25 +117,25 @@ impl KtoConfig {
     }
 }
 
-/// What the loss of a pass needs beside the policy's logprobs.
+/// Inputs of a pass's loss in addition to the policy's logprobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known {
-    /// Which completions are desirable.
+    /// Whether each completion is desirable.
     pub labels_b: Vec<bool>,
-    /// Their summed logprobs under the reference.
+    /// Summed logprobs of the completions under the reference.
     pub reference_b: Vec<f32>,
-    /// What their log-ratios are compared with.
+    /// Value to which the log-ratios are compared.
     pub reference_point: f64,
 }
 
-/// What a pass gave.
+/// Loss and measurements of a pass.
 #[derive(Debug)]
 pub struct Found {
-    /// Its share of the step's loss, `[1]`.
+    /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
     /// Summed logprobs of each completion, `[B]`.
     pub logps_b: Vec<f32>,
-    /// Of policy and reference, `[B]`.
+    /// Log-ratios of policy and reference, `[B]`.
     pub log_ratios_b: Vec<f32>,
 }
 
@@ -150,7 +151,7 @@ impl OfflineMethod for KtoConfig {
         Rows::Alone(vec![sequence(example)])
     }
 
-    /// The summed logprobs of the completion, unless every step asks.
+    /// One, for the summed logprobs of the completion; none if the reference runs in each step.
     fn reference_width(&self) -> usize {
         if self.has_reference_point() { 0 } else { 1 }
     }
@@ -168,12 +169,12 @@ impl OfflineMethod for KtoConfig {
     }
 }
 
-/// A completion, and what its loss must know beside it.
+/// A completion with the additional inputs of its loss.
 #[derive(Debug, Clone)]
 pub struct KtoExample {
     /// The completion.
     pub example: UnpairedExample,
-    /// Its summed logprobs under the reference, and the point of reference of its step; `None` until the step is known.
+    /// Its summed logprobs under the reference and the reference point of its step; `None` until the step is known.
     pub known: Option<(f32, f64)>,
 }
 
@@ -183,11 +184,11 @@ impl From<UnpairedExample> for KtoExample {
     }
 }
 
-/// The objective.
+/// The KTO objective.
 #[derive(Debug)]
 pub struct Kto {
     config: KtoConfig,
-    /// Kept where every step asks it; carries no gradient.
+    /// Present if each step runs the reference; carries no gradient.
     reference: Option<CausalLm>,
 }
 
@@ -196,7 +197,7 @@ fn sequence(example: &UnpairedExample) -> Sequence<'_> {
     Sequence::completion(prompt, completion)
 }
 
-/// The prompt of one example with the completion of another, as long as a row may be.
+/// Pairs the prompt of one example with the completion of another, cut to the maximum length of a row.
 fn mismatched<'a>(example: &'a UnpairedExample, other: &'a UnpairedExample) -> Sequence<'a> {
     let (prompt, completion) = (&example.ids[..example.prompt_len], &other.ids[other.prompt_len..]);
     let room = match example.max_length.filter(|_| !example.apart) {
@@ -206,25 +207,25 @@ fn mismatched<'a>(example: &'a UnpairedExample, other: &'a UnpairedExample) -> S
     Sequence::completion(prompt, &completion[..completion.len().min(room)])
 }
 
-/// Summed logprobs of the targets of each sequence, without gradient.
+/// Computes the summed logprobs of the targets of each sequence, without gradient.
 fn logprob_sums(model: &CausalLm, rows: &Rows<'_>) -> Vec<f32> {
     let batch = model.batch(rows);
     read(&reduce::segment_sum(model.logprobs(&batch, 1.0).logprobs_m, batch.counts_b()))
 }
 
 impl Kto {
-    /// Passes without gradient over the prompts of the step, each with the completion before its own (the first with the
-    /// last) as in TRL: their log-ratios are the step's point of reference.
+    /// Runs passes without gradient over the prompts of the step. Each prompt gets the completion of the previous
+    /// example (the first gets the last one's), as in TRL. Their log-ratios give the step's reference point.
     fn with_point(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
         let reference = self.reference.as_ref()?;
-        // Nothing is kept for a backward pass.
+        // No activations are kept for a backward pass.
         let policy = if model.trunk.embedding().is_autodiff() { model.valid() } else { model.clone() };
         let n = examples.len();
         let others: Vec<Sequence<'_>> =
             (0..n).map(|i| mismatched(&examples[i].example, &examples[(i + n - 1) % n].example)).collect();
         let lengths: Vec<usize> =
             examples.iter().zip(&others).map(|(own, other)| self.tokens(own) + other.tokens()).collect();
-        // Of each completion, the logprob sum under the reference, and the log-ratio of the other completion.
+        // For each completion: its logprob sum under the reference, and the log-ratio of the mismatched completion.
         let found: Vec<(f32, f64)> = passes.deal("the reference point", &lengths, |_, pass| {
             let of_policy = logprob_sums(&policy, &Rows::Alone(others[pass.clone()].to_vec()));
             let both = examples[pass.clone()].iter().zip(&others[pass.clone()]);
@@ -256,7 +257,7 @@ impl Objective for Kto {
         sequence(&example.example).targets()
     }
 
-    /// Together, how many completions of a step are desirable.
+    /// 1 for a desirable completion, so that a step's total weight counts them.
     fn weight(&self, example: &KtoExample) -> f64 {
         f64::from(u8::from(example.example.is_desirable))
     }
@@ -273,7 +274,7 @@ impl Objective for Kto {
 
     fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
-            // These are all that there is of a step.
+            // Without context, these examples are the whole step.
             let whole = MicroBatch::new(usize::MAX, None);
             let completed = self.with_point(model, examples, whole).expect("it is known unless a reference is kept");
             return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
@@ -312,7 +313,7 @@ impl Objective for Kto {
     }
 }
 
-/// TRL's metrics. The KL and the margins are values of a step, of which a pass has its share.
+/// Records TRL's metrics. The KL and the margins are values of a step, to which each pass adds its share.
 fn observe(found: &Found, known: &Known, beta: f64, totals: Totals, stats: &mut Stats) {
     let share = known.labels_b.len() as f64 / totals.examples as f64;
     stats.mean("kl", known.reference_point * share, share);

@@ -1,4 +1,4 @@
-//! What the offline loop needs to know of a method: from a batch of examples to a loss.
+//! The interface between the offline loop and a method: from a batch of examples to a loss.
 
 pub mod classify;
 pub mod cpo;
@@ -29,117 +29,119 @@ use crate::ranks::Ranks;
 use crate::rng::Seed;
 use crate::stats::Stats;
 
-/// A method that learns from fixed examples, by its keys.
+/// A method that trains on fixed examples, implemented by its configuration.
 pub trait OfflineMethod: Method {
-    /// What its rows become, which is what its objective learns from or becomes it.
+    /// A tokenized row. The objective trains on it, or on what it converts into.
     type Example: Into<TrainingExample<Self>>;
-    /// What it minimizes.
+    /// The minimized objective.
     type Objective: Objective<Model: Trainable>;
 
-    /// What the training rows say of a classifier's labels: asked before any rows become examples.
+    /// Derives a classifier's labels from the training rows. Called before any row becomes an example.
     ///
     /// # Errors
-    /// When a row has no label, or one that is not known.
+    /// If a row has no label or an unknown one.
     fn labels(&self, _train: &[Row], _from: &Pretrained) -> Result<Option<LabelPlan>> {
         Ok(None)
     }
 
-    /// Rows as ids.
+    /// Tokenizes rows.
     ///
     /// # Errors
-    /// When no row is left, or one cannot be read.
+    /// If no row is left, or a row cannot be read.
     fn examples(&self, rows: &[Row], from: &Pretrained, options: TokenizeOptions) -> Result<Examples<Self::Example>>;
 
-    /// One example as it is handed over to the model.
+    /// Returns the sequences of an example in the form that the model reads.
     fn rows(example: &Self::Example) -> Rows<'_>;
 
-    /// How many numbers the reference computes for every example, once and before the first step. Default: none.
+    /// Number of values that the reference computes per example, once, before the first step. Default: none.
     fn reference_width(&self) -> usize {
         0
     }
 
-    /// Scores examples that pass through `reference` together: [`reference_width`](Self::reference_width) numbers of each, one
-    /// example after the other.
+    /// Scores examples in one pass through `reference` and returns [`reference_width`](Self::reference_width) numbers
+    /// per example, concatenated.
     fn score_with_reference(&self, _reference: &CausalLm, _examples: &[&Self::Example]) -> Vec<f32> {
         Vec::new()
     }
 
-    /// The example with the numbers of the reference, which are none where it computes none.
+    /// Attaches the reference's numbers to an example; the slice is empty if there are none.
     fn with_reference(&self, example: Self::Example, _numbers: &[f32]) -> TrainingExample<Self> {
         example.into()
     }
 
-    /// The objective, with the reference where it goes on asking it; there may be none where it was asked before.
+    /// Builds the objective. `reference` is given if training still needs it; it may be `None` if its numbers were
+    /// precomputed.
     fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
 
-    /// The objective that goes on asking a server, where it does: the server is found, and its tokenizer compared. Default: none.
+    /// Builds an objective that sends requests to a server, if the method uses one: connects to the server and compares
+    /// tokenizers. Default: none.
     ///
     /// # Errors
-    /// When the server does not answer in time or does not fit, and [`Error::Interrupted`] when `progress` ends the wait.
+    /// If the server does not answer in time or does not fit; [`Error::Interrupted`] if `progress` ends the wait.
     fn at_server(&self, _from: &Pretrained, _progress: &dyn Progress) -> Result<Option<Self::Objective>> {
         Ok(None)
     }
 }
 
-/// What the objective of a method learns from.
+/// Example on which the objective of a method trains.
 pub type TrainingExample<M> = <<M as OfflineMethod>::Objective as Objective>::Example;
 
-/// How much one optimizer step holds. Every denominator comes from here, so a step's gradient does not depend on how it
-/// is split into forward passes.
+/// Size of one optimizer step. Every denominator comes from here, so a step's gradient does not depend on how it is
+/// split into forward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Totals {
     /// Examples: rows, or pairs.
     pub examples: usize,
     /// Tokens that carry loss.
     pub targets: usize,
-    /// What they weigh together.
+    /// Total weight of the tokens.
     pub weight: f64,
 }
 
-/// Which training step it is: what draws at random draws from a stream of the two.
+/// Identity of a training step. Random draws use a stream derived from seed and step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepId {
     /// The seed of the run.
     pub seed: Seed,
-    /// Optimizer steps before this one.
+    /// Number of optimizer steps before this one.
     pub step: u64,
-    /// The ranks that share the work.
+    /// Ranks that share the work.
     pub ranks: Ranks,
 }
 
-/// What one forward pass is part of.
+/// Context of one forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pass {
     /// The step's denominators.
     pub totals: Totals,
-    /// What dropout draws its masks from; nothing is dropped without it. Objectives that compare logprobs of one text
-    /// under several models leave it alone.
+    /// Random stream of the dropout masks; without it nothing is dropped. Objectives that compare logprobs of one text
+    /// under several models ignore it.
     pub dropout: Option<DropoutStream>,
 }
 
-/// A method trained on fixed examples: supervised fine-tuning, reward models, DPO.
+/// Objective of a method trained on fixed examples: supervised fine-tuning, reward models, DPO.
 pub trait Objective {
-    /// What is trained.
+    /// The trained model.
     type Model: Module;
-    /// What it is trained on.
+    /// The training example.
     type Example;
 
-    /// Tokens of the forward passes over one example.
+    /// Number of tokens in the forward passes over one example.
     fn tokens(&self, example: &Self::Example) -> usize;
 
-    /// Tokens of one example that carry loss.
+    /// Number of tokens of one example that carry loss.
     fn targets(&self, example: &Self::Example) -> usize;
 
-    /// What they weigh together; 1 each unless a method weighs them.
+    /// Total weight of these tokens; 1 each unless a method weights them.
     fn weight(&self, example: &Self::Example) -> f64 {
         self.targets(example) as f64
     }
 
-    /// The examples of a training step as they are learned from, where a method makes some of them anew (completions that it
-    /// samples). `None`, which is usual: as they are.
+    /// Regenerates the examples of a training step, for methods that sample completions. `None`, the usual case, keeps
+    /// them unchanged.
     ///
     /// # Errors
-    /// What keeps them from being made.
+    /// Why the examples could not be generated.
     fn regenerate(
         &self,
         _model: &Self::Model,
@@ -150,11 +152,11 @@ pub trait Objective {
         Ok(None)
     }
 
-    /// The examples of a step, each with what its loss must know of the others or of a server, where that takes a look at all of them
-    /// before the first pass. `None`, which is usual: a pass needs nothing but the totals.
+    /// Adds to each example of a step the values that its loss needs from the other examples or from a server. This
+    /// needs all examples before the first pass. `None`, the usual case: a pass needs only the totals.
     ///
     /// # Errors
-    /// That of a server, and [`Error::Interrupted`] when `progress` ends the wait for it.
+    /// The error of a server, and [`Error::Interrupted`] if `progress` ends the wait for it.
     fn with_batch_context(
         &self,
         _model: &Self::Model,
@@ -165,8 +167,8 @@ pub trait Objective {
         Ok(None)
     }
 
-    /// The examples' share of the step's loss, `[1]`; the shares of a step's micro-batches sum to its loss.
-    /// `None` when nothing in them carries loss.
+    /// Computes the examples' share of the step's loss, `[1]`; the shares of a step's micro-batches sum to its loss.
+    /// `None` if nothing in them carries loss.
     fn loss(
         &self,
         model: &Self::Model,
@@ -175,11 +177,11 @@ pub trait Objective {
         stats: &mut Stats,
     ) -> Option<Tensor<1>>;
 
-    /// Everything measured on held-out examples, `loss` included, without prefix. `model` carries no gradient; `progress`
-    /// receives how many examples are `evaluated`.
+    /// Computes all held-out statistics, `loss` included, without prefix. `model` carries no gradient; `progress`
+    /// receives the number of `evaluated` examples.
     ///
     /// # Errors
-    /// What computing them may fail with, and [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
+    /// Errors of the computation, and [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends it.
     fn evaluate(
         &self,
         model: &Self::Model,
@@ -190,26 +192,27 @@ pub trait Objective {
         evaluate_loss(self, model, examples, passes, progress)
     }
 
-    /// What the model makes of every pair, for methods that score pairs. `model` carries no gradient.
+    /// Scores each pair, for methods that score pairs. `model` carries no gradient.
     fn scores(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Vec<PairScore> {
         Vec::new()
     }
 
-    /// A report of held-out examples for people and programs, where the method has one. `model` carries no gradient.
+    /// Returns a report on held-out examples for people and programs, if the method has one. `model` carries no
+    /// gradient.
     fn report(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Option<Value> {
         None
     }
 
-    /// What `model`, trained on `examples`, leaves for those who use it. `model` carries no gradient.
+    /// Returns the facts about the training that are stored with the trained `model`. `model` carries no gradient.
     fn trained(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Trained {
         Trained::default()
     }
 
-    /// The example for a person to read: ids and masks, as they entered the loss.
+    /// Shows the example to a person: ids and masks, as they entered the loss.
     fn describe(&self, example: &Self::Example) -> Value;
 }
 
-/// Sums over examples what one step needs for its denominators.
+/// Sums the denominators of one step over its examples.
 pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) -> Totals {
     Totals {
         examples: examples.len(),
@@ -218,10 +221,10 @@ pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) ->
     }
 }
 
-/// The loss and the statistics of `examples` taken as one step, without gradient.
+/// Computes the loss and the statistics of `examples` as one step, without gradient.
 ///
 /// # Errors
-/// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it, and that of a server that is asked.
+/// [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends it, and errors of a queried server.
 pub fn evaluate_loss<O: Objective + ?Sized>(
     objective: &O,
     model: &O::Model,
@@ -254,6 +257,6 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     Ok(stats)
 }
 
-/// The wish to stop, as ranks tell it each other.
+/// A stop request, as ranks pass it to each other.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct IsInterrupted;

@@ -1,8 +1,9 @@
-//! Odds ratio preference optimization: supervised fine-tuning on the chosen text that also moves odds from the rejected
-//! completion to the chosen one. It needs no reference.
+//! Odds ratio preference optimization: supervised fine-tuning on the chosen text that also shifts odds from the
+//! rejected to the chosen completion. It needs no reference.
 //!
-//! Hong et al. 2024, <https://arxiv.org/abs/2403.07691>. Follows TRL 1.16's experimental trainer; differs in that the
-//! likelihood's mean is over the tokens of the step, and that pairs without a token in a completion have no odds.
+//! Hong et al. 2024, <https://arxiv.org/abs/2403.07691>. Follows TRL 1.16's experimental trainer, with two differences:
+//! the mean of the likelihood is over the tokens of the step, and pairs in which a completion has no token have no
+//! odds.
 
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -25,7 +26,7 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OrpoConfig {
-    /// Weight of the odds ratio beside the likelihood (λ in the paper). Default 0.1 (TRL).
+    /// Weight of the odds ratio relative to the likelihood (λ in the paper). Default 0.1 (TRL).
     pub beta: f64,
 }
 
@@ -83,14 +84,14 @@ impl OfflineMethod for OrpoConfig {
     }
 }
 
-/// The objective.
+/// The ORPO objective.
 #[derive(Debug, Clone)]
 pub struct Orpo {
     beta: f64,
 }
 
-/// The whole chosen text is learned, prompt included, unless an encoder reads that; of the rejected one only the completion
-/// is looked at.
+/// Training covers the whole chosen text, prompt included, unless an encoder reads the prompt. For the rejected text,
+/// only the completion counts.
 fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     let completion = |ids| {
         let (prompt, completion) = <[u32]>::split_at(ids, pair.prompt_len);
@@ -100,7 +101,8 @@ fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [chosen, completion(&pair.rejected_ids)]
 }
 
-/// Predicted tokens of the completions, chosen and rejected. The first token of all has nothing before it.
+/// Returns the number of predicted tokens of the chosen and the rejected completion. The first token of a text is not
+/// predicted.
 fn completions(pair: &PreferenceExample) -> [usize; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| ids.len() - pair.prompt_len.max(1))
 }
@@ -131,7 +133,8 @@ impl Objective for Orpo {
         let completions_b: Vec<usize> = sides(0).chain(sides(1)).collect();
         let means_b =
             reduce::segment_sum(found.logprobs_m * constant(shares(counts_b, &completions_b), &device), counts_b);
-        // What has no tokens has no odds: two even ones, whose ratio does not count, stand in for them.
+        // A completion without tokens has no odds. Two equal values stand in for such a pair, whose ratio does not
+        // count.
         let whole_p: Vec<bool> = pairs.iter().map(|pair| completions(pair).iter().all(|&count| count > 0)).collect();
         let fill_b = |side: usize| {
             let fill =
@@ -165,7 +168,8 @@ impl Objective for Orpo {
     }
 }
 
-/// The share of each target in the mean over its completion, which ends its sequence; 0 for those of a prompt.
+/// Returns the weight of each target in the mean over its completion, which ends its sequence; 0 for targets of the
+/// prompt.
 fn shares(counts_b: &[usize], completions_b: &[usize]) -> Vec<f32> {
     let shares = counts_b.iter().zip(completions_b).flat_map(|(&count, &completion)| {
         let share = 1.0 / completion.max(1) as f32;

@@ -1,4 +1,4 @@
-//! Reward models: the keys they have, their objective, and what is reported of them on held-out pairs.
+//! Reward models: their configuration keys, their objective, and their report on held-out pairs.
 
 use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
@@ -25,11 +25,12 @@ use crate::stats::Stats;
 pub struct RewardModelConfig {
     /// Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL).
     pub center_rewards_coefficient: f64,
-    /// Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
-    /// `reward.fine_grained`, which normalizes by them; 0: not at all. Default 20000, evenly spaced where there are more.
+    /// Maximum number of training pairs over which mean and standard deviation of the scores are measured at the end,
+    /// evenly spaced if there are more. `reward.fine_grained` normalizes by them. 0 disables it. Default 20000.
     pub score_pairs: usize,
-    /// The side at which a text over `max_length` is cut, with `too_long: truncate`. `left` keeps the end of the conversation, which holds
-    /// the answer (`truncation_side` of transformers). Models with an encoder and a decoder leave such pairs out. Default `right`.
+    /// Side at which texts over `max_length` are cut, with `too_long: truncate`. `left` keeps the end of the
+    /// conversation, which holds the answer (`truncation_side` of transformers). Models with an encoder and a decoder
+    /// leave such pairs out. Default `right`.
     pub truncation: Option<Side>,
 }
 
@@ -105,23 +106,23 @@ impl OfflineMethod for RewardModelConfig {
     }
 }
 
-/// Bins of the calibration error.
+/// Number of bins of the calibration error.
 pub const CALIBRATION_BINS: usize = 10;
 
-/// What a reward model makes of one pair.
+/// Scores of a reward model for one pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairScore {
-    /// The row it came from, from 0.
+    /// Index of its row, from 0.
     pub row: usize,
-    /// The better answer's reward.
+    /// Reward of the better answer.
     pub chosen: f32,
-    /// The worse answer's.
+    /// Reward of the worse answer.
     pub rejected: f32,
-    /// By how much the better answer is better, where the row says so.
+    /// Margin of the better answer, if the row states one.
     pub margin: Option<f32>,
-    /// Tokens of prompt and better answer.
+    /// Number of tokens of prompt and better answer.
     pub chosen_tokens: usize,
-    /// Tokens of prompt and worse answer.
+    /// Number of tokens of prompt and worse answer.
     pub rejected_tokens: usize,
 }
 
@@ -131,7 +132,7 @@ impl PairScore {
         self.chosen > self.rejected
     }
 
-    /// The model's own choice, and how sure it is of it: between a half and one.
+    /// Probability that the model assigns to its own choice, between 0.5 and 1.
     pub fn confidence(&self) -> f32 {
         1.0 / (1.0 + (-(self.chosen - self.rejected).abs()).exp())
     }
@@ -146,16 +147,16 @@ pub struct BradleyTerry {
 }
 
 impl BradleyTerry {
-    /// The objective that `config` asks for.
+    /// Creates the objective that `config` specifies.
     pub fn new(config: &RewardModelConfig) -> Self {
         let &RewardModelConfig { center_rewards_coefficient, score_pairs, truncation } = config;
         Self { center_rewards_coefficient, score_pairs, truncation }
     }
 
-    /// Everything measured on held-out pairs, and the scores that it was measured on.
+    /// Returns all statistics on held-out pairs, and the scores that they are computed from.
     ///
     /// # Errors
-    /// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
+    /// [`Error::Interrupted`](crate::Error::Interrupted) if `progress` ends it.
     pub fn judged(
         &self,
         model: &Ranker,
@@ -169,7 +170,7 @@ impl BradleyTerry {
         Ok((stats, scores))
     }
 
-    /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
+    /// Computes the rewards of the chosen and the rejected texts, `[P]` each, in one forward pass over both.
     fn rewards(model: &Ranker, pairs: &[&PreferenceExample], dropout: Option<DropoutStream>) -> [Tensor<1>; 2] {
         let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
         let rewards_b = model.rewards(&rows, dropout);
@@ -177,7 +178,7 @@ impl BradleyTerry {
     }
 }
 
-/// The chosen and the rejected text; with an encoder, the source before each.
+/// Returns the chosen and the rejected text; with an encoder, each after its source.
 pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
         let (source, target) = ids.split_at(pair.prompt_len);
@@ -209,8 +210,8 @@ impl Objective for BradleyTerry {
         Some(losses_p.sum() / pass.totals.examples as f64)
     }
 
-    /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
-    /// "the longer one wins", and the correlation of the reward with the length.
+    /// In addition to the training metrics: a 95 % interval for the accuracy, the expected calibration error, the
+    /// accuracy of "the longer one wins", and the correlation of reward and length.
     fn evaluate(
         &self,
         model: &Ranker,
@@ -237,7 +238,7 @@ impl Objective for BradleyTerry {
         })
     }
 
-    /// Mean and standard deviation of the scores of all winners and losers.
+    /// Returns mean and standard deviation of the scores of all chosen and rejected texts.
     fn trained(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Trained {
         let taken = pairs.len().min(self.score_pairs);
         let some: Vec<&PreferenceExample> = (0..taken).map(|i| pairs[i * pairs.len() / taken]).collect();
@@ -257,7 +258,7 @@ impl Objective for BradleyTerry {
     }
 }
 
-/// TRL's metrics; equal rewards count as wrong.
+/// Records TRL's metrics. Equal rewards count as wrong.
 fn observe(chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
     let right = chosen.iter().zip(rejected).filter(|(chosen, rejected)| chosen > rejected).count();
     stats.mean("accuracy", right as f64, chosen.len() as f64);
@@ -270,7 +271,7 @@ fn observe(chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
     }
 }
 
-/// What only a whole split can say.
+/// Adds the statistics that need a whole split.
 fn judge(scores: &[PairScore], stats: &mut Stats) {
     let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
     let hits = right.iter().filter(|right| **right).count();
@@ -283,7 +284,7 @@ fn judge(scores: &[PairScore], stats: &mut Stats) {
     if let Some(error) = measure::expected_calibration_error(&bins) {
         stats.last("calibration_error", error);
     }
-    // Equal lengths say nothing: half right.
+    // Equal lengths predict nothing and count as half right.
     let longer = |score: &PairScore| match score.chosen_tokens.cmp(&score.rejected_tokens) {
         std::cmp::Ordering::Greater => 1.0,
         std::cmp::Ordering::Equal => 0.5,

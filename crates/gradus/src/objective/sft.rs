@@ -1,4 +1,4 @@
-//! Supervised fine-tuning: the keys it has, and its objective.
+//! Supervised fine-tuning: its configuration keys and its objective.
 
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -20,23 +20,23 @@ use crate::stats::Stats;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
-    /// The loss of a token. Default `nll` (TRL).
+    /// Loss of a token. Default `nll` (TRL).
     pub loss_type: SftLossType,
-    /// Loss on the completion only. Default: true for prompt–completion rows, false otherwise (TRL).
+    /// Compute the loss on the completion only. Default: true for prompt–completion rows, false otherwise (TRL).
     pub completion_only_loss: Option<bool>,
-    /// Loss on assistant turns only; the chat template must mark them. Default false (TRL).
+    /// Compute the loss on assistant turns only; the chat template must mark them. Default false (TRL).
     pub assistant_only_loss: bool,
-    /// Whether every text ends with its end-of-text token, which is learned too. Default true (TRL; RL4LMs' code for models without an
-    /// encoder: false).
+    /// End every text with its end-of-text token, which is trained on too. Default true (TRL; RL4LMs' code for models
+    /// without an encoder: false).
     pub add_eos: bool,
     /// Mix this share of the uniform distribution into the target (`nll` only). Default 0.
     pub label_smoothing: f64,
-    /// Join all rows, each with its end-of-text token, and cut them into blocks of `train.max_length` tokens (TRL's packing strategy
-    /// `wrapped`): for continued pre-training, where no text is to be lost. Default false: every row is a sequence of its own, and
-    /// nothing is padded either way.
+    /// Join all rows, each with its end-of-text token, and cut them into blocks of `train.max_length` tokens (TRL's
+    /// packing strategy `wrapped`). Use it for continued pre-training, where no text should be lost. Default false:
+    /// each row is its own sequence. Nothing is padded either way.
     pub packing: bool,
-    /// With an encoder: longest target in tokens; a longer one is cut and keeps its end-of-text token (FineGrainedRLHF: 200). Default: only
-    /// `train.max_length` bounds it.
+    /// With an encoder: maximum length of a target in tokens; a longer one is cut and keeps its end-of-text token
+    /// (FineGrainedRLHF: 200). Default: only `train.max_length` limits it.
     #[schemars(range(max = 100_000_000))]
     pub max_target_length: Option<usize>,
 }
@@ -55,13 +55,13 @@ impl Default for SftConfig {
     }
 }
 
-/// The loss of a token.
+/// Loss of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SftLossType {
-    /// Its negative log-likelihood.
+    /// Negative log-likelihood.
     Nll,
-    /// Dynamic fine-tuning: the same, weighed by the token's own probability, Wu et al. 2025.
+    /// Dynamic fine-tuning: negative log-likelihood weighted by the token's own probability, Wu et al. 2025.
     Dft,
 }
 
@@ -150,7 +150,7 @@ impl OfflineMethod for SftConfig {
     }
 }
 
-/// The objective: the mean loss of the step's loss tokens.
+/// The objective: the mean loss over the loss tokens of a step.
 #[derive(Debug, Clone)]
 pub struct Sft {
     loss_type: SftLossType,
@@ -158,13 +158,13 @@ pub struct Sft {
 }
 
 impl Sft {
-    /// The objective that `config` asks for.
+    /// Creates the objective that `config` specifies.
     pub fn new(config: &SftConfig) -> Self {
         Self { loss_type: config.loss_type, label_smoothing: config.label_smoothing }
     }
 }
 
-/// A text and which of its tokens carry loss; with an encoder, its source before it.
+/// Returns a text and its loss mask; with an encoder, after its source.
 pub(crate) fn sequence(example: &SftExample) -> Sequence<'_> {
     let (source, target) = example.ids.split_at(example.source_len);
     Sequence { source, target, counted: Counted::Mask(&example.loss_mask[example.source_len..]) }

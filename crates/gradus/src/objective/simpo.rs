@@ -1,5 +1,5 @@
-//! Simple preference optimization: the mean logprob of a completion is its reward, and the chosen one is to be better by
-//! a margin. The objective is [`super::cpo`]'s; this is its name and its paper's settings.
+//! Simple preference optimization: the reward of a completion is its mean logprob, and the chosen one should be better
+//! by a margin. The objective is that of [`super::cpo`]; this file adds the name and the settings of the paper.
 //!
 //! Meng et al. 2024, <https://arxiv.org/abs/2405.14734>.
 
@@ -19,15 +19,16 @@ use crate::settings::TrainConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimpoConfig {
-    /// The factor β of differences of mean log-probabilities. Default 2 (Meng et al. 2024, on Llama 3 8B).
+    /// Factor β of differences of mean log-probabilities. Default 2 (Meng et al. 2024, on Llama 3 8B).
     pub beta: f64,
-    /// The margin γ by which the chosen completion is to be better. Default 1 (half of `beta`: Meng et al. 2024, on Llama 3 8B).
+    /// Margin γ by which the chosen completion should be better. Default 1 (half of `beta`: Meng et al. 2024, on Llama
+    /// 3 8B).
     pub simpo_gamma: f64,
     /// Weight of the negative log-likelihood of the chosen completions (CPO-SimPO above 0). Default 0 (Meng et al. 2024).
     pub cpo_alpha: f64,
-    /// The shape of rewards, (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
+    /// Shape of the rewards: (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
     pub alpha: f64,
-    /// The probability that a label is wrong. Default 0.
+    /// Probability that a label is wrong. Default 0.
     pub label_smoothing: f64,
 }
 
@@ -38,7 +39,7 @@ impl Default for SimpoConfig {
 }
 
 impl SimpoConfig {
-    /// The same settings of the objective.
+    /// Converts the settings to those of CPO.
     fn cpo(&self) -> CpoConfig {
         let Self { beta, simpo_gamma, cpo_alpha, alpha, label_smoothing } = *self;
         CpoConfig { beta, loss_type: CpoLossType::Simpo, cpo_alpha, simpo_gamma, alpha, label_smoothing }

@@ -1,4 +1,4 @@
-//! Rewards by a classifier: how much a label fits a text made of prompt, completion and columns.
+//! Rewards by a classifier: how well a label fits a text built from prompt, completion and columns.
 
 use burn::tensor::Device;
 
@@ -16,12 +16,12 @@ use crate::rollout::{Prompt, Rollout, Rollouts};
 use crate::text::think::without_thoughts_after;
 use crate::text::{Joined, Pattern, Tokenizer};
 
-/// What is read of a rollout unless the configuration says otherwise.
+/// Default template of the input text.
 const TEXT: &str = "{prompt}{completion}";
 
-/// A classifier with its own tokenizer, and what of its answer is the reward.
+/// A classifier with its own tokenizer, and the part of its output that is the reward.
 ///
-/// What stands between `<think>` and `</think>` is not part of the answer and is left out.
+/// Text between `<think>` and `</think>` is not part of the answer and is left out.
 pub struct ClassifierReward {
     model: Classifier,
     tokenizer: Tokenizer,
@@ -33,10 +33,11 @@ pub struct ClassifierReward {
 }
 
 impl ClassifierReward {
-    /// Reads the classifier in `dir` onto `device`, which tracks no gradients; its weights are held as `weights` says.
+    /// Loads the classifier in `dir` onto `device`, which tracks no gradients. `weights` sets the format of its
+    /// weights.
     ///
     /// # Errors
-    /// When `dir` holds no classifier of texts, `config` does not fit it, or a file is missing or corrupt.
+    /// If `dir` holds no text classifier, `config` does not fit it, or a file is missing or corrupt.
     pub fn load(
         dir: &ModelDir,
         config: &ClassifierConfig,
@@ -66,7 +67,7 @@ impl ClassifierReward {
         Ok(Self { model, tokenizer, text, form, label, value, passes })
     }
 
-    /// What is read of a rollout.
+    /// Returns the ids that the classifier reads for a rollout.
     fn read(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Joined, RewardError> {
         let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
         let value = |name: &str| match name {
@@ -91,7 +92,7 @@ impl ClassifierReward {
     }
 }
 
-/// The value of a label that logits mean.
+/// Computes the configured value of a label from logits.
 pub(super) fn number(task: &Task, logits: &[f32], label: usize, value: ClassifierValue) -> f32 {
     match value {
         ClassifierValue::Logit => logits[label],
@@ -100,7 +101,7 @@ pub(super) fn number(task: &Task, logits: &[f32], label: usize, value: Classifie
     }
 }
 
-/// The label that is wanted of a task, and what of it.
+/// Resolves the configured label of a task to its index, and the value of it to use.
 pub(super) fn wanted(
     task: &Task,
     model: &str,
@@ -188,7 +189,7 @@ mod tests {
         ClassifierReward::load(&fixture(name), &config(yaml), &Device::flex(), WeightFormat::F32, PASSES)
     }
 
-    /// The text that the fixture was given, as prompt and completion.
+    /// The text of the fixture, as prompt and completion.
     fn tea() -> Rollouts {
         rollouts([
             ("The kettle sings before", json!({ "reference": "the cup is cold" }), " the tea is poured."),
@@ -196,7 +197,7 @@ mod tests {
         ])
     }
 
-    /// Logits of text `i` of a fixture, as transformers gave them.
+    /// Logits of text `i` of a fixture, computed by transformers.
     fn logits(name: &str, i: usize) -> Vec<f32> {
         let text = std::fs::read_to_string(fixture(name).path.join("expected.json")).expect("a fixture");
         let expected: serde_json::Value = serde_json::from_str(&text).expect("JSON");

@@ -17,23 +17,24 @@ use crate::process::Interrupt;
 use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
-/// How often the progress of the programs is reported.
+/// Interval between progress reports of the programs.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Keys of `reward.code`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CodeConfig {
-    /// The column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. One that ends without
-    /// an exception is passed.
+    /// Column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. A test that
+    /// ends without an exception passes.
     pub tests: String,
-    /// The reward: the `share` of passed tests, or 1 if `all` pass and else 0. Default `all`.
+    /// Value that is rewarded: the `share` of passed tests, or `all` for 1 if all tests pass and 0 otherwise. Default
+    /// `all`.
     #[serde(default)]
     pub value: CodeValue,
-    /// The sandbox of a program with one test.
+    /// Sandbox of a program with one test.
     #[serde(default)]
     pub sandbox: SandboxConfig,
-    /// Programs that run at a time. Default 2.
+    /// Number of programs that run at the same time. Default 2.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub at_once: usize,
@@ -43,14 +44,14 @@ fn two() -> usize {
     2
 }
 
-/// What counts.
+/// Reward from the test results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeValue {
-    /// 1 when all tests are passed, else 0.
+    /// 1 if all tests pass, otherwise 0.
     #[default]
     All,
-    /// The share of the tests that are passed.
+    /// Share of passed tests.
     Share,
 }
 
@@ -62,10 +63,10 @@ pub struct CodeReward {
 }
 
 impl CodeReward {
-    /// The reward that is configured so.
+    /// Creates the reward of `config`.
     ///
     /// # Errors
-    /// When programs cannot be run in a sandbox here.
+    /// If this machine cannot run programs in a sandbox.
     pub fn new(config: &CodeConfig, interrupt: &Interrupt) -> Result<Self> {
         let sandbox = Sandbox::open(&config.sandbox).map_err(|error| {
             config_error(format!("`reward.code.sandbox`: {error}"), error.hint().map(str::to_owned))
@@ -91,20 +92,21 @@ impl CodeReward {
         }
     }
 
-    /// Whether the program passes the test.
+    /// Returns whether the program passes the test.
     fn passes(&self, code: &str, test: &str) -> std::result::Result<bool, RewardError> {
         if self.interrupt.is_raised() {
             return Err(RewardError::interrupted());
         }
         let secret = format!("{:032x}", rand::random::<u128>());
-        // The first lines of the input are read before the program runs; what it reads itself is empty.
+        // The harness reads these lines of stdin before the program runs. The program itself gets an empty stdin.
         let input = format!("{secret}\n{}\n{code}{test}", code.len());
         let outcome = self.sandbox.run(HARNESS, &input).map_err(|error| RewardError::new(error.to_string()))?;
         Ok(is_passed(&outcome, &secret))
     }
 }
 
-/// Runs the program, then the test in the same names, then prints the secret. Ending early prints none.
+/// Runs the program and then the test in the same namespace, then prints the secret. A program that exits early prints
+/// none.
 const HARNESS: &str = r"
 def _run():
     import os, sys
@@ -126,7 +128,7 @@ fn is_passed(outcome: &Outcome, secret: &str) -> bool {
     outcome.stdout.lines().any(|line| line == secret)
 }
 
-/// The program of a completion: its last block of code, or all of it where there is none.
+/// Returns the program of a completion: its last code block, or the whole text if it has none.
 fn program(completion: &str) -> &str {
     let mut found = None;
     let mut at = 0;
@@ -188,7 +190,7 @@ impl Reward for CodeReward {
         std::thread::scope(|scope| {
             let workers: Vec<_> =
                 (0..self.config.at_once.clamp(1, all.len().max(1))).map(|_| scope.spawn(work)).collect();
-            // This thread reports: `progress` belongs to it.
+            // Only this thread may report, because it owns `progress`.
             while !workers.iter().all(ScopedJoinHandle::is_finished) {
                 std::thread::sleep(LOOK);
                 let told = report(progress, done.load(Ordering::Relaxed), all.len());

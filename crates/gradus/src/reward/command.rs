@@ -1,9 +1,9 @@
 //! A reward from an external program, in any language, over JSON lines.
 //!
-//! The program reads one JSON object a line (`prompt`, `completion`, `messages` where the row holds a conversation, and
-//! the row's other columns) and prints one line for each: a number, `null` where it has no judgement, or an object of named
-//! parts with a number or segments of the completion each (`judgement`).
-//! It is started once and kept for all batches. Whatever it does wrong is an error of the row it happened at.
+//! The program reads one JSON object per line (`prompt`, `completion`, `messages` if the row holds a conversation, and
+//! the row's other columns). It prints one line for each: a number, `null` for no judgement, or an object of named
+//! parts (`judgement`). Each part has a number or segments of the completion. The program is started once and serves
+//! all batches. Each of its mistakes is an error of the row at which it happened.
 
 mod judgement;
 
@@ -17,10 +17,10 @@ use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use judgement::Judgement;
 
-/// What messages call the program.
+/// Name of the program in messages.
 pub(super) const WHAT: &str = "reward command";
 
-/// Scores completions by a program that runs beside the training.
+/// Scores completions with a program that runs in parallel to the training.
 pub struct CommandReward {
     name: String,
     program: Program,
@@ -30,7 +30,7 @@ impl CommandReward {
     /// Starts the program; an `interrupt` ends the wait for its answers.
     ///
     /// # Errors
-    /// When none is named, it cannot be started, or the time limit is not a positive number.
+    /// If no program is given, it cannot be started, or the time limit is not a positive number.
     pub fn start(config: &CommandConfig, interrupt: &Interrupt) -> Result<Self> {
         let program = Program::start(WHAT, &config.program, config.timeout_s, interrupt)?;
         Ok(Self { name: config.name.clone().unwrap_or_else(|| "command".into()), program })
@@ -56,13 +56,13 @@ impl Reward for CommandReward {
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
             let tokens = rollout.completion_ids.len();
             let answer = self.program.answer(asked, "a number, null or an object of parts", Judgement::parse)?;
-            // The answers that are still to come belong to no later batch: the program ends with the work.
+            // The remaining answers must not reach a later batch, so the program is ended.
             report(progress, i + 1, rollouts.len()).map_err(|_| self.program.interrupt())?;
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
             score.map_err(|error| RewardError::new(error.to_string()))?.map_err(RewardError::new)
         });
         let mut scores: Vec<std::result::Result<Score, RewardError>> = each.collect();
-        // Of two lines for one, the answers above are not those of their rows.
+        // If the program printed two lines for one row, the answers above belong to the wrong rows.
         if let Some(last) = scores.last_mut().filter(|last| last.is_ok())
             && let Err(error) = self.program.expect_silence()
         {
@@ -72,7 +72,8 @@ impl Reward for CommandReward {
     }
 }
 
-/// One line for the program. `prompt` and `completion` are always the sampled ones, whatever the row's columns say.
+/// Returns one line for the program. `prompt` and `completion` are always the sampled ones and override columns of the
+/// same name.
 fn request(prompt: &Prompt, rollout: &Rollout) -> String {
     let mut object: Map<String, Value> = Map::new();
     object.insert("prompt".into(), prompt.text.clone().into());
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_batch_larger_than_the_pipes_does_not_block() {
-        // The program answers at length to stderr before it reads on; pipes hold 64 KiB.
+        // The program writes long lines to stderr before it reads on; pipes hold 64 KiB.
         let text = "word ".repeat(2000);
         let texts = vec![text.as_str(); 60];
         let mut reward = shell("while read -r line; do echo \"$line\" >&2; echo 1; done", 30.0);
@@ -236,13 +237,13 @@ mod tests {
         assert!(!alive, "process {pid} is still there");
     }
 
-    /// Whether the process whose number stands in `file`, as soon as one does, is still there.
+    /// Whether the process whose id appears in `file` is alive; waits for the id.
     fn lives(file: &std::path::Path) -> bool {
         let started = Instant::now();
         loop {
             match std::fs::read_to_string(file).map(|text| text.trim().to_string()) {
                 Ok(pid) if !pid.is_empty() => {
-                    // Who was killed may not have been buried yet: it counts as dead.
+                    // A killed process may still be a zombie, which counts as dead.
                     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
                     return stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'));
                 }
@@ -252,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Whether it goes away: a signal takes a moment.
+    /// Whether the process ends soon: a signal takes a moment.
     fn dies(file: &std::path::Path) -> bool {
         (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
@@ -264,11 +265,11 @@ mod tests {
     fn what_a_program_started_ends_with_it() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = dir.path().join("pid");
-        // The child holds the output open: that its parent has crashed is seen all the same.
+        // The child keeps stdout open. The crash of its parent must be noticed nevertheless.
         let script = format!("sleep 60 & echo $! > {}; read -r line; exit 3", file.display());
         check_failure(&script, 30.0, 1, &["ended before it answered (exit status: 3)"]);
         assert!(dies(&file), "the child outlived its parent");
-        // Who ends as asked leaves nobody behind either.
+        // A program that ends on request also leaves no child behind.
         std::fs::remove_file(&file).expect("there");
         let script =
             format!("sleep 60 > /dev/null & echo $! > {}; while read -r line; do echo 1; done", file.display());
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn what_a_program_prints_is_bounded() {
         check_failure("tr '\\0' x < /dev/zero", 30.0, 1, &["printed a line of more than 1048576 bytes"]);
-        // Lines that nobody asked for wait in the program.
+        // Unrequested lines stay in the program.
         let mut reward = shell("read -r line; yes 1", 30.0);
         let error = reward.score(&completions(["a"])).remove(0).unwrap_err();
         assert!(error.message.contains("printed more lines than it was given"), "{}", error.message);

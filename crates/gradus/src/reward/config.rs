@@ -1,4 +1,4 @@
-//! Which rewards a configuration can name.
+//! Configuration of rewards.
 
 use std::path::{Path, PathBuf};
 
@@ -16,42 +16,44 @@ use crate::metric::{MetricConfig, MetricModel, ModelUse};
 use crate::plugin::Plugin;
 use crate::process::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 
-/// The file of a run that holds what judges said.
+/// File of a run that holds the answers of judges.
 const JUDGEMENTS: &str = "judgements.jsonl";
 
-/// One reward: the choice is the key.
+/// One reward. The key selects its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardConfig {
     /// A reward model directory or hub name.
     Model(String),
-    /// A classifier, and the label that is rewarded.
+    /// A classifier and its rewarded label.
     Classifier(ClassifierConfig),
     /// A rule.
     Rule(RuleConfig),
-    /// A metric of each completion (docs/metrics.md): the choice is the key, as in `rouge: {}`. Metrics without a value of one
-    /// new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, and `spice` over `scene_graphs`.
+    /// A metric of each completion (docs/metrics.md). The key selects the metric, as in `rouge: {}`. Metrics that have
+    /// no value for a single new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, and `spice` over
+    /// `scene_graphs`.
     Metric(MetricConfig),
-    /// How harmless the completion is, as a whole or by sentences.
+    /// Harmlessness of the completion, as a whole or by sentences.
     Toxicity(ToxicityConfig),
-    /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
+    /// An external program, given as a list of arguments. It reads one JSON object per line and prints one line for
+    /// each: a number, null or an object of parts.
     #[serde(deserialize_with = "read_program")]
     #[schemars(schema_with = "schema_of_program::<CommandConfig>")]
     Command(CommandConfig),
-    /// A language model as a judge, behind an endpoint of OpenAI's form: `http://localhost:8000/v1`.
+    /// A language model as a judge, at an OpenAI-compatible endpoint: `http://localhost:8000/v1`.
     Judge(JudgeConfig),
-    /// The completion's Python program must pass tests, in a sandbox (Linux).
+    /// Tests that the completion's Python program must pass, in a sandbox (Linux).
     Code(CodeConfig),
-    /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
+    /// Models that judge the segments of a completion: sentences, parts of sentences, or the whole.
     FineGrained(FineGrainedConfig),
-    /// A reward that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
+    /// A registered plugin reward (docs/plugins.md). The key is its name and contains its options.
     Plugin(Plugin<dyn Reward>),
     /// A weighted sum of rewards.
     Mix(Vec<WeightedReward>),
 }
 
 impl RewardConfig {
-    /// Whether a program is started for it.
+    /// Whether this reward starts a program.
     pub fn starts_program(&self) -> bool {
         match self {
             Self::Command(_) | Self::Code(_) => true,
@@ -62,7 +64,7 @@ impl RewardConfig {
         }
     }
 
-    /// The same reward, whose judges keep what they said in the directory of a run unless they name a file.
+    /// Returns the same reward. Its judges record their answers in the directory of the run unless they name a file.
     #[must_use]
     pub fn recorded_in(self, run: &Path) -> Self {
         match self {
@@ -78,7 +80,7 @@ impl RewardConfig {
         }
     }
 
-    /// The columns without which it fails, each after the name of the reward that reads it.
+    /// Returns the required columns, each with the name of the reward that reads it.
     pub fn columns(&self) -> Vec<(&'static str, &str)> {
         match self {
             Self::Rule(RuleConfig::ExactMatch(column)) => vec![("exact_match", column)],
@@ -94,7 +96,7 @@ impl RewardConfig {
         }
     }
 
-    /// Whether a metric compares completions with the references of their rows.
+    /// Whether a metric compares completions to the references of their rows.
     pub fn compares(&self) -> bool {
         match self {
             Self::Metric(_) => true,
@@ -103,7 +105,7 @@ impl RewardConfig {
         }
     }
 
-    /// The learned rewards that it names.
+    /// Returns the learned rewards that it contains.
     pub fn models(&self) -> Vec<Learned<'_>> {
         match self {
             Self::Model(name) => vec![Learned::Model(name)],
@@ -117,7 +119,7 @@ impl RewardConfig {
 }
 
 impl RewardConfig {
-    /// What judges segments, by the names of its parts, each with what it weighs in the whole.
+    /// Returns the parts that judge segments: name, weight in the whole, and settings.
     pub fn segments(&self) -> Vec<(&str, f64, &SegmentConfig)> {
         match self {
             Self::FineGrained(FineGrainedConfig(parts)) => {
@@ -132,7 +134,7 @@ impl RewardConfig {
         }
     }
 
-    /// The models that its metrics and scorers ask.
+    /// Returns the models that its metrics and scorers use.
     pub fn asked(&self) -> Vec<MetricModel<'_>> {
         match self {
             Self::Metric(metric) => metric.models(),
@@ -146,7 +148,7 @@ impl RewardConfig {
     }
 }
 
-/// A reward that a model gives.
+/// A reward computed by a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Learned<'a> {
     /// A reward model, by its directory or hub name.
@@ -158,7 +160,7 @@ pub enum Learned<'a> {
 }
 
 impl<'a> Learned<'a> {
-    /// The model's directory or hub name.
+    /// Returns the model's directory or hub name.
     pub fn name(self) -> &'a str {
         match self {
             Self::Model(name) => name,
@@ -168,49 +170,51 @@ impl<'a> Learned<'a> {
     }
 }
 
-/// How much a label of a classifier fits.
+/// Reward by how well a label of a classifier fits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassifierConfig {
     /// The classifier: a `…ForSequenceClassification` directory or a hub name.
     pub model: String,
-    /// The label that is rewarded, by name or number. Default: the only one there is.
+    /// Rewarded label, by name or index. Default: the only one, if the model has one.
     #[serde(default)]
     pub label: Option<LabelName>,
-    /// The value of the label that becomes the reward. Default: its probability, or the number itself for a regression model.
+    /// Value of the label that becomes the reward. Default: its probability, or the number itself for a regression
+    /// model.
     #[serde(default)]
     pub value: Option<ClassifierValue>,
-    /// The text that is read: `{prompt}`, `{completion}`, `{reference}` and any column of the row stand in braces. Default:
-    /// prompt and completion, one after the other.
+    /// Template of the input text, with `{prompt}`, `{completion}`, `{reference}` and any column of the row in braces.
+    /// Default: the prompt followed by the completion.
     #[serde(default)]
     pub text: Option<String>,
-    /// A second text that is read beside the first, such as a hypothesis beside its premise. Default: none.
+    /// Template of a second input text, such as a hypothesis after its premise. Default: none.
     #[serde(default)]
     pub pair: Option<String>,
-    /// The side at which texts longer than the classifier's positions are cut. Default: such a text is an error.
+    /// Side at which texts longer than the classifier's positions are cut. Default: such a text is an error.
     #[serde(default)]
     pub truncate: Option<Side>,
 }
 
 impl ClassifierConfig {
-    /// What is wrong with its patterns, by key.
+    /// Returns the first mistake in its patterns and the key with it.
     pub(crate) fn mistake(&self) -> Option<(&'static str, String)> {
         TextForm::parse(self.text.as_deref(), self.pair.as_deref(), None).err()
     }
 }
 
-// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+// Written by hand because an untagged enum would report every mistake as "did not match any variant".
 
 /// A reward and its weight in a mix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WeightedReward {
-    /// Its weight.
+    /// Weight of the reward.
     pub weight: f64,
     /// The reward.
     pub reward: RewardConfig,
-    /// Instead of each completion's value, the mean over so many completions in a row, up to this one (RL4LMs' code shapes
-    /// `intent_accuracy` so, over its environments). Default: its own value.
+    /// Replace the value of each completion by the mean over a group of this many consecutive completions, up to this
+    /// one (RL4LMs' code does this to `intent_accuracy`, over its environments). Default: each completion keeps its own
+    /// value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_mean_over: Option<usize>,
 }
@@ -221,27 +225,28 @@ pub struct WeightedReward {
 pub enum RuleConfig {
     /// Closeness of the completion's length to a target.
     Length(LengthRule),
-    /// DAPO's penalty: 0, and from `max_length` − `cache` tokens on down to −1 at `max_length`.
+    /// DAPO's penalty: 0 up to `max_length` − `cache` tokens, then falling to −1 at `max_length`.
     SoftOverlong(SoftOverlongRule),
-    /// 1 when the regular expression is found in the completion, else 0.
+    /// 1 if the regular expression matches anywhere in the completion, otherwise 0.
     Regex(String),
-    /// 1 when the completion equals the named column, white space at the ends aside, else 0.
+    /// 1 if the completion equals the named column, apart from white space at the ends, otherwise 0.
     ExactMatch(String),
-    /// 1 when the text is found in the completion, else 0.
+    /// 1 if the completion contains the text, otherwise 0.
     Substring(String),
-    /// 1 when the last number of the completion equals that of the named column (GSM8K's `#### n` understood), else 0.
+    /// 1 if the last number of the completion equals that of the named column (GSM8K's `#### n` is understood),
+    /// otherwise 0.
     NumericAnswer(String),
-    /// 1 when the answer of the completion equals that of the named column as mathematics, else 0: `\frac{1}{2}`, `0.5` and `1/2` are
-    /// equal, and so are `(x+1)^2` and `x^2+2x+1`.
+    /// 1 if the answer of the completion equals that of the named column mathematically, otherwise 0: `\frac{1}{2}`,
+    /// `0.5` and `1/2` are equal, and so are `(x+1)^2` and `x^2+2x+1`.
     Math(MathRule),
-    /// The same, scaled by the length of the completion along a cosine.
+    /// The value of `math`, scaled by the length of the completion along a cosine.
     CosineLength(CosineRule),
-    /// 1 when the completion begins with thoughts between `<think>` and `</think>`, else 0.
+    /// 1 if the completion begins with thoughts between `<think>` and `</think>`, otherwise 0.
     ThinkFormat {},
-    /// −1 when the completion repeats the prompt after this prefix, the prefix, `generate` or `sentence`, else 0 (RL4LMs'
-    /// shaping for CommonGen, whose prefix is `generate a sentence with: `).
+    /// −1 if the completion repeats this prefix, the part of the prompt after it, `generate` or `sentence`, otherwise 0
+    /// (RL4LMs' shaping for CommonGen, whose prefix is `generate a sentence with: `).
     RepeatPenalty(String),
-    /// Mean valence of the completion's words by a lexicon file in VADER's format.
+    /// Mean valence of the completion's words, from a lexicon file in VADER's format.
     Lexicon(PathBuf),
 }
 
@@ -251,18 +256,21 @@ pub enum RuleConfig {
 pub struct LengthRule {
     /// The wanted length in tokens.
     pub target: usize,
-    /// Half width of the triangle around the target: reward 1 at the target, 0 at this distance and beyond. Default: `target`.
+    /// Half width of the triangle around the target: the reward is 1 at the target and 0 at this distance and beyond.
+    /// Default: `target`.
     #[serde(default)]
     pub tolerance: Option<usize>,
 }
 
-/// Keys of the rule for answers of mathematics.
+/// Keys of the rule for mathematical answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MathRule {
-    /// The column of the right answer: a text with the answer in it, or bare LaTeX. A row without an answer there is not scored.
+    /// Column of the right answer: a text that contains the answer, or bare LaTeX. A row without an answer there is not
+    /// scored.
     pub column: String,
-    /// The mark after which the answer is looked for, such as `</think>`; a completion without the mark is wrong. Default: none.
+    /// Mark after which the answer is searched, such as `</think>`; a completion without the mark is wrong. Default:
+    /// none.
     #[serde(default)]
     pub after: Option<String>,
 }
@@ -271,12 +279,12 @@ pub struct MathRule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CosineRule {
-    /// The column of the right answer, as of `math`.
+    /// Column of the right answer, as in `math`.
     pub column: String,
-    /// The mark after which the answer is looked for, as of `math`. Default: none.
+    /// Mark after which the answer is searched, as in `math`. Default: none.
     #[serde(default)]
     pub after: Option<String>,
-    /// Tokens from which on a completion counts as longest.
+    /// Number of tokens from which on a completion counts as longest.
     pub max_length: usize,
     /// Rewards of right completions. Default: 1 for the shortest, 0.5 for the longest.
     #[serde(default = "right_ends")]
@@ -286,13 +294,13 @@ pub struct CosineRule {
     pub wrong: Ends,
 }
 
-/// The rewards of the shortest and of the longest completion.
+/// Rewards of the shortest and of the longest completion.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ends {
-    /// Of the shortest.
+    /// Reward of the shortest completion.
     pub short: f64,
-    /// Of the longest.
+    /// Reward of the longest completion.
     pub long: f64,
 }
 
@@ -304,13 +312,13 @@ fn wrong_ends() -> Ends {
     Ends { short: -1.0, long: -0.5 }
 }
 
-/// Keys of the soft penalty of long completions.
+/// Keys of the soft penalty on long completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SoftOverlongRule {
-    /// Tokens of a completion, its stop id included, from which on the penalty is whole.
+    /// Number of tokens, the stop id included, from which on the full penalty applies.
     pub max_length: usize,
-    /// Over how many tokens before that it grows.
+    /// Number of tokens before `max_length` over which the penalty grows.
     pub cache: usize,
 }
 
@@ -320,10 +328,10 @@ pub struct SoftOverlongRule {
 pub struct CommandConfig {
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// Seconds it may take for one batch of completions. Default 60.
+    /// Time limit for one batch of completions in seconds. Default 60.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// The name of the reward in the log. Default `command`.
+    /// Name of the reward in the log. Default `command`.
     #[serde(default)]
     pub name: Option<String>,
 }
@@ -335,7 +343,7 @@ impl From<Vec<String>> for CommandConfig {
 }
 
 impl CommandConfig {
-    /// `program` with the default time limit.
+    /// Creates the settings of `program` with the default time limit.
     pub fn new<S: Into<String>>(program: impl IntoIterator<Item = S>) -> Self {
         program.into_iter().map(Into::into).collect::<Vec<String>>().into()
     }

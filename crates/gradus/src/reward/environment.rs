@@ -1,10 +1,10 @@
-//! What the environment gave: rewards of turns and of whole episodes.
+//! Rewards from the environment, for turns and for whole episodes.
 
 use super::{Reward, RewardError, Score};
 use crate::rollout::{Rollout, Rollouts};
 
-/// The rewards of the environment that answered: that of a turn on the turn's last token, that of the episode on the last token
-/// that the policy drew. Where the environment gave none, the reward does not apply.
+/// Rewards of the environment that replied. The reward of a turn is on the turn's last token; the reward of the episode
+/// is on the last token sampled by the policy. If the environment gave none, the reward does not apply.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnvironmentReward;
 
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(of_episode(&of([Some(0.5), None], Some(2.0))), Score::per_token(vec![0.0, 0.5, 0.0, 2.0]));
         assert_eq!(of_episode(&of([None, Some(1.0)], Some(2.0))), Score::per_token(vec![0.0, 0.0, 0.0, 3.0]));
         assert_eq!(of_episode(&of([None, None], None)), Score::unscored());
-        // 0 is a reward; none is not.
+        // 0 is a reward; `None` is not.
         assert_eq!(of_episode(&of([None, None], Some(0.0))), Score::per_token(vec![0.0; 4]));
     }
 }

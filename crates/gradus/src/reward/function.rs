@@ -5,7 +5,7 @@ use crate::rollout::{Prompt, Rollout, Rollouts};
 
 /// A sequence-level reward that calls a closure for each completion.
 ///
-/// The closure returns the value, or `None` when the reward does not apply to the row.
+/// The closure returns the value, or `None` if the reward does not apply to the row.
 ///
 /// ```
 /// use gradus::reward::{FnReward, Reward};
@@ -22,7 +22,7 @@ impl<F> FnReward<F>
 where
     F: FnMut(&Prompt, &Rollout) -> Result<Option<f32>, RewardError> + Send,
 {
-    /// A reward called `name` that asks `value`.
+    /// Creates a reward named `name` that calls `value`.
     pub fn new(name: impl Into<String>, value: F) -> Self {
         Self { name: name.into(), value }
     }

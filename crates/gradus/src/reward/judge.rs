@@ -1,7 +1,8 @@
-//! A language model as a judge, behind an endpoint of OpenAI's form: a number on a scale, or which of two completions is better.
+//! A language model as a judge, at an OpenAI-compatible endpoint. It returns a number on a scale or the better of two
+//! completions.
 //!
-//! Zheng et al. 2023, <https://arxiv.org/abs/2306.05685>: a verdict in double brackets, and for pairs both orders, because judges
-//! prefer a position.
+//! Zheng et al. 2023, <https://arxiv.org/abs/2306.05685>: the verdict is in double brackets. Pairs are judged in both
+//! orders because judges prefer a position.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,49 +19,52 @@ use crate::rollout::{Prompt, Rollout, Rollouts};
 use crate::service::ledger::{Entry, Ledger};
 use crate::service::{Client, Endpoint, KeyPlace, Reply, ServiceError, refusal};
 
-/// Questions that are asked at once. Their answers are on disk before others are asked.
+/// Number of questions per round. The answers of a round are on disk before the next round starts.
 const AT_ONCE: usize = 64;
 
 /// Keys of `reward.judge`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JudgeConfig {
-    /// The endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is added.
+    /// Endpoint up to `/v1`, such as `http://localhost:8000/v1`; `/chat/completions` is appended.
     pub url: String,
-    /// The model that judges, as the endpoint calls it.
+    /// Name of the judging model at the endpoint.
     pub model: String,
-    /// The environment variable that holds the key, which is sent as a bearer token and never written down. Default: no key.
+    /// Environment variable that holds the API key. The key is sent as a bearer token and never stored. Default: no
+    /// key.
     #[serde(default)]
     pub key_variable: Option<String>,
-    /// How it judges. Default: on a scale from 1 to 10.
+    /// Form of the verdict. Default: a scale from 1 to 10.
     #[serde(default)]
     pub verdict: Verdict,
-    /// The question. `{prompt}`, `{completion}` and any column of the row stand in braces; of a pair `{completion_a}` and
-    /// `{completion_b}`. The judge must end with its verdict in double brackets: `[[7]]`, or `[[A]]`, `[[B]]` or `[[C]]` for a tie.
-    /// Default: a question of gradus's own.
+    /// Template of the question, with `{prompt}`, `{completion}` and any column of the row in braces; for pairs
+    /// `{completion_a}` and `{completion_b}`. The judge must end with its verdict in double brackets: `[[7]]`, or
+    /// `[[A]]`, `[[B]]` or `[[C]]` for a tie. Default: a built-in question.
     #[serde(default)]
     pub template: Option<String>,
-    /// The most tokens of an answer. Default 512.
+    /// Maximum number of tokens of an answer. Default 512.
     #[serde(default = "tokens")]
     pub max_tokens: usize,
-    /// The temperature of the judge. Default 0.
+    /// Temperature of the judge. Default 0.
     #[serde(default)]
     pub temperature: f64,
-    /// The file of the judge's answers; a question in it is not sent again. Default: `judgements.jsonl` in the directory of the run.
+    /// File of the judge's answers; questions that it contains are not sent again. Default: `judgements.jsonl` in the
+    /// directory of the run.
     #[serde(default)]
     pub record: Option<PathBuf>,
-    /// Requests a second at most, over all connections. Default 20.
+    /// Maximum number of requests per second, over all connections. Default 20.
     #[serde(default = "twenty")]
     pub requests_per_second: f64,
-    /// Requests under way at a time. Default 8.
+    /// Number of concurrent requests. Default 8.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     pub connections: usize,
-    /// How often a question is sent again after a temporary refusal (429), a server error, a broken connection or an answer without a verdict. Default 5.
+    /// Number of times that a question is sent again after a temporary refusal (429), a server error, a broken
+    /// connection or an answer without a verdict. Default 5.
     #[serde(default = "five")]
     #[schemars(range(max = 20))]
     pub retries: usize,
-    /// Seconds that one request may take. Default 60.
+    /// Time limit of one request in seconds. Default 60.
     #[serde(default = "sixty")]
     pub timeout_s: f64,
 }
@@ -85,13 +89,13 @@ fn sixty() -> f64 {
     60.0
 }
 
-/// How a judge judges.
+/// Form of a judge's verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// A number from `low` to `high`; the reward is how far it is from `low`, from 0 to 1.
+    /// A number from `low` to `high`, mapped to a reward from 0 to 1.
     Scale(Scale),
-    /// Which of two is better: the reward is 1, 0.5 for a tie, or 0, as the mean over both orders.
+    /// The better of two completions: the reward is 1, 0.5 for a tie, or 0, averaged over both orders.
     Pairwise(Pairwise),
 }
 
@@ -101,14 +105,14 @@ impl Default for Verdict {
     }
 }
 
-/// The ends of a scale.
+/// Ends of a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// The worst. Default 1.
+    /// Worst value. Default 1.
     #[serde(default = "lowest")]
     pub low: f64,
-    /// The best. Default 10.
+    /// Best value. Default 10.
     #[serde(default = "highest")]
     pub high: f64,
 }
@@ -127,18 +131,18 @@ fn highest() -> f64 {
     10.0
 }
 
-/// What a completion is compared with.
+/// Opponent of a completion in a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairwise {
-    /// The text in this column of the row.
+    /// Text in this column of the row.
     Column(String),
-    /// So many of the other completions of its prompt, those that follow it.
+    /// This many of the other completions of its prompt, starting with the next one.
     Group(usize),
 }
 
 impl JudgeConfig {
-    /// What is wrong with its keys, each with the path of the key below this one.
+    /// Returns the mistakes in its values, each with the path of its key below this one.
     pub(crate) fn mistakes(&self) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         let mut unless = |holds: bool, key, message| {
@@ -200,7 +204,7 @@ and their length do not matter.
 Explain your judgement in a few sentences. Then give your verdict in double brackets: [[A]] if A is better, [[B]] if B is better, \
 [[C]] if they are equally good.";
 
-/// An answer of the judge, as it is kept.
+/// A recorded answer of the judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Judgement {
@@ -222,11 +226,11 @@ impl Entry for Judgement {
     }
 }
 
-/// Scores completions by what a judge says of them.
+/// Scores completions by the verdicts of a judge.
 pub struct JudgeReward {
     config: JudgeConfig,
     client: Client,
-    /// Answers by question; in memory alone where no file is named.
+    /// Answers by question; only in memory if no file is configured.
     kept: Kept,
 }
 
@@ -235,18 +239,18 @@ enum Kept {
     Memory(HashMap<String, String>),
 }
 
-/// A question, and what its verdict means for a completion.
+/// A question and how its verdict applies to a completion.
 struct Question {
     text: String,
-    /// Whether the completion stands second.
+    /// Whether the completion is the second of the pair.
     is_second: bool,
 }
 
 impl JudgeReward {
-    /// The judge that is configured so; an `interrupt` ends the wait for its answers.
+    /// Creates the judge of `config`; an `interrupt` ends the wait for its answers.
     ///
     /// # Errors
-    /// When the key is not set, or the record cannot be read or is of another judge.
+    /// If the key is not set, or the record cannot be read or belongs to another judge.
     pub fn new(config: &JudgeConfig, interrupt: &Interrupt) -> Result<Self> {
         let endpoint = Endpoint {
             url: format!("{}/chat/completions", config.url.trim_end_matches('/')),
@@ -265,7 +269,7 @@ impl JudgeReward {
         Ok(Self { config: config.clone(), client, kept })
     }
 
-    /// What is asked about each rollout, in order.
+    /// Returns the questions about each rollout, in order.
     fn questions(&self, rollouts: &Rollouts) -> Vec<std::result::Result<Vec<Question>, RewardError>> {
         let all = &rollouts.rollouts;
         let of = |rollout: usize| -> std::result::Result<Vec<Question>, RewardError> {
@@ -299,7 +303,7 @@ impl JudgeReward {
         (0..all.len()).map(of).collect()
     }
 
-    /// The template with its names replaced, in one pass: what stands in a completion is never read as a name.
+    /// Fills the template in one pass, so that text in a completion is never read as a placeholder.
     fn filled(&self, prompt: &Prompt, values: &[(&str, &str)]) -> std::result::Result<String, RewardError> {
         let mut text = String::new();
         let mut rest = self.config.template();
@@ -327,9 +331,9 @@ impl JudgeReward {
         Ok(text)
     }
 
-    /// The answers to all of `questions` that can be had, by question.
+    /// Returns the available answers to `questions`, by question, and requests the missing ones.
     ///
-    /// `told` hears how many of the missing ones are answered, of how many; where it fails, no more are sent.
+    /// `told` receives how many of the missing questions are answered, and their total; if it fails, no more are sent.
     fn answers(
         &mut self,
         questions: &[&str],
@@ -398,7 +402,7 @@ impl JudgeReward {
         found
     }
 
-    /// Asks one question, again where the answer has no verdict and the judge is not deterministic.
+    /// Sends one question, and sends it again if the answer has no verdict and the judge is not deterministic.
     fn ask(&self, question: &str) -> std::result::Result<String, ServiceError> {
         let JudgeConfig { model, max_tokens, temperature, .. } = &self.config;
         let body = json!({
@@ -420,7 +424,7 @@ impl JudgeReward {
         })
     }
 
-    /// The value of an answer, from 0 to 1; none where it has no verdict.
+    /// Returns the value of an answer, from 0 to 1, or `None` if it has no verdict.
     fn value(&self, answer: &str, is_second: bool) -> Option<f32> {
         let inside = answer.rfind("]]").and_then(|end| {
             let start = answer[..end].rfind("[[")? + 2;
@@ -441,7 +445,7 @@ impl JudgeReward {
     }
 }
 
-/// Who judges, as it stands beside each judgement.
+/// Identifies the judge in each recorded judgement.
 fn author(JudgeConfig { model, url, temperature, .. }: &JudgeConfig) -> String {
     format!("{model} of {url}, temperature {temperature}")
 }
@@ -478,7 +482,7 @@ impl Reward for JudgeReward {
         let score = |(questions, rollout): (&std::result::Result<Vec<Question>, RewardError>, &Rollout)| {
             let questions = questions.as_ref().map_err(Clone::clone)?;
             let values = questions.iter().map(value).collect::<std::result::Result<Vec<f32>, _>>()?;
-            // One alone in its group is compared with nobody.
+            // A completion alone in its group has no opponent.
             Ok(mean(&values).map_or_else(Score::unscored, |mean| Score::sequence(mean, rollout.completion_ids.len())))
         };
         asked.iter().zip(&rollouts.rollouts).map(score).collect()
@@ -516,7 +520,7 @@ mod tests {
         body["messages"][0]["content"].as_str().expect("a question")
     }
 
-    /// Prefers the longer of two, and gives a point a letter.
+    /// Prefers the longer of two completions, and gives one point per letter.
     fn by_length() -> (String, Seen) {
         serve("/v1", |line, body| {
             assert!(line.starts_with("POST /v1/chat/completions "), "{line}");
@@ -567,7 +571,7 @@ mod tests {
         assert_eq!(totals(&mut reward, &made), [1.0, 0.5, 0.0]);
         assert_eq!(seen.lock().expect("no panic").len(), 5, "equal texts have one question for both orders");
 
-        // Who always answers A prefers a position: both orders cancel it.
+        // A judge that always answers A prefers a position; both orders cancel this.
         let (url, _) = serve("/v1", |_, _| said("[[A]]"));
         let mut reward = judge(&config(&url, "verdict: { pairwise: { column: best } }"));
         assert_eq!(totals(&mut reward, &made), [0.5, 0.5, 0.5]);

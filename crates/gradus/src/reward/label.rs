@@ -1,10 +1,10 @@
-//! Which label of a classifier a reward reads, and as which number.
+//! The label of a classifier that a reward reads, and the number taken from it.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A label by name or number.
+/// A label by name or index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LabelName(pub String);
 
@@ -46,13 +46,13 @@ impl JsonSchema for LabelName {
     }
 }
 
-/// What of a label is the reward.
+/// Number that a label contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassifierValue {
-    /// Its logit.
+    /// The label's logit.
     Logit,
-    /// Its probability.
+    /// The label's probability.
     Probability,
     /// `ln p − ln(1 − p)`.
     LogOdds,

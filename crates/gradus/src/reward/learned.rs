@@ -1,4 +1,4 @@
-//! Learned rewards: a reward model directory that scores prompt and completion as one text.
+//! Learned rewards: a reward model that scores prompt and completion as one text.
 
 use burn::tensor::Device;
 
@@ -15,9 +15,9 @@ use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
 
 /// A scalar reward model with its own tokenizer and chat template.
 ///
-/// Texts are laid out as reward models are trained: prompt and completion as one string with the tokenizer's own special
-/// tokens and, where the completion has ended, the end-of-text token; conversations as the model's own template renders them.
-/// What stands between `<think>` and `</think>` is not part of the answer and is left out.
+/// Texts have the same form as in reward model training. Prompt and completion are one string with the tokenizer's own
+/// special tokens, plus the end-of-text token if the completion has ended. Conversations are rendered with the model's
+/// own template. Text between `<think>` and `</think>` is not part of the answer and is left out.
 pub struct ModelReward {
     model: Ranker,
     tokenizer: Tokenizer,
@@ -26,10 +26,10 @@ pub struct ModelReward {
 }
 
 impl ModelReward {
-    /// Reads the model in `dir` onto `device`, which tracks no gradients; its weights are held as `weights` says.
+    /// Loads the model in `dir` onto `device`, which tracks no gradients. `weights` sets the format of its weights.
     ///
     /// # Errors
-    /// When `dir` is not a reward model's, or a file is missing or corrupt.
+    /// If `dir` does not hold a reward model, or a file is missing or corrupt.
     pub fn load(dir: &ModelDir, device: &Device, weights: WeightFormat, passes: MicroBatch) -> Result<Self> {
         let model = Ranker::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
@@ -38,10 +38,10 @@ impl ModelReward {
         Ok(Self { model, tokenizer, template, passes })
     }
 
-    /// What an encoder reads, and what a decoder, or a model without an encoder, reads.
+    /// Returns the ids for the encoder (empty without one), and those for the decoder.
     fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<[Vec<u32>; 2]> {
         let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
-        // What reached the length limit has no end: the model is not told that it has one.
+        // A completion at the length limit is unfinished, so it gets no end-of-text token.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
         if self.model.reads_apart() {
@@ -60,7 +60,7 @@ impl ModelReward {
         Ok([Vec::new(), self.tokenizer.encode(&format!("{asked}{said}{eos}"), true)?])
     }
 
-    /// The ids of every text, or why it cannot be scored.
+    /// Returns the ids of each text, or why it cannot be scored.
     fn texts(&self, rollouts: &Rollouts) -> Vec<Result<[Vec<u32>; 2], RewardError>> {
         let room = self.model.position_budget();
         let text = |i: usize| {
@@ -108,7 +108,7 @@ impl Reward for ModelReward {
     }
 }
 
-/// A text that is scored as a whole, with what an encoder reads before it.
+/// A text that is scored as a whole, after the encoder's source if there is one.
 fn scored([source, target]: &[Vec<u32>; 2]) -> Sequence<'_> {
     Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) }
 }

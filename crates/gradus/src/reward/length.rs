@@ -1,4 +1,4 @@
-//! Closeness of the completion's length to a target: a triangle around it.
+//! Closeness of the completion's length to a target, with a triangular shape.
 
 use super::config::LengthRule;
 use super::{Reward, RewardError, Score, config_error, score_each};
@@ -12,10 +12,10 @@ pub struct LengthReward {
 }
 
 impl LengthReward {
-    /// The reward of a rule.
+    /// Creates the reward of a rule.
     ///
     /// # Errors
-    /// When the tolerance, or the target where it stands for the tolerance, is 0: nothing could be close.
+    /// If the tolerance is 0 (without one, the target): no length could be close.
     pub fn new(rule: &LengthRule) -> crate::Result<Self> {
         let tolerance = rule.tolerance.unwrap_or(rule.target);
         if tolerance == 0 {

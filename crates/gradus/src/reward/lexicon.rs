@@ -1,10 +1,10 @@
 //! Sentiment by a lexicon: the mean valence of the completion's words.
 //!
 //! The file format, the tokenization and the negation rule are VADER's (Hutto and Gilbert 2014,
-//! <https://ojs.aaai.org/index.php/ICWSM/article/view/14550>; constants as in vaderSentiment 3.3.2).
-//! Left out: VADER's degree adverbs, capitals, exclamation marks, "but", idioms and its squashing of the sum to
-//! [−1, 1]. What is left is a plain mean in the lexicon's own units, so a reader can redo it by hand and longer text
-//! does not score higher for being long.
+//! <https://ojs.aaai.org/index.php/ICWSM/article/view/14550>; constants as in vaderSentiment 3.3.2). Left out are
+//! VADER's degree adverbs, capitals, exclamation marks, "but", idioms, and the mapping of the sum to [−1, 1]. The
+//! result is a plain mean in the lexicon's own units: a reader can verify it by hand, and longer text does not score
+//! higher for being long.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::{Reward, RewardError, Score, score_each};
 use crate::error::{Error, Result, excerpt};
 use crate::rollout::Rollouts;
 
-/// What a valence is multiplied by when a negation stands among the three words before it.
+/// Factor of a valence if one of the three preceding words is a negation.
 const NEGATION_FACTOR: f32 = -0.74;
 
-/// How many preceding words are searched for a negation.
+/// Number of preceding words that are searched for a negation.
 const NEGATION_REACH: usize = 3;
 
-/// Negations besides all words that contain `n't`.
+/// Negations, in addition to all words that contain `n't`.
 const NEGATIONS: &[&str] = &[
     "aint", "arent", "cannot", "cant", "couldnt", "darent", "despite", "didnt", "doesnt", "dont", "hadnt", "hasnt",
     "havent", "isnt", "mightnt", "mustnt", "neednt", "neither", "never", "none", "nope", "nor", "not", "nothing",
@@ -27,17 +27,17 @@ const NEGATIONS: &[&str] = &[
     "wont", "wouldnt",
 ];
 
-/// Words and emoticons with their mean valence, −4 to 4.
+/// Words and emoticons with their mean valence, from −4 to 4.
 #[derive(Debug, Clone, Default)]
 pub struct Lexicon {
     valences: HashMap<String, f32>,
 }
 
 impl Lexicon {
-    /// Reads a file in VADER's format: token, TAB, mean valence, and anything after another TAB.
+    /// Reads a file in VADER's format: token, TAB, mean valence, then optionally another TAB and any text.
     ///
     /// # Errors
-    /// When the file cannot be read, is empty, or a line has no number in its second column.
+    /// If the file cannot be read, is empty, or a line has no number in its second column.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
         let mut valences = HashMap::new();
@@ -49,7 +49,7 @@ impl Lexicon {
                 let message = format!("expected a token, a TAB and a number (found `{}`)", excerpt(line, 40));
                 return Err(Error::data(path, Some(i + 1), message));
             };
-            // Words are looked up in lower case, so `:D` counts only where the file has no `:d`.
+            // Words are looked up in lower case, so `:D` counts only if the file has no `:d`.
             let (token, lower) = (token.trim(), token.trim().to_lowercase());
             if token == lower {
                 valences.insert(lower, valence);
@@ -63,18 +63,18 @@ impl Lexicon {
         Ok(Self { valences })
     }
 
-    /// A lexicon of these tokens (in lower case) and valences.
+    /// Creates a lexicon of these tokens (in lower case) and valences.
     pub fn new<S: Into<String>>(entries: impl IntoIterator<Item = (S, f32)>) -> Self {
         Self { valences: entries.into_iter().map(|(token, valence)| (token.into(), valence)).collect() }
     }
 
-    /// The sum of the words' valences divided by the number of words; 0, which is neutral, for no words.
+    /// Divides the sum of the words' valences by the number of words; returns 0 (neutral) without words.
     ///
-    /// Words outside the lexicon count as 0. A valence is multiplied by −0.74 for each negation among the three words
-    /// before it; `no` negates what follows and is worth nothing itself when the next word has a valence.
+    /// Words outside the lexicon count as 0. Each negation among the three words before a valence multiplies it by
+    /// −0.74. `no` negates the words after it and counts as 0 itself if the next word has a valence.
     pub fn mean_valence(&self, text: &str) -> f32 {
         let mut words: Vec<String> = words(text);
-        // A lone dash or full stop is no word; a lone `:)` is, when the lexicon knows it.
+        // A lone dash or full stop is not a word; a lone `:)` is one if the lexicon contains it.
         words.retain(|word| word.contains(char::is_alphanumeric) || self.valences.contains_key(word));
         let sum: f32 = (0..words.len()).map(|i| self.valence_at(&words, i)).sum();
         if words.is_empty() { 0.0 } else { sum / words.len() as f32 }
@@ -87,7 +87,7 @@ impl Lexicon {
             return 0.0;
         }
         let before = &words[i.saturating_sub(NEGATION_REACH)..i];
-        // A word with a valence of its own does not negate as well, except `no` within two words.
+        // A word with its own valence does not negate, except `no` within two words.
         let negates = |word: &&String| is_negation(word) && !self.valences.contains_key(*word);
         let near_no = before.iter().rev().take(2).any(|word| word == "no");
         let negations = before.iter().filter(negates).count() + usize::from(near_no);
@@ -99,8 +99,8 @@ fn is_negation(word: &str) -> bool {
     word.contains("n't") || NEGATIONS.binary_search(&word).is_ok()
 }
 
-/// Words as VADER takes them: split at white space, in lower case, without punctuation at the ends, unless only two
-/// characters or fewer would be left: those are kept whole, because emoticons look so.
+/// Splits text into words as VADER does: at white space, in lower case, without punctuation at the ends. If at most two
+/// characters would be left, the token is kept whole, because it may be an emoticon.
 fn words(text: &str) -> Vec<String> {
     let each = text.split_whitespace().map(|token| {
         let token = token.replace('’', "'").to_lowercase();
@@ -110,19 +110,19 @@ fn words(text: &str) -> Vec<String> {
     each.filter(|word| !word.is_empty()).collect()
 }
 
-/// Two letters are a word (`ok,` is `ok`), not an emoticon such as `:d` or `8)`.
+/// Two letters form a word (`ok,` is `ok`), not an emoticon such as `:d` or `8)`.
 fn is_plain_word(stripped: &str) -> bool {
     stripped.chars().count() == 2 && stripped.chars().all(char::is_alphabetic)
 }
 
-/// The mean valence of the completion's words.
+/// Reward by the mean valence of the completion's words.
 #[derive(Debug, Clone)]
 pub struct LexiconReward {
     lexicon: Lexicon,
 }
 
 impl LexiconReward {
-    /// The reward of a lexicon.
+    /// Creates the reward of a lexicon.
     pub fn new(lexicon: Lexicon) -> Self {
         Self { lexicon }
     }

@@ -1,25 +1,26 @@
-//! Rules that look for a text: a regular expression, a substring, equality with a column. 1 or 0.
+//! Rules that search for a text: a regular expression, a substring, equality with a column. The reward is 1 or 0.
 
 use regex::Regex;
 
 use super::{Reward, RewardError, Score, column_text, config_error, score_each};
 use crate::rollout::Rollouts;
 
-/// 1 when the pattern is found anywhere in the completion.
+/// 1 if the pattern matches anywhere in the completion.
 #[derive(Debug, Clone)]
 pub struct RegexReward {
     pattern: Regex,
 }
 
 impl RegexReward {
-    /// The reward of a pattern in the syntax of the `regex` crate.
+    /// Creates the reward of a pattern in the syntax of the `regex` crate.
     ///
     /// # Errors
-    /// When the pattern is not valid.
+    /// If the pattern is not valid.
     pub fn new(pattern: &str) -> crate::Result<Self> {
         let pattern = Regex::new(pattern).map_err(|error| {
             let reason = match &error {
-                // The parser's message draws the pattern with a caret over several lines; its last line says what is wrong.
+                // The parser's message shows the pattern with a caret over several lines; only its last line states the
+                // problem.
                 regex::Error::Syntax(text) => text.lines().last().unwrap_or_default().trim_start_matches("error: "),
                 _ => "it is too large",
             };
@@ -40,14 +41,14 @@ impl Reward for RegexReward {
     }
 }
 
-/// 1 when the text is found in the completion, case and white space included.
+/// 1 if the completion contains the text, with case and white space.
 #[derive(Debug, Clone)]
 pub struct SubstringReward {
     text: String,
 }
 
 impl SubstringReward {
-    /// The reward of a text.
+    /// Creates the reward of a text.
     pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }
@@ -63,14 +64,14 @@ impl Reward for SubstringReward {
     }
 }
 
-/// 1 when the completion equals the named column, white space at the ends aside.
+/// 1 if the completion equals the named column, apart from white space at the ends.
 #[derive(Debug, Clone)]
 pub struct ExactMatchReward {
     column: String,
 }
 
 impl ExactMatchReward {
-    /// The reward of a column.
+    /// Creates the reward of a column.
     pub fn new(column: &str) -> Self {
         Self { column: column.into() }
     }

@@ -1,6 +1,6 @@
-//! Answers of mathematics, compared by their value; and the same scaled by the length of the completion.
+//! Mathematical answers, compared by value, and the same reward scaled by the length of the completion.
 //!
-//! What an answer is and when two are equal: [`gradus_metrics::mathematics`]. The scale is that of Yeo et al. 2025,
+//! [`gradus_metrics::mathematics`] defines answers and their equality. The scale is that of Yeo et al. 2025,
 //! <https://arxiv.org/abs/2502.03373>, appendix C.1, as in TRL 1.16's `get_cosine_scaled_reward`.
 
 use gradus_metrics::mathematics::Answer;
@@ -9,7 +9,7 @@ use super::config::{CosineRule, MathRule};
 use super::{Reward, RewardError, Score, column_text, config_error};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
-/// 1 when the completion's answer equals that of the named column, else 0.
+/// 1 if the completion's answer equals that of the named column, otherwise 0.
 ///
 /// A row whose column holds no answer is not scored, as in TRL.
 #[derive(Debug, Clone)]
@@ -18,18 +18,18 @@ pub struct MathReward {
 }
 
 impl MathReward {
-    /// The reward of a rule.
+    /// Creates the reward of a rule.
     pub fn new(rule: &MathRule) -> Self {
         Self { rule: rule.clone() }
     }
 }
 
-/// Whether the completion answers as the column does; none where the column holds no answer.
+/// Returns whether the completion's answer equals the column's, or `None` if the column holds no answer.
 fn is_correct(prompt: &Prompt, rollout: &Rollout, rule: &MathRule) -> Result<Option<bool>, RewardError> {
     let gold = column_text(prompt, &rule.column)?;
     let Some(gold) = Answer::gold(&gold) else { return Ok(None) };
     let text = match &rule.after {
-        // What is thought before the mark is no answer. Without the mark there is none yet.
+        // Text before the mark is not an answer, and without the mark there is no answer.
         Some(mark) => match rollout.completion.rsplit_once(mark.as_str()) {
             Some((_, answer)) => answer,
             None => return Ok(Some(false)),
@@ -58,8 +58,9 @@ impl Reward for MathReward {
     }
 }
 
-/// Correctness as of [`MathReward`], scaled by the length n of the completion in tokens along a cosine:
-/// `low + (high − low) (1 + cos(π min(n / max_length, 1))) / 2`. Short right answers earn most; of wrong ones the long earn most.
+/// Correctness as in [`MathReward`], scaled by the completion's length n in tokens along a cosine: `low + (high − low)
+/// (1 + cos(π min(n / max_length, 1))) / 2`. By default, short right answers earn most; among wrong answers, long ones
+/// earn most.
 #[derive(Debug, Clone)]
 pub struct CosineReward {
     rule: CosineRule,
@@ -67,10 +68,10 @@ pub struct CosineReward {
 }
 
 impl CosineReward {
-    /// The reward of a rule.
+    /// Creates the reward of a rule.
     ///
     /// # Errors
-    /// When `max_length` is 0.
+    /// If `max_length` is 0.
     pub fn new(rule: &CosineRule) -> crate::Result<Self> {
         if rule.max_length == 0 {
             return Err(config_error("the cosine rule's `max_length` is 0, but at least 1 is needed".into(), None));
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn lengths_scale_as_in_trl() {
-        // TRL 1.16: get_cosine_scaled_reward(100) of 0, 25, 50, 100 and 150 tokens.
+        // TRL 1.16: `get_cosine_scaled_reward(100)` of 0, 25, 50, 100 and 150 tokens.
         let yaml = "column: solution\nmax_length: 100";
         let reward = CosineReward::new(&serde_saphyr::from_str(yaml).expect("a rule")).expect("valid");
         for (tokens, right, wrong) in

@@ -1,4 +1,4 @@
-//! What a metric says of a completion beside the references of its row.
+//! Metrics as rewards of a completion and the references of its row.
 
 use super::{Interrupt, Reward, RewardError, Score, report};
 use crate::data::references;
@@ -6,18 +6,19 @@ use crate::metric::{Metric, MetricConfig, Models, Row, RowError, remark_on};
 use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Rollout, Rollouts};
 
-/// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
-/// `completion` or `answer`, the first that is there.
+/// A metric as a reward: its value for each completion alone. The references are the first existing column of
+/// `references`, `reference`, `completion` and `answer`.
 pub struct MetricReward {
     name: String,
     metric: Box<dyn Metric>,
 }
 
 impl MetricReward {
-    /// The reward that is this metric, which opens what it asks with `models`; an `interrupt` ends the wait for a program.
+    /// Creates the reward of this metric. `models` opens the models that it uses; an `interrupt` ends the wait for a
+    /// program.
     ///
     /// # Errors
-    /// A file or a model named in the options that cannot be read, and a metric that says nothing of single completions.
+    /// If a file or a model in the options cannot be read, or the metric has no value for single completions.
     pub fn new(config: &MetricConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
         let (name, metric) = (config.name(), config.build(models, interrupt)?);
         if !metric.is_reward() {
@@ -54,7 +55,7 @@ impl Reward for MetricReward {
                 };
                 values.into_iter().zip(tokens).map(score).collect()
             }
-            // The batch is measured together: the row that cannot be measured fails, the others are not scored.
+            // The batch is measured as a whole: the row that cannot be measured fails, and the others are not scored.
             Err(error) => {
                 let mut scores: Vec<_> = rollouts.rollouts.iter().map(|_| Ok(Score::unscored())).collect();
                 let RowError { row, message, hint, is_interrupted } = error;
@@ -65,7 +66,8 @@ impl Reward for MetricReward {
     }
 }
 
-/// What a metric sees of each rollout; no references where they are no texts, which [`check_references`] refuses.
+/// Returns the metric's input for each rollout. References that are not texts are dropped; [`check_references`] rejects
+/// them.
 pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
     let of_rollout = |rollout: &Rollout| {
         let prompt = &rollouts.prompts[rollout.prompt];
@@ -79,10 +81,10 @@ pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
     rollouts.rollouts.iter().map(of_rollout).collect()
 }
 
-/// Refuses references that are no texts.
+/// Rejects references that are not texts.
 ///
 /// # Errors
-/// The first rollout of such a row.
+/// The first rollout with such a row.
 pub fn check_references(rollouts: &Rollouts) -> Result<(), RowError> {
     for i in 0..rollouts.len() {
         references(&rollouts.prompt(i).columns).map_err(|message| RowError::new(i, message))?;
@@ -113,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Golden values of RL4LMs' rewards, and arithmetic.
+    /// Golden values from RL4LMs' rewards, and arithmetic.
     #[test]
     fn metrics_are_rewards_by_their_names() {
         let fox = "The quick brown fox jumps over the lazy dog";
@@ -126,7 +128,7 @@ mod tests {
         let (sat, sitting) = ("The cat sat on the mat.", "A cat was sitting on the mat.");
         check("metric: { meteor: {} }", &[("", of(json!([sat])), sitting)], &[0.681_690_1]);
         check("metric: { meteor: { references: repr } }", &[("", of(json!([sat])), sitting)], &[0.493_877_6]);
-        // Two edits of a reference of four words; RL4LMs' reward is what is left of 1, which may be negative.
+        // Two edits in a reference of four words. RL4LMs' reward is 1 minus TER, which may be negative.
         check(
             "metric: { ter: {} }",
             &[("", of(json!(["a b c d"])), "a b"), ("", of(json!(["a"])), "b c d")],
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(told, [(0, 2), (1, 2), (2, 2)]);
     }
 
-    /// Worth 1 each, on a machine that lacks something.
+    /// A metric of value 1, on a machine that lacks a resource.
     struct Lacking;
 
     impl Metric for Lacking {
@@ -215,7 +217,7 @@ mod tests {
             |completion| ("generate a sentence with: dog run park ", json!({ "reference": "A dog runs." }), completion);
         let rows = [row("A dog runs."), row("the Dog run park"), row("Generate it"), row("One Sentence")];
         check(yaml, &rows, &[1.0, -1.0, -1.0, -1.0]);
-        // The case of concepts and prefix does not matter.
+        // Concepts and prefix are compared without case.
         let yaml = "rule: { repeat_penalty: 'Say something with: ' }";
         let row = |completion| ("Say something with: Berlin TV.", json!({}), completion);
         check(yaml, &[row("berlin tv"), row("SAY SOMETHING WITH: x"), row("Berlin has TVs")], &[-1.0, -1.0, 0.0]);

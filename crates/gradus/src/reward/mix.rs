@@ -1,4 +1,4 @@
-//! A weighted sum of rewards: their parts one after the other, with the weights multiplied.
+//! A weighted sum of rewards: the list of their parts, with the weights multiplied.
 
 use super::{Reward, RewardError, Score, config_error, interrupted, report};
 use crate::progress::{Progress, Unwatched};
@@ -6,7 +6,7 @@ use crate::rollout::Rollouts;
 
 /// `Σ weight · reward`, token by token, over the parts that score the row.
 ///
-/// A part that does not apply to a row (`null`) is left out of that row's sum, as in TRL; a row to which no part
+/// A part that does not apply to a row (`null`) is left out of that row's sum, as in TRL. A row to which no part
 /// applies stays unscored. The parts of a mix inside a mix are named `mix/…`.
 pub struct MixReward {
     name: &'static str,
@@ -20,10 +20,10 @@ struct Weighted {
 }
 
 impl MixReward {
-    /// The reward of weights and parts. Parts of the same name are told apart by a number: `regex`, `regex_2`.
+    /// Creates the reward from weights and parts. Parts of the same name get a number: `regex`, `regex_2`.
     ///
     /// # Errors
-    /// When there is no part or a weight is not finite.
+    /// If there is no part, or a weight is not finite.
     pub fn new(parts: Vec<(f64, Box<dyn Reward>)>) -> crate::Result<Self> {
         if parts.is_empty() {
             return Err(config_error("the reward's `mix` is empty".into(), Some("name at least one reward".into())));
@@ -45,7 +45,7 @@ impl MixReward {
         Ok(Self { name: "mix", rewards: made })
     }
 
-    /// The sum of rewards whose parts have these names.
+    /// Creates the sum of rewards whose parts have these names.
     pub(super) fn of_named(name: &'static str, parts: Vec<(String, f64, Box<dyn Reward>)>) -> Self {
         let weighted =
             |(name, weight, reward): (String, f64, Box<dyn Reward>)| Weighted { name, weight: weight as f32, reward };
@@ -76,7 +76,7 @@ impl Reward for MixReward {
             {
                 return interrupted(rollouts);
             }
-            // A count that differs is reported by `apply` for the whole mix.
+            // `apply` reports a wrong number of scores for the whole mix.
             mixed.truncate(scores.len());
             for (sum, score) in mixed.iter_mut().zip(scores) {
                 match (&mut *sum, score) {
@@ -92,7 +92,7 @@ impl Reward for MixReward {
     }
 }
 
-/// Shows the progress of a part as a share of the progress of all parts.
+/// Converts the progress of one part to a share of the progress of all parts.
 struct OfPart<'a> {
     inner: &'a dyn Progress,
     part: usize,
@@ -115,7 +115,7 @@ mod tests {
         Box::new(FnReward::new(name, move |_, _| Ok(value)))
     }
 
-    /// Names and totals of the parts.
+    /// Returns the names and totals of the parts.
     fn totals(score: &Score) -> Vec<(&str, f32)> {
         score.parts.iter().map(|part| (part.name.as_str(), part.total())).collect()
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(error.message, "`fails`: out of ink");
     }
 
-    /// Reports each rollout, and counts how often it scored.
+    /// Reports each rollout and counts how often it scored.
     struct Each(std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
     impl Reward for Each {
@@ -193,7 +193,7 @@ mod tests {
         let each = || -> Box<dyn Reward> { Box::new(Each(count.clone())) };
         let made = completions(["one", "two", "three", "four"]);
         let mut mix = MixReward::new(vec![(1.0, each()), (1.0, constant("b", None))]).expect("valid");
-        // The first part is half of the work, and the second one reports nothing until it is done.
+        // The first part is half of the work; the second one reports only when it is done.
         assert_eq!(reports(&mut mix, &made), [(0, 4), (0, 4), (1, 4), (1, 4), (2, 4), (2, 4), (4, 4)]);
 
         let mut mix = MixReward::new(vec![(1.0, each()), (1.0, each())]).expect("valid");

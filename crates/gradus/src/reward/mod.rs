@@ -1,10 +1,10 @@
-//! Rewards: what a completion is worth, per token.
+//! Rewards: the value of a completion, per token.
 //!
-//! A sequence-level reward sits on the last token of the completion, a sentence-level one on the sentence's last
-//! token, so holistic and fine-grained training are one code path.
+//! A sequence-level reward is on the last token of the completion, a sentence-level one on the last token of the
+//! sentence. Holistic and fine-grained training therefore share one code path.
 //!
-//! A new kind is one file here, one variant of [`config::RewardConfig`] and one arm of [`build`]; library users
-//! implement [`Reward`], or wrap a closure in [`FnReward`].
+//! A new kind needs one file in this directory, one variant of [`config::RewardConfig`] and one arm of [`build`].
+//! Library users implement [`Reward`] or wrap a closure in [`FnReward`].
 
 mod classifier;
 pub mod code;
@@ -45,10 +45,11 @@ use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig, WeightedReward};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
 
-/// What completions are worth in an environment: what it gives them, with this weight beside a `reward` where there is one.
+/// Creates the reward of completions in an environment: the environment's own reward, added with this weight to
+/// `reward` if there is one.
 ///
 /// # Errors
-/// [`Error::Config`] when the weight is not finite.
+/// [`Error::Config`] if the weight is not finite.
 pub fn in_environment(reward: Option<Box<dyn Reward>>, weight: f64) -> crate::Result<Box<dyn Reward>> {
     let own = Box::new(EnvironmentReward);
     Ok(match reward {
@@ -80,18 +81,18 @@ pub use score::{Count, Part, Score};
 pub use think::ThinkFormatReward;
 pub use toxicity::{ToxicityConfig, ToxicityReward};
 
-/// Scores completions. The open extension point of the library: implement it for your own reward.
+/// Scores completions. This is the library's extension point: implement it for your own reward.
 pub trait Reward: Send {
-    /// The name under which this reward is logged (`rewards/<name>/mean`).
+    /// Returns the name under which this reward is logged (`rewards/<name>/mean`).
     fn name(&self) -> String;
 
-    /// One entry per rollout, in order.
+    /// Scores the rollouts and returns one entry per rollout, in order.
     ///
-    /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
+    /// A failure is an `Err` for that rollout and never becomes 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
 
-    /// [`score`](Self::score), with reports to `progress` of how many rollouts have their score. A reward that takes long should
-    /// implement it; the others report nothing until they are done.
+    /// [`score`](Self::score) that reports to `progress` how many rollouts are scored. Implement it for slow rewards;
+    /// the default reports nothing until the end.
     fn score_with_progress(
         &mut self,
         rollouts: &Rollouts,
@@ -100,7 +101,7 @@ pub trait Reward: Send {
         self.score(rollouts)
     }
 
-    /// What a reader of the values must know, such as a metric that is computed without a file that others have.
+    /// Returns remarks that readers of the values need, such as a missing file that changes how a metric is computed.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
@@ -115,9 +116,9 @@ impl Kind for dyn Reward {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct RewardError {
-    /// What happened.
+    /// Description of the failure.
     pub message: String,
-    /// What to do about it.
+    /// Hint about what to do.
     pub hint: Option<String>,
     /// Whether the user stopped it.
     pub is_interrupted: bool,
@@ -129,12 +130,12 @@ impl RewardError {
         Self { message: message.into(), hint: None, is_interrupted: false }
     }
 
-    /// The user did not want to wait for it.
+    /// An interruption by the user.
     pub fn interrupted() -> Self {
         Self { is_interrupted: true, ..Self::new("interrupted") }
     }
 
-    /// Adds a hint: what the user can do.
+    /// Adds a hint about what the user can do.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -148,13 +149,13 @@ impl From<ProgramError> for RewardError {
     }
 }
 
-/// The reward that a configuration names: the only `match` on the reward in the program.
+/// Creates the configured reward. This is the only `match` on the kind of reward in the program.
 ///
-/// `load_model` opens learned rewards, and `models` what metrics ask; they know the device and the batch sizes. Who waits for an answer stops at an
-/// `interrupt`.
+/// `load_model` opens learned rewards, and `models` opens the models of metrics; both carry the device and the batch
+/// sizes. An `interrupt` ends every wait for an answer.
 ///
 /// # Errors
-/// When a pattern, a file or a program cannot be used.
+/// If a pattern, a file or a program cannot be used.
 pub fn build(
     config: &RewardConfig,
     load_model: &dyn Fn(Learned<'_>) -> crate::Result<Box<dyn Reward>>,
@@ -207,10 +208,10 @@ pub fn build(
     })
 }
 
-/// The learned reward in `dir`, on a device that tracks no gradients, with its weights held as `weights` says.
+/// Loads the learned reward in `dir` onto a device that tracks no gradients. `weights` sets the format of its weights.
 ///
 /// # Errors
-/// When `dir` does not hold such a model, or a file is missing or corrupt.
+/// If `dir` does not hold such a model, or a file is missing or corrupt.
 pub fn load_learned(
     learned: Learned<'_>,
     dir: &ModelDir,
@@ -225,8 +226,8 @@ pub fn load_learned(
     })
 }
 
-/// Scores all rollouts, and refuses what no trainer can use: failures, wrong lengths, values that are not finite. Every
-/// part has its name afterwards. A rollout whose episode failed stays unscored, whatever the reward says of it.
+/// Scores all rollouts and rejects unusable results: failures, wrong lengths, values that are not finite. In the
+/// result, each part has a name. A rollout whose episode failed stays unscored, whatever the reward returns for it.
 ///
 /// # Errors
 /// The first failure, as [`Error::Reward`] with the prompt's row.
@@ -234,10 +235,10 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
     apply_with_progress(reward, rollouts, &Unwatched)
 }
 
-/// [`apply`], with reports of how many rollouts have their score.
+/// [`apply`] that reports how many rollouts are scored.
 ///
 /// # Errors
-/// As [`apply`], and [`Error::Interrupted`] when `progress` ends the work.
+/// As [`apply`], and [`Error::Interrupted`] if `progress` ends the work.
 pub fn apply_with_progress(
     reward: &mut dyn Reward,
     rollouts: &Rollouts,
@@ -265,7 +266,7 @@ pub fn apply_with_progress(
                 }
             }
         })?;
-        // A reward that is one part has the reward's name, and what it counted stands below it, as in a mix.
+        // The single part of a reward gets the reward's name, and its counts are named below it, as in a mix.
         for part in score.parts.iter_mut().filter(|part| part.name.is_empty()) {
             part.name.clone_from(&name);
             score.counts.iter_mut().for_each(|count| count.name = format!("{name}/{}", count.name));
@@ -275,8 +276,8 @@ pub fn apply_with_progress(
     Ok(checked)
 }
 
-/// [`apply_with_progress`] by all ranks: each scores its share of the groups and reports its own progress, and all of them get
-/// every score.
+/// [`apply_with_progress`] on all ranks: each rank scores its share of the groups and reports its own progress, and all
+/// ranks receive all scores.
 ///
 /// # Errors
 /// As [`apply_with_progress`], on any rank.
@@ -295,20 +296,20 @@ pub(crate) fn apply_on(
     })
 }
 
-/// What the work of a reward is called where its progress is shown.
+/// Label of the reward's progress.
 const SCORED: &str = "scored";
 
-/// Reports that `done` of `total` rollouts have their score.
+/// Reports that `done` of `total` rollouts are scored.
 fn report(progress: &dyn Progress, done: usize, total: usize) -> Result<(), RewardError> {
     progress.advance(SCORED, done, total).map_err(|_| RewardError::interrupted())
 }
 
-/// The scores of rollouts that the user did not want to wait for.
+/// Returns the scores of an interrupted run: an error for each rollout.
 fn interrupted(rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
     vec![Err(RewardError::interrupted()); rollouts.len()]
 }
 
-/// Refuses scores that judge no completion at all: nothing can be learned from them.
+/// Rejects scores that judge no completion at all, because nothing can be trained on them.
 ///
 /// # Errors
 /// [`Error::Input`] with the reward's name.
@@ -322,7 +323,7 @@ pub fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
         .with_hint("`null` says that a reward does not apply to a row; give a number where it does"))
 }
 
-/// Sequence-level scores from one value per rollout.
+/// Computes sequence-level scores from one value per rollout.
 fn score_each(
     rollouts: &Rollouts,
     mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>,
@@ -334,7 +335,7 @@ fn score_each(
     each.collect()
 }
 
-/// The text of a column that a rule compares with: a string as it is, anything else as JSON.
+/// Returns the text of a column that a rule compares to: a string unchanged, anything else as JSON.
 fn column_text(prompt: &Prompt, column: &str) -> Result<String, RewardError> {
     match prompt.columns.get(column) {
         Some(serde_json::Value::String(text)) => Ok(text.clone()),
@@ -348,7 +349,7 @@ fn column_text(prompt: &Prompt, column: &str) -> Result<String, RewardError> {
     }
 }
 
-/// A configuration error about the reward, without a place: the caller knows where the value stands.
+/// Creates a configuration error about the reward, without a place: the caller adds the position of the value.
 fn config_error(message: String, hint: Option<String>) -> Error {
     Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
 }
@@ -359,7 +360,7 @@ pub(crate) mod test_rollouts {
 
     use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 
-    /// One rollout a row: prompt text, columns, completion. A completion has one id a word and a stop id.
+    /// One rollout per row: prompt text, columns, completion. A completion has one id per word, plus a stop id.
     pub fn rollouts<'a>(rows: impl IntoIterator<Item = (&'a str, Value, &'a str)>) -> Rollouts {
         let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: 1, tokenizer: None };
         for (row, (prompt, columns, completion)) in rows.into_iter().enumerate() {
@@ -374,12 +375,12 @@ pub(crate) mod test_rollouts {
         made
     }
 
-    /// Rollouts of these completions, with nothing else in the rows.
+    /// Rollouts of these completions, without other columns.
     pub fn completions<'a>(texts: impl IntoIterator<Item = &'a str>) -> Rollouts {
         rollouts(texts.into_iter().map(|text| ("prompt", Value::Null, text)))
     }
 
-    /// Keeps what was reported, and ends the work after so many reports.
+    /// Stores the reports, and ends the work after a given number of them.
     #[derive(Default)]
     pub struct Reports {
         pub told: std::cell::RefCell<Vec<(usize, usize)>>,
@@ -395,14 +396,14 @@ pub(crate) mod test_rollouts {
         }
     }
 
-    /// What a reward reports while it scores rollouts.
+    /// Returns the reports of a reward while it scores rollouts.
     pub fn reports(reward: &mut dyn super::Reward, rollouts: &Rollouts) -> Vec<(usize, usize)> {
         let reports = Reports::default();
         super::apply_with_progress(reward, rollouts, &reports).expect("every completion is scored");
         reports.told.into_inner()
     }
 
-    /// The sequence-level value of each rollout.
+    /// Returns the sequence-level value of each rollout.
     pub fn totals(reward: &mut dyn super::Reward, rollouts: &Rollouts) -> Vec<f32> {
         let scores = super::apply(reward, rollouts).expect("every completion is scored");
         scores.iter().map(|score| score.total().expect("scored")).collect()
@@ -425,7 +426,7 @@ mod tests {
           - { weight: -1, reward: { rule: { length: { target: 4 } } } }";
         let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a mix");
         let mut reward = build(&config, &no_model, &crate::metric::NoModels, &Interrupt::default()).expect("buildable");
-        // A length of 2 words with target and tolerance 4 is worth 1 − 2/4.
+        // A length of 2 words with target and tolerance 4 scores 1 − 2/4.
         assert_eq!(totals(&mut *reward, &completions(["good kettle", "a plain grey kettle"])), [1.5, -1.0]);
     }
 

@@ -1,19 +1,19 @@
-//! A numeric answer, as in GSM8K: the completion's number against the row's.
+//! A numeric answer, as in GSM8K: compares the completion's number to the row's.
 
 use super::{Reward, RewardError, Score, column_text, score_each};
 use crate::rollout::Rollouts;
 
-/// 1 when the completion's answer equals that of the named column as a number, else 0.
+/// 1 if the completion's answer equals that of the named column as a number, otherwise 0.
 ///
-/// The answer is the first number after the last `####` where there is one that is followed by a number, else the last
-/// number of the text. A completion without a number is a wrong answer; a column without one is an error.
+/// The answer is the first number after the last `####`, or else the last number of the text. A completion without a
+/// number is a wrong answer; a column without one is an error.
 #[derive(Debug, Clone)]
 pub struct NumericAnswerReward {
     column: String,
 }
 
 impl NumericAnswerReward {
-    /// The reward of a column that holds a number or a text that ends in one.
+    /// Creates the reward of a column that holds a number or a text that ends in one.
     pub fn new(column: &str) -> Self {
         Self { column: column.into() }
     }
@@ -35,16 +35,16 @@ impl Reward for NumericAnswerReward {
     }
 }
 
-/// The number a text answers with, in a normal form: no commas, no `+`, no leading or trailing zeros, no `-0`.
+/// Returns the numeric answer of a text in a normal form: no commas, no `+`, no leading or trailing zeros, no `-0`.
 ///
-/// Compared as text, so no digit is lost to rounding.
+/// Answers are compared as text, so no digit is lost to rounding.
 pub fn last_number(text: &str) -> Option<String> {
     let marked = text.rfind("####").and_then(|at| numbers(&text[at + 4..]).into_iter().next());
     marked.or_else(|| numbers(text).pop())
 }
 
-/// All numbers of a text in order: an optional sign that does not follow a word or a number, an optional `$` after it,
-/// digits with commas between groups of three, an optional fraction.
+/// Returns all numbers of a text in order: an optional sign that does not follow a word or a number, an optional `$`
+/// after it, digits with commas between groups of three, and an optional fraction.
 fn numbers(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let digit = |i: usize| chars.get(i).is_some_and(char::is_ascii_digit);
@@ -78,7 +78,8 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether what stands before a number's digits makes it negative: a minus that is no subtraction and no hyphen.
+/// Whether the characters before a number's digits make it negative: a minus that is neither a subtraction nor a
+/// hyphen.
 fn is_negative(before: &[char]) -> bool {
     let before = before.strip_suffix(&['$']).unwrap_or(before);
     match before {

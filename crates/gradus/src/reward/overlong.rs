@@ -1,4 +1,4 @@
-//! DAPO's soft penalty of long completions.
+//! DAPO's soft penalty on long completions.
 //!
 //! Yu et al. 2025, equation 13, <https://arxiv.org/abs/2503.14476>; TRL 1.16's `soft_overlong_punishment`.
 
@@ -6,17 +6,17 @@ use super::config::SoftOverlongRule;
 use super::{Reward, RewardError, Score, config_error, score_each};
 use crate::rollout::Rollouts;
 
-/// 0 up to `max_length − cache` tokens (a stop id counts), then down to −1 at `max_length` and beyond.
+/// 0 up to `max_length − cache` tokens (a stop id counts), then falling to −1 at `max_length` and beyond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SoftOverlong {
     rule: SoftOverlongRule,
 }
 
 impl SoftOverlong {
-    /// The reward of a rule.
+    /// Creates the reward of a rule.
     ///
     /// # Errors
-    /// When the cache is longer than a completion may be.
+    /// If `cache` exceeds `max_length`.
     pub fn new(rule: SoftOverlongRule) -> crate::Result<Self> {
         let SoftOverlongRule { max_length, cache } = rule;
         if cache > max_length {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn nothing_then_a_slope_then_all() {
-        // What TRL 1.16's `get_soft_overlong_punishment(100, 20)` and `(100, 0)` say.
+        // The values of TRL 1.16's `get_soft_overlong_punishment(100, 20)` and `(100, 0)`.
         let soft = |cache| SoftOverlong::new(SoftOverlongRule { max_length: 100, cache }).expect("valid");
         let found = [10, 80, 81, 90, 100, 101].map(|tokens| soft(20).penalty(tokens));
         assert_eq!(found, [0.0, 0.0, -0.05, -0.5, -1.0, -1.0]);

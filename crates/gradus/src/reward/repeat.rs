@@ -1,16 +1,16 @@
-//! A penalty on completions that repeat what they were asked: RL4LMs' shaping for CommonGen.
+//! A penalty on completions that repeat their prompt: RL4LMs' shaping for CommonGen.
 
 use super::{Reward, RewardError, Score, score_each};
 use crate::rollout::Rollouts;
 
-/// −1 where the completion, in lower case, has the prefix, the words `generate` or `sentence`, or what the prompt says after the
-/// prefix up to its last character; else 0.
+/// −1 if the lowercase completion contains the prefix, the word `generate` or `sentence`, or the prompt's text after
+/// the prefix without its last character; otherwise 0.
 pub struct RepeatPenalty {
     prefix: String,
 }
 
 impl RepeatPenalty {
-    /// A penalty for prompts that begin with `prefix`, such as `generate a sentence with: `.
+    /// Creates a penalty for prompts that begin with `prefix`, such as `generate a sentence with: `.
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }

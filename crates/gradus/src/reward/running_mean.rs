@@ -1,18 +1,19 @@
-//! The mean of a reward over the completions so far.
+//! The running mean of a reward over completions.
 
 use super::{Reward, RewardError, Score};
 use crate::progress::{Progress, Unwatched};
 use crate::rollout::Rollouts;
 
-/// In place of each completion's value, the mean over the completions of its group up to this one: a group is so many completions
-/// that follow each other. RL4LMs' code shapes `intent_accuracy` so, by mistake; a completion then earns what others earned.
+/// Replaces each completion's value by the mean over the completions of its group up to this one. A group is a fixed
+/// number of consecutive completions. RL4LMs' code does this to `intent_accuracy` by mistake; a completion then earns
+/// the reward of others.
 pub struct RunningMean {
     inner: Box<dyn Reward>,
     group: usize,
 }
 
 impl RunningMean {
-    /// The running mean of `inner` over groups of `group` completions, at least 1.
+    /// Creates the running mean of `inner` over groups of `group` completions, at least 1.
     pub fn new(inner: Box<dyn Reward>, group: usize) -> Self {
         Self { inner, group: group.max(1) }
     }
@@ -36,7 +37,7 @@ impl Reward for RunningMean {
         for (group, scores) in scores.chunks_mut(self.group).enumerate() {
             let (mut sum, mut count) = (0.0, 0.0);
             for (i, score) in scores.iter_mut().enumerate() {
-                // What is not scored has no value, and counts for none.
+                // An unscored completion has no value and does not enter the mean.
                 let Some(total) = score.as_ref().ok().and_then(Score::total) else { continue };
                 sum += f64::from(total);
                 count += 1.0;

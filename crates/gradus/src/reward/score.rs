@@ -1,43 +1,43 @@
-//! What a reward says of a completion: named parts, each with its weight and one value per token.
+//! The score of a completion: named parts, each with its weight and one value per token.
 
 use super::RewardError;
 use serde::{Deserialize, Serialize};
 
-/// What counts segments that were cut off before a model read them.
+/// Name of the count of segments that were cut off before a model read them.
 pub(super) const UNREAD: &str = "unread";
-/// What counts whole texts that lost their end.
+/// Name of the count of whole texts that lost their end.
 pub(super) const CUT: &str = "cut";
 
-/// What a reward says of one rollout: the reward of a token is the weighted sum of its parts there.
+/// The score of one rollout: the reward of a token is the weighted sum of its parts at that token.
 ///
-/// Without parts the reward does not apply to the row (`null` from a command); a part that does not apply is left out.
+/// Without parts, the reward does not apply to the row (`null` from a command). A part that does not apply is left out.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
-    /// The parts, in the order in which they are added up.
+    /// Parts, in the order in which they are added.
     pub parts: Vec<Part>,
-    /// What was counted on the way, for whoever reads the log.
+    /// Counts for the log.
     pub counts: Vec<Count>,
 }
 
-/// A share or a mean over more than completions: segments that are right, of all segments. Over several completions both
-/// numbers are added up, so a completion with more segments weighs more.
+/// A share or a mean over units other than completions, such as right segments among all segments. Over several
+/// completions both numbers are summed, so a completion with more segments has more weight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Count {
-    /// What it is called where it is logged.
+    /// Name in the log.
     pub name: String,
-    /// What was found.
+    /// Numerator: the sum over the counted units.
     pub sum: f64,
-    /// Among how many; 0 where there was nothing to look at.
+    /// Denominator: the number of units; 0 if there were none.
     pub of: f64,
 }
 
 impl Count {
-    /// `sum` among `of`.
+    /// Creates the count `sum` / `of`.
     pub fn new(name: impl Into<String>, sum: f64, of: usize) -> Self {
         Self { name: name.into(), sum, of: of as f64 }
     }
 
-    /// The part of the reward of which this counts what did not fit into its model.
+    /// Returns the part of the reward whose texts did not fit into its model, if this count is about that.
     pub fn over_limit(&self) -> Option<&str> {
         let (part, name) = self.name.rsplit_once('/')?;
         [UNREAD, CUT].contains(&name).then_some(part)
@@ -47,28 +47,28 @@ impl Count {
 /// One part of a reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// What it is called where it is logged. Empty for a reward that is a single part: it has the reward's own name.
+    /// Name in the log. Empty for a reward with a single part, which uses the reward's own name.
     pub name: String,
-    /// What its values are multiplied by in the sum; negative where less of it is better.
+    /// Factor of its values in the sum; negative if less is better.
     pub weight: f32,
     /// One value per completion token, before weighting.
     pub rewards_t: Vec<f32>,
 }
 
 impl Part {
-    /// The sum over tokens, before weighting.
+    /// Returns the sum over tokens, before weighting.
     pub fn total(&self) -> f32 {
         self.rewards_t.iter().sum()
     }
 }
 
 impl Score {
-    /// A reward of its own for every token.
+    /// Creates a score with one value per token.
     pub fn per_token(rewards_t: Vec<f32>) -> Self {
         Self { parts: vec![Part { name: String::new(), weight: 1.0, rewards_t }], counts: Vec::new() }
     }
 
-    /// A sequence-level reward: `value` on the last of `tokens` tokens.
+    /// Creates a sequence-level score: `value` on the last of `tokens` tokens.
     pub fn sequence(value: f32, tokens: usize) -> Self {
         let mut rewards_t = vec![0.0; tokens];
         if let Some(last) = rewards_t.last_mut() {
@@ -77,12 +77,12 @@ impl Score {
         Self::per_token(rewards_t)
     }
 
-    /// This reward does not apply to the row.
+    /// Creates the score of a row to which the reward does not apply.
     pub fn unscored() -> Self {
         Self::default()
     }
 
-    /// `Σ weight · reward` for every token, added up in the order of the parts; `None` when the row was not scored.
+    /// Computes `Σ weight · reward` for each token, added in the order of the parts; `None` if the row was not scored.
     pub fn rewards_t(&self) -> Option<Vec<f32>> {
         let mut sums_t = vec![0.0; self.parts.first()?.rewards_t.len()];
         for Part { weight, rewards_t, .. } in &self.parts {
@@ -93,12 +93,12 @@ impl Score {
         Some(sums_t)
     }
 
-    /// The sum over tokens; `None` when the row was not scored.
+    /// Returns the sum over tokens; `None` if the row was not scored.
     pub fn total(&self) -> Option<f32> {
         self.rewards_t().map(|rewards_t| rewards_t.iter().sum())
     }
 
-    /// Adds `other` as the part `name`, where it weighs `weight`; its own parts and counts are then `name/…`.
+    /// Adds `other` as the part `name` with this weight; its own parts and counts are then named `name/…`.
     pub(super) fn add(&mut self, name: &str, weight: f32, other: Self) {
         let named = |own: String| if own.is_empty() { name.to_owned() } else { format!("{name}/{own}") };
         let part = |part: Part| Part { name: named(part.name), weight: weight * part.weight, ..part };
@@ -106,7 +106,7 @@ impl Score {
         self.counts.extend(other.counts.into_iter().map(|count| Count { name: named(count.name), ..count }));
     }
 
-    /// Refuses what no trainer can use: parts of the wrong length, and sums that are not finite.
+    /// Rejects scores that no trainer can use: parts of the wrong length, and sums that are not finite.
     pub(super) fn check(&self, tokens: usize) -> Result<(), RewardError> {
         for Part { name, rewards_t, .. } in &self.parts {
             if rewards_t.len() != tokens {
@@ -155,7 +155,7 @@ mod tests {
         let score = of(vec![part("a", 3), part("b", 2)]);
         let error = score.check(3).unwrap_err();
         assert_eq!(error.message, "`b`: 2 values for a completion of 3 tokens");
-        // A part may be out of all bounds where it weighs nothing; the sum is then no number.
+        // A part with weight 0 may still be infinite; the sum is then NaN.
         let score = of(vec![Part { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }]);
         assert_eq!(score.check(1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
     }

@@ -1,9 +1,9 @@
-//! The form of reasoning models: thoughts between marks, then an answer. As TRL 1.16's `think_format_reward`.
+//! The format of reasoning models: thoughts between marks, then an answer. As TRL 1.16's `think_format_reward`.
 
 use super::{Reward, RewardError, Score, score_each};
 use crate::rollout::Rollouts;
 
-/// 1 when the completion begins with `<think>`, has it once, and closes it with `</think>`; else 0.
+/// 1 if the completion begins with `<think>`, contains it once, and closes it with `</think>`; otherwise 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThinkFormatReward;
 

@@ -1,7 +1,8 @@
-//! Rewards of detoxification: how harmless a completion is as a whole, or what each of its sentences adds to its toxicity.
+//! Rewards for detoxification: how harmless a completion is as a whole, or how much each of its sentences adds to its
+//! toxicity.
 //!
-//! Wu et al. 2023, <https://arxiv.org/abs/2306.01693>, section 4: of the whole 1 − tox(y) at its end; by segments
-//! r_j = tox(y_1 … y_{j−1}) − tox(y_1 … y_j) at the end of each, with tox() = 0, so that they add up to −tox(y).
+//! Wu et al. 2023, <https://arxiv.org/abs/2306.01693>, section 4. For the whole: 1 − tox(y) at its end. By segments:
+//! r_j = tox(y_1 … y_{j−1}) − tox(y_1 … y_j) at the end of each, with tox() = 0, so they sum to −tox(y).
 
 use std::ops::Range;
 
@@ -22,9 +23,10 @@ use crate::toxicity::{ScorerConfig, ScoringError, ToxicityScorer};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToxicityConfig {
-    /// The scorer of a completion's toxicity; it reads the completion without its prompt.
+    /// Scorer of a completion's toxicity; it reads the completion without its prompt.
     pub scorer: ScorerConfig,
-    /// The rewarded unit: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by the decrease in toxicity from the text before it to the text with it. Default `whole`.
+    /// Rewarded unit: the `whole` completion, by 1 − its toxicity; or each `sentence` or `sub_sentence`, by the
+    /// decrease in toxicity from the text before it to the text with it. Default `whole`.
     #[serde(default = "whole")]
     pub segments: Level,
 }
@@ -33,25 +35,25 @@ fn whole() -> Level {
     Level::Whole
 }
 
-/// How harmless completions are. Thoughts are read as well.
+/// Reward by the harmlessness of completions. Thoughts are read as well.
 ///
-/// A blank completion has toxicity 0. What the scorer cannot judge changes nothing: the next text that it can judge is compared
-/// with the last one; a completion of which it can judge nothing is not scored.
+/// A blank completion has toxicity 0. A text that the scorer cannot judge changes nothing: the next text that it can
+/// judge is compared to the last judged one. A completion in which it can judge nothing is not scored.
 pub struct ToxicityReward {
     scorer: Box<dyn ToxicityScorer>,
     level: Level,
 }
 
 impl ToxicityReward {
-    /// The reward that is configured so, which opens a classifier with `models` and waits for a service until an `interrupt`.
+    /// Creates the reward of `config`. It opens a classifier with `models`; an `interrupt` ends the wait for a service.
     ///
     /// # Errors
-    /// A scorer that cannot be opened.
+    /// If the scorer cannot be opened.
     pub fn new(config: &ToxicityConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
         Ok(Self { scorer: toxicity_scorer(&config.scorer, models, interrupt)?, level: config.segments })
     }
 
-    /// What a completion is cut into. Judged as a whole it is one, whatever it says.
+    /// Splits a completion into segments. A completion that is judged as a whole is one segment, even if it is empty.
     fn segments(&self, completion: &str) -> Vec<Range<usize>> {
         match self.level {
             Level::Whole => std::iter::once(0..completion.len()).collect(),
@@ -59,7 +61,7 @@ impl ToxicityReward {
         }
     }
 
-    /// The reward of a completion from the toxicity of its text up to the end of each of its segments.
+    /// Computes the reward of a completion from the toxicity of its text up to the end of each segment.
     fn judged(
         &self,
         segments: &[Range<usize>],
@@ -82,7 +84,7 @@ impl ToxicityReward {
             for (segment, toxicity) in segments.iter().zip(toxicity) {
                 let Some(toxicity) = toxicity else { continue };
                 let end = segment.start + rollout.completion[segment.clone()].trim_end().len();
-                // Two segments may end within one token: what both change stands there.
+                // Two segments may end within one token, which then gets the sum of both changes.
                 rewards_t[last_token(&ranges_t, end).unwrap_or(tokens - 1)] += (before - toxicity) as f32;
                 before = *toxicity;
             }
@@ -132,7 +134,7 @@ mod tests {
     use crate::text::Tokenizer;
     use crate::toxicity::test_scorer::ByRule;
 
-    /// The share of `u` among the letters; a text that ends in `?` cannot be judged.
+    /// Toxicity as the share of `u` among the letters; a text that ends in `?` cannot be judged.
     fn toxicity(text: &str) -> Option<f32> {
         let letters = text.chars().filter(|c| c.is_alphabetic()).count().max(1);
         (!text.ends_with('?')).then(|| text.matches('u').count() as f32 / letters as f32)
@@ -146,7 +148,7 @@ mod tests {
         ToxicityReward { scorer: Box::new(ByRule::new(rule)), level }
     }
 
-    /// Completions in the ids of a tokenizer whose tokens have text.
+    /// Completions tokenized with a tokenizer whose tokens have text.
     fn rollouts(texts: &[&str]) -> Rollouts {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/metric_models/gpt2");
         let tokenizer = Tokenizer::from_dir(&dir).expect("a tokenizer");
@@ -176,7 +178,7 @@ mod tests {
             ends.iter().map(|&end| toxicity(completion[..end].trim()).expect("judged")).collect();
         let rewards: Vec<f32> =
             scores[0].rewards_t().expect("scored").into_iter().filter(|&reward| reward != 0.0).collect();
-        // The first sentence has no `u`: nothing changes, and nothing is paid.
+        // The first sentence has no `u`, so nothing changes and its reward is 0.
         assert_eq!(toxicities[0], 0.0);
         let expected = [-toxicities[1], toxicities[1] - toxicities[2]];
         assert!(rewards.len() == 2 && rewards[0] < 0.0 && rewards[1] > 0.0, "{rewards:?}");
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_judged_changes_nothing() {
-        // The text up to the second sentence ends in `?`: the third is compared with the first.
+        // The text up to the second sentence ends in `?`, so the third is compared to the first.
         let made = rollouts(&["A cup. Is it cold? The tea is cold.", "Is it cold?"]);
         let whole = toxicity(made.rollouts[0].completion.trim()).expect("judged");
         let found = totals(Level::Sentence, &made);
@@ -206,7 +208,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Σ r_j = −tox(y) = (1 − tox(y)) − 1, whatever the sentences.
+        /// Σ r_j = −tox(y) = (1 − tox(y)) − 1, for any sentences.
         #[test]
         fn the_rewards_of_sentences_add_up_to_the_toxicity(
             words in prop::collection::vec("(the|cup|is|cold|kettle|tea|sings)[.!,;]?", 0..30)

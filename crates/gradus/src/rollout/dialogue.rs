@@ -1,7 +1,7 @@
-//! How turns are written: the prompt with what an environment adds to it, and an answer as the ids that follow a turn.
+//! Conversion of turns to ids: the prompt with an environment's opening, and an answer as the ids that follow a turn.
 //!
-//! What the policy drew is never tokenized again. An answer is the ids that the chat template writes after a turn, found from
-//! a conversation of one question, as TRL finds them.
+//! The policy's own tokens are never tokenized again. An answer consists of the ids that the chat template writes after
+//! a turn, found with a one-question conversation, as in TRL.
 
 use gradus_environments as env;
 use gradus_environments::CallFormat;
@@ -12,29 +12,29 @@ use crate::data::Message;
 use crate::error::{Error, Result, excerpt};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 
-/// Reads the calls of tools in a turn: the text outside of them, and the calls.
+/// Parses the tool calls in a turn: returns the text outside of them, and the calls.
 pub type ReadCalls = dyn Fn(&str) -> (String, Vec<env::Call>) + Send + Sync;
 
-/// How the turns of episodes are written.
+/// The text format of an episode's turns.
 pub struct Dialogue {
-    /// Turns text into ids and back.
+    /// Converts between text and ids.
     pub tokenizer: Tokenizer,
-    /// Writes conversations; none: texts follow each other as they are.
+    /// Renders conversations; without it, texts are concatenated unchanged.
     pub template: Option<ChatTemplate>,
-    /// The tools, as the template shows them.
+    /// Tool definitions in the form that the template shows.
     pub tools: Vec<Value>,
     /// Ids that end a turn.
     pub stop_ids: Vec<u32>,
-    /// Reads calls; none: a turn has none.
+    /// Parses tool calls; without it, turns have no calls.
     pub read_calls: Option<Box<ReadCalls>>,
 }
 
 impl Dialogue {
-    /// The form in which the template writes calls of tools: the one that reads what the template writes. Where it leaves calls out,
-    /// the form that its text mentions.
+    /// Returns the format in which the template writes tool calls: the one that parses its output. If the template
+    /// leaves calls out, returns the format that its text mentions.
     ///
     /// # Errors
-    /// When there is no template, or its form is none of those that are read.
+    /// If there is no template, or its format is not supported.
     pub fn call_format(&self) -> Result<CallFormat> {
         let template = self.template()?;
         let mentioned = || CallFormat::of_template(template.source());
@@ -64,10 +64,10 @@ impl Dialogue {
         Err(Error::model(template.path(), message).with_hint(hint))
     }
 
-    /// Checks that the template shows the tools, and what they answer.
+    /// Checks that the template shows the tools and their results.
     ///
     /// # Errors
-    /// When there is no template, it leaves one of them out, or it refuses such a conversation.
+    /// If there is no template, it leaves one of them out, or it rejects such a conversation.
     pub fn check_tools(&self) -> Result<()> {
         let template = self.template()?;
         let left_out = |what: &str| {
@@ -100,7 +100,7 @@ impl Dialogue {
         self.tools.first().and_then(|tool| tool["function"]["name"].as_str()).unwrap_or("tool").to_owned()
     }
 
-    /// How conversations of no row are rendered: without the head of the next turn, and with it.
+    /// Returns the options for conversations without a row: without and with the header of the next turn.
     fn bare_options(&self) -> [RenderOptions<'_>; 2] {
         [false, true].map(|add_generation_prompt| RenderOptions {
             tools: Some(&self.tools),
@@ -109,10 +109,10 @@ impl Dialogue {
         })
     }
 
-    /// What the policy wrote with `ids`.
+    /// Decodes `ids` into a turn of the policy.
     ///
     /// # Errors
-    /// When the ids cannot be decoded.
+    /// If the ids cannot be decoded.
     pub(super) fn turn(&self, ids: &[u32]) -> Result<env::Turn> {
         let ids = ids.strip_suffix(self.end_of(ids)).unwrap_or(ids);
         let text = self.tokenizer.decode(ids, true)?;
@@ -123,7 +123,7 @@ impl Dialogue {
         Ok(env::Turn { text, content, calls })
     }
 
-    /// The stop id at the end of a turn, where it has one.
+    /// Returns the stop id at the end of a turn, if it has one.
     fn end_of<'i>(&self, ids: &'i [u32]) -> &'i [u32] {
         match ids.last() {
             Some(last) if self.stop_ids.contains(last) => &ids[ids.len() - 1..],
@@ -131,10 +131,10 @@ impl Dialogue {
         }
     }
 
-    /// The prompt with `opening` behind the last message of the user.
+    /// Returns the prompt with `opening` appended to the last user message.
     ///
     /// # Errors
-    /// When the template refuses the conversation.
+    /// If the template rejects the conversation.
     pub(super) fn opened(&self, prompt: &Prompt, opening: &str) -> Result<Prompt> {
         let (Some(template), Some(messages)) = (&self.template, &prompt.messages) else {
             let text = format!("{}{opening}", prompt.text);
@@ -154,11 +154,11 @@ impl Dialogue {
         Ok(Prompt { text, ids, messages: Some(messages), ..prompt.clone() })
     }
 
-    /// The ids that stand between a turn, which ended as `stop` says, and the next one: the answer, and what the template writes
+    /// Returns the ids between a turn that ended with `stop` and the next one: the answer, and what the template writes
     /// around it.
     ///
     /// # Errors
-    /// When the template refuses the answer, or does not write it behind the turn.
+    /// If the template rejects the answer, or does not write it after the turn.
     pub fn answer(
         &self,
         prompt: &Prompt,
@@ -175,7 +175,8 @@ impl Dialogue {
         self.behind(&before, &answer)
     }
 
-    /// A conversation up to the end of a turn, and what the template writes behind it: the replies and the head of the next turn.
+    /// Renders a conversation up to the end of a turn, and the text after it: the replies and the header of the next
+    /// turn.
     fn answered(
         &self,
         template: &ChatTemplate,
@@ -205,11 +206,12 @@ impl Dialogue {
         Err(refused.expect("there is always an exchange"))
     }
 
-    /// Where the turn at the end of `before` ends in `after`, which goes on behind it. Templates write more behind the mark that
-    /// ends a turn (a new line), but the turn that was drawn ends with the mark. Without the mark, the turn ends before it.
+    /// Finds where the turn that ends `before` ends in the longer text `after`. Templates write more after the mark
+    /// that ends a turn (a newline), but the sampled turn ends with the mark. Without the mark, the turn ends before
+    /// it.
     ///
-    /// Templates that show thoughts in the last turn alone (Qwen3) write the turn otherwise in `after`. It still ends with as many
-    /// marks behind it.
+    /// Templates that show thoughts only in the last turn (Qwen3) write the turn differently in `after`. The number of
+    /// marks up to its end is still the same.
     fn end_of_turn(&self, before: &str, after: &str, stop: StopReason) -> Option<usize> {
         let Some((mark, _)) = self.last_mark(before) else { return after.starts_with(before).then_some(before.len()) };
         let nth = before.matches(&mark).count();
@@ -217,7 +219,7 @@ impl Dialogue {
         Some(if stop == StopReason::StopId { at + mark.len() } else { at })
     }
 
-    /// The last mark of `text` that ends a turn, and where it ends.
+    /// Returns the last end-of-turn mark in `text` and its end position.
     fn last_mark(&self, text: &str) -> Option<(String, usize)> {
         let marks = self.stop_ids.iter().filter_map(|&id| self.tokenizer.token(id));
         marks
@@ -226,11 +228,11 @@ impl Dialogue {
             .map(|(end, mark)| (mark, end))
     }
 
-    /// How the ids of `episodes` compare with those of their whole conversations, turn by turn. Turns whose conversation the chat
-    /// template refuses are not counted.
+    /// Compares the ids of `episodes` to those of their whole conversations, turn by turn. Turns whose conversation the
+    /// chat template rejects are not counted.
     ///
     /// # Errors
-    /// When a text cannot be tokenized.
+    /// If a text cannot be tokenized.
     pub(super) fn retokenized(&self, episodes: &[Held<'_>]) -> Result<Vec<Retokenized>> {
         let conversations: Vec<Vec<Value>> = episodes.iter().map(Held::conversation).collect();
         let mut requests = Vec::new();
@@ -273,12 +275,12 @@ impl Dialogue {
         episodes.iter().map(&mut compare).collect()
     }
 
-    /// Whether the chat template writes the conversations that begin with `prompt`.
+    /// Whether the chat template renders conversations that begin with `prompt`.
     fn renders(&self, prompt: &Prompt) -> bool {
         self.template.is_some() && prompt.messages.is_some()
     }
 
-    /// The ids of a prompt's text, and of what follows it.
+    /// Tokenizes a prompt's text together with the text after it.
     fn encode_whole(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
         let is_rendered = self.renders(prompt);
         let mut ids = self.tokenizer.encode(text, !is_rendered)?;
@@ -288,7 +290,7 @@ impl Dialogue {
         Ok(ids)
     }
 
-    /// How conversations that begin with `prompt` are rendered.
+    /// Returns the options for conversations that begin with `prompt`.
     fn options<'o>(&'o self, prompt: &'o Prompt, add_generation_prompt: bool) -> RenderOptions<'o> {
         let of_row = prompt.columns.get("tools").and_then(Value::as_array);
         RenderOptions {
@@ -299,7 +301,8 @@ impl Dialogue {
         }
     }
 
-    /// The ids of `text` where it stands behind `before`: a tokenizer may write the beginning of a text otherwise than its middle.
+    /// Returns the ids of `text` when it follows `before`: a tokenizer may encode the beginning of a text differently
+    /// from its middle.
     fn behind(&self, before: &str, text: &str) -> Result<Vec<u32>> {
         let beginning = self.tokenizer.encode(before, false)?;
         let mut whole = self.tokenizer.encode(&format!("{before}{text}"), false)?;
@@ -310,23 +313,23 @@ impl Dialogue {
     }
 }
 
-/// An episode as it was sampled.
+/// A sampled episode.
 pub(super) struct Held<'e> {
-    /// What it began with.
+    /// Prompt of the episode.
     pub prompt: &'e Prompt,
-    /// The ids of all turns and answers.
+    /// Ids of all turns and answers.
     pub ids: &'e [u32],
-    /// The turns.
+    /// Turns of the episode.
     pub turns: &'e [Turn],
 }
 
 impl Held<'_> {
-    /// The turns whose answers the policy read, with what was said.
+    /// Returns the turns whose answers the policy read, with the exchanged texts.
     fn answered(&self) -> impl Iterator<Item = (&Turn, &Exchange)> {
         self.turns.iter().take_while(|turn| turn.answered > 0).filter_map(|turn| Some((turn, turn.exchange.as_ref()?)))
     }
 
-    /// The messages of the prompt, of the answered turns, and of their answers.
+    /// Returns the messages of the prompt, the answered turns and their answers.
     fn conversation(&self) -> Vec<Value> {
         let begins = self.prompt.messages.iter().flatten();
         let mut messages: Vec<Value> =
@@ -338,7 +341,7 @@ impl Held<'_> {
         messages
     }
 
-    /// How many messages there are behind each answer.
+    /// Returns the number of messages up to the end of each answer.
     fn ends(&self) -> Vec<usize> {
         let begins = self.prompt.messages.as_ref().map_or(0, Vec::len);
         let length = |end: &mut usize, (_, exchange): (&Turn, &Exchange)| {
@@ -349,7 +352,7 @@ impl Held<'_> {
     }
 }
 
-/// A turn of the policy as a message. Calls that could not be read stand in its text.
+/// Converts a turn of the policy to a message. Unparsable calls stay in its text.
 fn turn_message(turn: &env::Turn) -> Value {
     let readable = |call: &env::Call| call.arguments.is_ok().then(|| called(call));
     match turn.calls.iter().map(readable).collect::<Option<Vec<Value>>>() {
@@ -360,27 +363,27 @@ fn turn_message(turn: &env::Turn) -> Value {
     }
 }
 
-/// The row's own variables of the template.
+/// Returns the row's own template variables.
 fn variables(prompt: &Prompt) -> Option<&Map<String, Value>> {
     prompt.columns.get("chat_template_kwargs").and_then(Value::as_object)
 }
 
 const QUESTION: &str = "question";
 
-/// The most characters of a turn that a message quotes.
+/// Maximum number of characters of a turn that a message quotes.
 const QUOTED: usize = 120;
 
-/// What turns are answers to while the template is asked how it writes them.
+/// Returns the question used to find out how the template writes turns.
 fn question() -> Value {
     json!({ "role": "user", "content": QUESTION })
 }
 
-/// A turn of the assistant with calls.
+/// Returns an assistant turn with calls.
 fn said_with(calls: &[Value]) -> Value {
     json!({ "role": "assistant", "content": "", "tool_calls": calls })
 }
 
-/// A call as templates read it.
+/// Converts a call to the form that templates read.
 fn called(call: &env::Call) -> Value {
     let arguments = call.arguments.as_ref().ok();
     let mut value =
@@ -391,10 +394,12 @@ fn called(call: &env::Call) -> Value {
     value
 }
 
-/// A turn of the assistant and the `replies` to it as messages: first as they are, then in other ways that templates accept.
+/// Converts an assistant turn and its `replies` to messages: first unchanged, then in variants that stricter templates
+/// accept.
 ///
-/// Templates read names of tools and ids of calls from the turn; arguments are left out, as in TRL. Some templates refuse several
-/// calls in a turn (Llama 3). Some need ids of nine letters or digits (Mistral), and a policy can write others or none.
+/// Templates read tool names and call ids from the turn; arguments are left out, as in TRL. Some templates reject
+/// several calls in a turn (Llama 3). Some require ids of nine letters or digits (Mistral), but a policy can write
+/// others or none.
 fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>)> {
     let own: Vec<Value> = replies.iter().map(message).collect();
     let are_of_tools = replies.iter().any(|reply| matches!(reply, env::Reply::Tool { .. }));
@@ -412,7 +417,7 @@ fn exchanges(turn: &env::Turn, replies: &[env::Reply]) -> Vec<(Value, Vec<Value>
     ways
 }
 
-/// A reply as a message of the conversation.
+/// Converts a reply to a message of the conversation.
 pub(crate) fn message(reply: &env::Reply) -> Value {
     match reply {
         env::Reply::User { content } | env::Reply::Tokens { content, .. } => {

@@ -1,9 +1,10 @@
 //! Episodes: the policy and an environment take turns.
 //!
-//! A [`Drawer`] draws the turns of the policy: the engine of this process, or a server. All rows are sampled side by side, as without an environment. A row that has ended its turn waits in the cache while the
-//! environment answers on another thread; others go on. The answer's ids are appended and the row goes on from its cache, so
-//! nothing is computed twice. Results do not depend on how long answers take: each turn draws from a random stream of its own,
-//! and a row's logits do not depend on its company.
+//! A [`Drawer`] samples the turns of the policy, with the engine of this process or on a server. All rows are sampled
+//! concurrently, as without an environment. A row that has ended its turn waits in the cache while the environment
+//! answers on another thread; other rows continue. The answer's ids are appended and the row continues from its cache,
+//! so nothing is computed twice. Results do not depend on how long answers take: each turn has its own random stream,
+//! and a row's logits do not depend on the other rows.
 
 use std::collections::HashMap;
 use std::iter::repeat_n;
@@ -24,23 +25,23 @@ use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
 use crate::text::{StopStrings, continuation};
 
-/// How long the loop waits for an answer before it looks at the clock and at the user's wish to stop.
+/// How long the loop waits for an answer before it checks time limits and interruption.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// The number, within a completion's stream, of what the environment draws from. Turns count from 0.
+/// Index of the environment's random stream within a completion's stream. Turns count from 0.
 const OF_ENVIRONMENT: u64 = u64::MAX;
 
-/// What bounds an episode beside the tokens of its completion.
+/// Limits of an episode, in addition to the tokens of its completion.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// The most turns of the policy.
+    /// Maximum number of turns of the policy.
     pub turns: usize,
-    /// The longest that one answer may take, in seconds. An episode whose answer takes longer has failed.
+    /// Maximum time of one answer in seconds. If it is exceeded, the episode fails.
     pub answer_s: f64,
-    /// The longest that all answers of an episode may take together, in seconds; none: as long as they take. An episode that took
-    /// longer ends.
+    /// Maximum time of all answers of an episode together in seconds, or `None` for no limit. If it is exceeded, the
+    /// episode ends.
     pub episode_s: Option<f64>,
-    /// Answers that are worked at side by side.
+    /// Number of answers that the environment computes concurrently.
     pub at_once: usize,
 }
 
@@ -50,54 +51,54 @@ impl Default for Limits {
     }
 }
 
-/// An environment, and how the policy reads it.
+/// An environment, and the format in which the policy reads it.
 pub struct Episodes {
-    /// What answers.
+    /// The environment that answers.
     pub environment: Arc<dyn env::Environment>,
-    /// How turns are written.
+    /// Text format of the turns.
     pub dialogue: Dialogue,
     /// Limits of an episode.
     pub limits: Limits,
 }
 
-/// Where in a run episodes are sampled: `step 12`, or `evaluation at step 10`.
+/// Position of episodes in a run: `step 12`, or `evaluation at step 10`.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     /// The episodes.
     pub episodes: &'a Episodes,
-    /// Begins the names of episodes.
+    /// Prefix of the episodes' names.
     pub when: &'a str,
-    /// The rows of prompts whose episodes began at the same time, before these: names are unique.
+    /// Rows of earlier prompts whose episodes have the same prefix. They keep names unique.
     pub earlier: &'a [usize],
 }
 
-/// Draws the turns of the policy.
+/// Samples the turns of the policy.
 pub(super) trait Drawer {
-    /// Begins the completions of one prompt. Rows are numbered as they are submitted.
+    /// Starts the completions of one prompt. Rows are numbered in the order of submission.
     ///
     /// # Errors
-    /// When the prompt or a setting does not fit.
+    /// If the prompt or a setting does not fit.
     fn submit(&mut self, request: Request) -> Result<()>;
 
-    /// Goes on with a row whose turn has ended.
+    /// Continues a row whose turn has ended.
     ///
     /// # Errors
-    /// When the ids do not fit.
+    /// If the ids do not fit.
     fn extend(&mut self, row: usize, extension: Extension) -> Result<()>;
 
-    /// Forgets a row.
+    /// Drops a row.
     fn cancel(&mut self, row: usize);
 
-    /// Whether a turn is being drawn.
+    /// Whether a turn is being sampled.
     fn is_busy(&self) -> bool;
 
-    /// Draws some more; gives the turns that have ended.
+    /// Continues sampling and returns the turns that have ended.
     ///
     /// # Errors
-    /// When turns cannot be drawn any more.
+    /// If turns can no longer be sampled.
     fn draw(&mut self) -> Result<Vec<(usize, Completion)>>;
 
-    /// How long it has waited for a server that does not answer, and how long it may.
+    /// Returns how long the drawer has waited for a silent server, and the limit of that wait.
     fn waited(&self) -> Option<(Duration, Duration)> {
         None
     }
@@ -135,29 +136,29 @@ impl Drawer for LocalDrawer<'_, '_> {
     }
 }
 
-/// What a thread does for an episode.
+/// Work of a thread for an episode.
 enum Job {
     Begin(env::Start),
     Step(Box<dyn env::Episode>, env::Turn, env::Drawn),
     Finish(Box<dyn env::Episode>),
 }
 
-/// What came of it. Of a failure no episode is left.
+/// Result of a job. After a failure the episode is gone.
 enum Answer {
     Begun(env::Begun),
     Stepped(Box<dyn env::Episode>, Observation),
     Finished(Option<f64>),
 }
 
-/// What a thread tells of a job.
+/// Report of a thread about a job.
 enum News {
-    /// When a thread began to work at it: from then on the time counts.
+    /// Time at which a thread began the job; the time limit counts from here.
     Begun(Instant),
-    /// What came of it, and how long it took.
+    /// Result of the job, and its duration.
     Done(env::Result<Answer>, Duration),
 }
 
-/// Threads that ask the environment. They end with the sampling.
+/// Threads that call the environment. They end with the sampling.
 struct Workers {
     environment: Arc<dyn env::Environment>,
     jobs: Sender<(usize, Job)>,
@@ -176,7 +177,7 @@ impl Workers {
         workers
     }
 
-    /// One thread more: also in the place of one whose answer nobody waits for any longer.
+    /// Adds a thread, also to replace one whose late answer is no longer awaited.
     fn add(&self) {
         let (queue, send, environment) = (Arc::clone(&self.queue), self.send.clone(), Arc::clone(&self.environment));
         std::thread::spawn(move || {
@@ -204,16 +205,16 @@ fn work(environment: &dyn env::Environment, job: Job) -> env::Result<Answer> {
     }
 }
 
-/// A rollout on its way.
+/// A rollout in progress.
 #[derive(Default)]
 struct Playing {
     name: String,
     opening: Option<String>,
-    /// The episode, while nobody is asked.
+    /// The episode, unless a thread is working on it.
     session: Option<Box<dyn env::Episode>>,
-    /// The turn whose answer is waited for, and since when a thread works at it.
+    /// The turn that awaits its answer, and the time at which a thread began to work on it.
     waiting: Option<(env::Turn, Option<Instant>)>,
-    /// How long its answers have taken.
+    /// Total time of its answers.
     waited: Duration,
     ids: Vec<u32>,
     sampled_logprobs: Vec<f32>,
@@ -233,7 +234,7 @@ impl Playing {
         (self.session, self.waiting, self.is_over) = (None, None, true);
     }
 
-    /// Takes in a turn that the policy has ended.
+    /// Adds a finished turn of the policy.
     fn take(&mut self, completion: Completion) {
         self.turns.push(Turn::unanswered(completion.ids.len()));
         self.ids.extend(completion.ids);
@@ -256,10 +257,10 @@ impl Playing {
 }
 
 impl Episodes {
-    /// [`sample_with`](Self::sample_with) the engine of this process.
+    /// [`sample_with`](Self::sample_with) using the engine of this process.
     ///
     /// # Errors
-    /// As there.
+    /// As [`sample_with`](Self::sample_with).
     pub(super) fn sample(
         &self,
         policy: &CausalLm,
@@ -281,11 +282,12 @@ impl Episodes {
         self.sample_with(policy, &mut LocalDrawer { engine, stop }, prompts, sampler, names, stream)
     }
 
-    /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` begins the names of
-    /// the episodes.
+    /// Samples `group_size` episodes of each prompt: [`RolloutSource::sample`](super::RolloutSource::sample). `when` is
+    /// the prefix of the episodes' names.
     ///
     /// # Errors
-    /// As there; [`Error::Config`] when the environment cannot be used at all.
+    /// As [`RolloutSource::sample`](super::RolloutSource::sample); [`Error::Config`] if the environment cannot be used
+    /// at all.
     pub(super) fn sample_with(
         &self,
         policy: &CausalLm,
@@ -323,7 +325,7 @@ struct Game<'g> {
 }
 
 impl Game<'_> {
-    /// Has a thread work for an episode, whose answer will be about `said`.
+    /// Queues a job of an episode; its answer will concern the turn `said`.
     fn ask(&mut self, row: usize, said: env::Turn, job: Job) {
         self.rows[row].waiting = Some((said, None));
         self.workers.jobs.send((row, job)).expect("the queue lives as long as the workers");
@@ -333,13 +335,13 @@ impl Game<'_> {
         self.rows.iter().any(|playing| playing.waiting.is_some())
     }
 
-    /// Whether the answer takes longer than it may.
+    /// Whether the answer exceeds its time limit.
     fn is_late(&self, playing: &Playing) -> bool {
         let limit = Duration::from_secs_f64(self.episodes.limits.answer_s);
         matches!(playing.waiting, Some((_, Some(since))) if since.elapsed() > limit)
     }
 
-    /// The next answer that comes within `patience`, and the turn that it is about. An episode whose answer is late has failed.
+    /// Returns the next answer within `patience`, and the turn that it answers. An episode whose answer is late fails.
     fn next_answer(&mut self, patience: Duration) -> Result<Option<(usize, env::Turn, Answer)>> {
         let (row, answer, took) = loop {
             match self.workers.news.recv_timeout(patience) {
@@ -358,7 +360,7 @@ impl Game<'_> {
                 }
             }
         };
-        // Of an episode that was given up, the answer comes too late.
+        // The episode was given up, so its answer is too late.
         let Some((said, _)) = self.rows[row].waiting.take() else { return Ok(None) };
         self.rows[row].waited += took;
         match answer {
@@ -374,14 +376,14 @@ impl Game<'_> {
         }
     }
 
-    /// Begins all episodes; gives the prompts with what their episodes add to them.
+    /// Starts all episodes and returns the prompts with the episodes' additions.
     fn begin(&mut self, mut prompts: Vec<Prompt>, (when, earlier): (&str, &[usize])) -> Result<Vec<Prompt>> {
         let group = self.sampler.group_size;
-        // A step that crosses an epoch may draw a prompt twice: names stay unique.
+        // A step that crosses an epoch may draw a prompt twice; the counter keeps names unique.
         let mut times: HashMap<usize, usize> = HashMap::new();
         earlier.iter().for_each(|row| *times.entry(*row).or_default() += 1);
         for (p, prompt) in prompts.iter().enumerate() {
-            // Completions of a prompt are compared with each other: their episodes begin alike.
+            // Completions of a prompt are compared to each other, so their episodes start identically.
             let mut stream = (self.stream)(p * group);
             stream.set_stream(OF_ENVIRONMENT);
             let seed = stream.next_u64();
@@ -428,7 +430,7 @@ impl Game<'_> {
         Ok(prompts)
     }
 
-    /// The prompt that the episodes of prompt `p` write themselves, where they do.
+    /// Returns the prompt that the episodes of prompt `p` write themselves, or else `prompt`.
     fn own_prompt(&self, p: usize, prompt: &Prompt) -> Result<Prompt> {
         let group = self.sampler.group_size;
         let sessions = self.rows[p * group..(p + 1) * group].iter().filter_map(|playing| playing.session.as_ref());
@@ -442,11 +444,11 @@ impl Game<'_> {
             return Err(Error::input(message).with_hint("what an episode begins with must follow from its row alone"));
         }
         let text = self.episodes.dialogue.tokenizer.decode(first, false)?;
-        // Nobody renders it again.
+        // The text is final and is not rendered again.
         Ok(Prompt { text, ids: first.to_vec(), messages: None, ..prompt.clone() })
     }
 
-    /// How a turn is drawn that may have `room` ids.
+    /// Returns the sampling parameters of a turn of at most `room` ids.
     fn params(&self, room: usize) -> Arc<SamplingParams> {
         let record = self.sampler.masking.map_or(self.sampler.params.record, |masking| masking.record);
         Arc::new(SamplingParams { record, max_new_tokens: room, ..self.sampler.params.clone() })
@@ -458,7 +460,7 @@ impl Game<'_> {
         let params = self.params(sampler.params.max_new_tokens);
         for (p, prompt) in prompts.iter().enumerate() {
             let streams = (p * group..(p + 1) * group).map(self.stream).collect();
-            // Rows are numbered as they are submitted, so a row of the drawer is that of its rollout.
+            // Rows are numbered in the order of submission, so row numbers equal rollout indices.
             drawer.submit(Request {
                 prompt: prompt.ids.clone(),
                 params: Arc::clone(&params),
@@ -479,7 +481,7 @@ impl Game<'_> {
             for (row, completion) in ended {
                 self.drawn(row, completion)?;
             }
-            // While rows are sampled nobody waits for answers; those that are there are all taken.
+            // While rows are being sampled, only available answers are taken, without waiting.
             let mut patience = if drawer.is_busy() || !self.is_waiting() { Duration::ZERO } else { GLANCE };
             while let Some((row, said, answer)) = self.next_answer(patience)? {
                 self.answered(row, said, answer, prompts, drawer)?;
@@ -496,7 +498,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// The policy has ended a turn: the environment is asked, or the episode is over.
+    /// Handles the end of a turn: passes it to the environment, or ends the episode.
     fn drawn(&mut self, row: usize, completion: Completion) -> Result<()> {
         let said = self.episodes.dialogue.turn(&completion.ids)?;
         let (playing, stop) = (&mut self.rows[row], completion.stop);
@@ -506,7 +508,7 @@ impl Game<'_> {
             is_cut: stop == StopReason::Length,
         };
         playing.take(completion);
-        // Of an episode that could not begin one turn is drawn: a completion is never empty.
+        // An episode that failed to start still samples one turn, because a completion is never empty.
         let Some(session) = playing.session.take() else { return Ok(()) };
         let job = match stop {
             StopReason::Length if !session.takes_cut_turns() => {
@@ -521,7 +523,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// The observation with the texts of replies that are ids.
+    /// Adds the text to replies that consist of ids.
     fn with_texts(&self, mut observation: Observation) -> Result<Observation> {
         for reply in &mut observation.replies {
             if let env::Reply::Tokens { ids, content } = reply {
@@ -531,7 +533,7 @@ impl Game<'_> {
         Ok(observation)
     }
 
-    /// The environment has answered: the row goes on, or the episode is over.
+    /// Handles an answer of the environment: continues the row, or ends the episode.
     fn answered(
         &mut self,
         row: usize,
@@ -577,7 +579,7 @@ impl Game<'_> {
                     Ok(ids) => ids,
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
                     Err(error) => {
-                        // An answer that cannot be shown to the policy is the environment's failure.
+                        // If an answer cannot be shown to the policy, the environment has failed.
                         let hint = error.hint().map(str::to_owned);
                         let refused = env::Error::Episode { message: error.to_string(), hint };
                         self.rows[row].fail(&refused);
@@ -606,7 +608,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// The rollouts, once all episodes are over.
+    /// Returns the rollouts after all episodes are over.
     fn rollouts(self, prompts: Vec<Prompt>) -> Result<Rollouts> {
         let Sampler { tokenizer, group_size, masking, .. } = *self.sampler;
         let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
@@ -645,7 +647,7 @@ impl Game<'_> {
     }
 }
 
-/// A number of the environment that no trainer can use.
+/// Error for a non-finite number from the environment, which no trainer can use.
 fn not_finite(number: f64) -> env::Error {
     env::Error::episode(format!("the environment answered with the number {number}, but a finite one is needed"))
 }

@@ -1,10 +1,10 @@
 //! Rollouts: sampled completions with everything that scoring and updating need.
 //!
-//! [`Rollouts`] is the struct that rewards, advantages and updates take; nothing after sampling goes back to text
-//! or to the sampler.
+//! [`Rollouts`] is the input of rewards, advantages and updates. Nothing after sampling goes back to text or to the
+//! sampler.
 //!
-//! A rollout is an episode of one or more turns. The policy draws a turn; where there is an environment, it answers, and the
-//! policy reads the answer before it draws the next turn ([`episodes`]).
+//! A rollout is an episode of one or more turns. The policy samples a turn. With an environment, the environment
+//! answers, and the policy reads the answer before it samples the next turn ([`episodes`]).
 
 mod dialogue;
 pub mod episodes;
@@ -41,19 +41,19 @@ pub struct Rollout {
     pub completion: String,
     /// The sampled ids, the stop id included. Never empty.
     pub completion_ids: Vec<u32>,
-    /// Log-probability of each id under the distribution actually sampled from (after top-k, top-p, …), in nats; under a
-    /// mask that trains, among what the mask leaves.
+    /// Log-probability of each id under the sampled distribution (after top-k, top-p, …), in nats. With a mask that
+    /// also applies in training: normalized over the ids that the mask allows.
     pub sampled_logprobs: Vec<f32>,
     /// Log-probability of each id under the policy at the training temperature, over all ids.
     pub logprobs: Vec<f32>,
-    /// What each id could have been, where the distribution sampled from is what trains; else empty, which also says that
-    /// it could have been any.
+    /// Ids that could have been sampled at each position, if training uses the sampled distribution. Otherwise empty,
+    /// which also means that every id was possible.
     pub supports: Vec<Support>,
-    /// The turns of the episode, one after the other: together they are `completion_ids`. At least one.
+    /// Turns of the episode in order, at least one. Together they make up `completion_ids`.
     pub turns: Vec<Turn>,
-    /// What became of the episode; none where no environment answered.
+    /// Outcome of the episode; `None` without an environment.
     pub episode: Option<Episode>,
-    /// Which weights sampled it, where a server did.
+    /// Weights that sampled it, if a server did.
     pub sampled_with: Option<SampledWith>,
     /// Why the last turn ended.
     pub stop: StopReason,
@@ -62,51 +62,51 @@ pub struct Rollout {
 /// The weights that a server sampled with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampledWith {
-    /// What they are called there.
+    /// Name of the weights on the server.
     pub version: String,
-    /// After how many steps of the run they were the policy's.
+    /// Number of steps of the run after which the policy had these weights.
     pub step: usize,
 }
 
-/// One turn of an episode: ids that the policy drew, then ids of the environment's answer.
+/// One turn of an episode: ids that the policy sampled, then ids of the environment's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// Ids that the policy drew. They carry loss. At least one.
+    /// Number of ids that the policy sampled, at least one. They carry loss.
     pub drawn: usize,
-    /// Ids of the answer, which the policy only reads. They carry no loss.
+    /// Number of ids of the answer, which the policy only reads. They carry no loss.
     pub answered: usize,
-    /// What was said; none where no environment takes part.
+    /// Texts of the turn; `None` without an environment.
     pub exchange: Option<Exchange>,
 }
 
-/// What the policy wrote in a turn, and what the environment answered.
+/// A turn of the policy and the environment's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// The turn of the policy.
     pub said: gradus_environments::Turn,
-    /// The answer. Where [`Turn::answered`] is 0, the policy read none of its replies.
+    /// The answer. If [`Turn::answered`] is 0, the policy read none of its replies.
     pub observation: Observation,
 }
 
 impl Turn {
-    /// A turn of `drawn` ids that nobody answers.
+    /// Creates a turn of `drawn` ids without an answer.
     pub fn unanswered(drawn: usize) -> Self {
         Self { drawn, answered: 0, exchange: None }
     }
 }
 
-/// What became of an episode.
+/// Outcome of an episode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// Names it within the run: `step 12, prompt 5, completion 3`.
+    /// Unique name within the run: `step 12, prompt 5, completion 3`.
     pub name: String,
-    /// What the environment added to the prompt.
+    /// Text that the environment added to the prompt.
     pub opening: Option<String>,
-    /// Why it ended.
+    /// Reason for the end.
     pub end: EpisodeEnd,
-    /// The environment's reward of the whole episode, beside those of its turns.
+    /// The environment's reward for the whole episode, in addition to those of its turns.
     pub reward: Option<f64>,
-    /// How its ids compare with those of the whole conversation.
+    /// Comparison of its ids to those of the whole conversation.
     pub retokenized: Retokenized,
 }
 
@@ -115,18 +115,18 @@ pub struct Episode {
 pub enum EpisodeEnd {
     /// The environment ended it.
     Done,
-    /// It had as many turns as it may have.
+    /// It reached the maximum number of turns.
     Turns,
-    /// The completion had no room for the next answer, or the last turn did not end within it.
+    /// The next answer did not fit into the completion, or the last turn was cut at its limit.
     Tokens,
-    /// Its answers together took longer than they may.
+    /// Its answers together exceeded the time limit.
     Time,
-    /// The environment failed. The episode has no reward, and nothing is learned from it.
+    /// The environment failed. The episode has no reward and is not trained on.
     Failed(String),
 }
 
 impl EpisodeEnd {
-    /// The name used in logs: `done`, `turns`, `tokens`, `time` or `failed`.
+    /// Returns the name used in logs: `done`, `turns`, `tokens`, `time` or `failed`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -138,21 +138,21 @@ impl EpisodeEnd {
     }
 }
 
-/// How ids that were appended compare with those of the conversation when all of it is rendered and tokenized anew at every turn, as a
-/// server does that is asked for chat completions. Counts turns of the policy that were answered; the names are TRL's. Training always
-/// uses the ids as they were appended.
+/// Compares the appended ids to those of the whole conversation, rendered and tokenized again at each turn, as a chat
+/// completion server does. Counts answered turns of the policy; the names are TRL's. Training always uses the appended
+/// ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retokenized {
     /// The ids are the same.
     pub clean: usize,
-    /// They differ from within the turn or its answer on. The next turn is compared with the new ids.
+    /// They differ from a position inside the turn or its answer. The next turn is compared to the new ids.
     pub realigned: usize,
-    /// They differ before the turn: the chat template or the tokenizer changes the past.
+    /// They differ before the turn: the chat template or the tokenizer changes earlier text.
     pub forked: usize,
 }
 
 impl Rollout {
-    /// A rollout of one turn, of which no log-probabilities are known yet: they are 0.
+    /// Creates a rollout of one turn whose log-probabilities are not known yet and set to 0.
     pub fn one_turn(prompt: usize, completion: impl Into<String>, completion_ids: Vec<u32>, stop: StopReason) -> Self {
         let tokens = completion_ids.len();
         Self {
@@ -169,28 +169,28 @@ impl Rollout {
         }
     }
 
-    /// How many ids carry loss.
+    /// Returns the number of ids that carry loss.
     pub fn counted(&self) -> usize {
         self.turns.iter().map(|turn| turn.drawn).sum()
     }
 
-    /// Whether all ids carry loss: nobody but the policy wrote.
+    /// Whether all ids carry loss, because only the policy wrote them.
     fn is_all_drawn(&self) -> bool {
         self.turns.iter().all(|turn| turn.answered == 0)
     }
 
-    /// Whether each id carries loss.
+    /// Returns, for each id, whether it carries loss.
     pub fn mask(&self) -> impl Iterator<Item = bool> {
         let of_turn = |turn: &Turn| repeat_n(true, turn.drawn).chain(repeat_n(false, turn.answered));
         self.turns.iter().flat_map(of_turn)
     }
 
-    /// What was said, turn by turn; nothing where no environment took part.
+    /// Returns the exchanges, turn by turn; nothing without an environment.
     pub fn exchanges(&self) -> impl Iterator<Item = &Exchange> {
         self.turns.iter().filter_map(|turn| turn.exchange.as_ref())
     }
 
-    /// What the environment's failure was, where the episode failed.
+    /// Returns the environment's error if the episode failed.
     pub fn failure(&self) -> Option<&str> {
         match self.episode.as_ref().map(|episode| &episode.end) {
             Some(EpisodeEnd::Failed(message)) => Some(message),
@@ -198,12 +198,12 @@ impl Rollout {
         }
     }
 
-    /// The logprobs that train: what the policy, asked again, says of each id at first.
+    /// Returns the log-probabilities used in training: those that the policy, before any update, assigns to each id.
     pub fn trained_logprobs(&self) -> &[f32] {
         if self.supports.is_empty() { &self.logprobs } else { &self.sampled_logprobs }
     }
 
-    /// [`trained_logprobs`](Self::trained_logprobs) of the ids that carry loss.
+    /// Returns the [`trained_logprobs`](Self::trained_logprobs) of the ids that carry loss.
     pub fn counted_logprobs(&self) -> Cow<'_, [f32]> {
         match self.is_all_drawn() {
             true => Cow::Borrowed(self.trained_logprobs()),
@@ -211,22 +211,22 @@ impl Rollout {
         }
     }
 
-    /// The policy's own logprobs of the ids that carry loss, whatever they were drawn among.
+    /// Returns the policy's own logprobs, over all ids, of the ids that carry loss.
     pub fn counted_raw_logprobs(&self) -> Vec<f32> {
         self.only_counted(&self.logprobs).copied().collect()
     }
 
-    /// What the ids that carry loss could have been; nothing where that was not recorded.
+    /// Returns the supports of the ids that carry loss; nothing if they were not recorded.
     pub fn counted_supports(&self) -> impl Iterator<Item = &Support> {
         self.only_counted(&self.supports)
     }
 
-    /// Of what stands beside each id, that beside the ids that carry loss.
+    /// Filters a per-id list down to the ids that carry loss.
     pub(crate) fn only_counted<'r, T>(&'r self, of_ids: &'r [T]) -> impl Iterator<Item = &'r T> {
         of_ids.iter().zip(self.mask()).filter(|(_, counts)| *counts).map(|(x, _)| x)
     }
 
-    /// Puts the logprobs of the ids that carry loss in the place of those recorded.
+    /// Replaces the recorded logprobs of the ids that carry loss.
     pub fn replace_logprobs(&mut self, counted: &[f32]) {
         assert_eq!(counted.len(), self.counted(), "one logprob per id that carries loss");
         let mut rest = counted;
@@ -238,7 +238,8 @@ impl Rollout {
         }
     }
 
-    /// Rewards per id as rewards of the ids that carry loss: what others got goes to the one before them.
+    /// Converts rewards per id to rewards of the ids that carry loss: the reward of any other id moves to the last such
+    /// id before it.
     pub fn rewards_of_counted(&self, rewards_t: &[f32]) -> Vec<f32> {
         let (mut found, mut rest): (Vec<f32>, _) = (Vec::with_capacity(self.counted()), rewards_t);
         for turn in &self.turns {
@@ -254,30 +255,30 @@ impl Rollout {
     }
 }
 
-/// `P` prompts with `G` rollouts each, group after group: rollout `i` belongs to prompt `i / group_size`.
+/// `P` prompts with `G` rollouts each, ordered by group: rollout `i` belongs to prompt `i / group_size`.
 #[derive(Debug, Clone)]
 pub struct Rollouts {
-    /// The prompts, `P` of them.
+    /// The `P` prompts.
     pub prompts: Vec<Prompt>,
-    /// The rollouts, `P · G` of them, in the order of the prompts.
+    /// The `P · G` rollouts, in the order of the prompts.
     pub rollouts: Vec<Rollout>,
-    /// `G`, the rollouts of one prompt.
+    /// `G`, the number of rollouts of one prompt.
     pub group_size: usize,
-    /// The tokenizer of the ids, for [`Rollouts::ranges`]; none where they stand for no text.
+    /// Tokenizer of the ids, for [`Rollouts::ranges`]; `None` if the ids represent no text.
     pub tokenizer: Option<Tokenizer>,
 }
 
 impl Rollouts {
-    /// The prompt of rollout `i`.
+    /// Returns the prompt of rollout `i`.
     pub fn prompt(&self, i: usize) -> &Prompt {
         &self.prompts[self.rollouts[i].prompt]
     }
 
-    /// The bytes of `completion` behind each id of rollout `i`, as [`text::ranges`] finds them: without gaps, on
-    /// boundaries of characters. Special ids and what a stop string cut off have an empty range. Computed when asked.
+    /// Returns the byte range in `completion` of each id of rollout `i`, as [`text::ranges`] finds them: without gaps,
+    /// on character boundaries. Special ids and text after a stop string have an empty range. Computed on each call.
     ///
     /// # Errors
-    /// Where the rollouts have no tokenizer, or it cannot decode the ids.
+    /// If the rollouts have no tokenizer, or it cannot decode the ids.
     pub fn ranges(&self, i: usize) -> Result<Vec<Range<usize>>> {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(Error::input("these rollouts have no tokenizer that would know the text of an id"));
@@ -288,17 +289,17 @@ impl Rollouts {
         Ok(ranges.into_iter().map(cut).collect())
     }
 
-    /// How many rollouts there are, `P · G`.
+    /// Returns the number of rollouts, `P · G`.
     pub fn len(&self) -> usize {
         self.rollouts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rollouts.
     pub fn is_empty(&self) -> bool {
         self.rollouts.is_empty()
     }
 
-    /// Some groups of them, by the numbers of their rollouts.
+    /// Returns some of the groups, by the range of their rollouts.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         let first = range.start / self.group_size.max(1);
         let prompts = first..range.end.div_ceil(self.group_size.max(1));
@@ -312,21 +313,21 @@ impl Rollouts {
     }
 }
 
-/// How completions are sampled: what the engine needs, and where text comes in.
+/// Settings of sampling: those of the engine, and those that involve text.
 pub struct Sampler<'a> {
-    /// Turns ids into text and watches for stop strings.
+    /// Tokenizer that decodes ids and finds stop strings.
     pub tokenizer: &'a Tokenizer,
-    /// Completions of each prompt.
+    /// Number of completions of each prompt.
     pub group_size: usize,
-    /// The distribution and the limits.
+    /// Distribution and limits.
     pub params: SamplingParams,
-    /// Completions are searched for with beams, and are the best ones found; none: each is sampled by itself.
+    /// Beam search, which returns the best completions; `None` samples each completion independently.
     pub beams: Option<BeamParams>,
     /// Strings that end a completion.
     pub stop: &'a [String],
-    /// A mask over what is drawn; beams are not searched under it.
+    /// Mask over the sampled ids; not supported with beams.
     pub masking: Option<Masking<'a>>,
-    /// The environment that answers the turns of the policy; none: a rollout is one turn. Beams are not searched in it.
+    /// Environment that answers the turns of the policy; without it, a rollout is one turn. Not supported with beams.
     pub episodes: Option<Scene<'a>>,
     /// Receives the progress and may end the sampling.
     pub progress: &'a dyn Progress,
@@ -335,20 +336,20 @@ pub struct Sampler<'a> {
 /// A policy to sample from.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// The weights, without gradient.
+    /// Weights, without gradient.
     pub model: CausalLm,
-    /// Which weights these are: it grows with every change, so a source that keeps a copy knows when it is stale.
+    /// Version of the weights. It grows with each change, so a source with a copy can tell when the copy is stale.
     pub version: u64,
 }
 
-/// Who samples completions: the engine of this process ([`LocalEngine`]), or a server.
+/// Source of completions: the engine of this process ([`LocalEngine`]), or a server.
 pub trait RolloutSource {
-    /// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw
-    /// from `stream(p)`, and come with the best first. All handles to the weights of `policy` end here, so that the optimizer can
-    /// write where they lie.
+    /// Samples `group_size` completions of each prompt; completion `i` uses `stream(i)`. With beams, the completions of
+    /// prompt `p` use `stream(p)` and come best first. All handles to the weights of `policy` are dropped before the
+    /// return, so that the optimizer can update them in place.
     ///
     /// # Errors
-    /// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded; [`Error::Interrupted`] when
+    /// If a setting is meaningless, a prompt does not fit, or a completion cannot be decoded; [`Error::Interrupted`] if
     /// the sampler's progress ends the sampling.
     fn sample(
         &mut self,
@@ -358,24 +359,24 @@ pub trait RolloutSource {
         stream: &dyn Fn(usize) -> Stream,
     ) -> Result<Rollouts>;
 
-    /// Whether the log-probabilities of its completions are those of the policy, to the bit. Where they are not, training computes
-    /// them again.
+    /// Whether the log-probabilities of its completions equal the policy's bit for bit. If not, training computes them
+    /// again.
     fn is_exact(&self) -> bool;
 
-    /// Whether it samples elsewhere: then one rank asks it for all.
+    /// Whether it samples on another machine. Then one rank requests the completions for all.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Says which iteration asks next.
+    /// Sets the iteration of the next request.
     fn at(&mut self, _iteration: usize) {}
 
-    /// How many iterations ahead of the one that trains it samples; 0 where each waits for the weights before it.
+    /// Returns how many iterations sampling runs ahead of training; 0 if each iteration waits for the previous update.
     fn ahead(&self) -> usize {
         0
     }
 
-    /// Begins to sample what iteration `iteration` will ask for, with the weights of `policy`, unless it has begun already.
+    /// Starts sampling for iteration `iteration` with the weights of `policy`, unless it has already started.
     ///
     /// # Errors
     /// As [`sample`](Self::sample).
@@ -390,19 +391,19 @@ pub trait RolloutSource {
         Ok(())
     }
 
-    /// Whether it has begun to sample for iteration `iteration`.
+    /// Whether sampling for iteration `iteration` has started.
     fn has_begun(&self, _iteration: usize) -> bool {
         false
     }
 
-    /// What the user should know of what happened since it was asked last.
+    /// Returns messages for the user about events since the last call.
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// [`RolloutSource::sample`] by all ranks: each samples its share of the prompts, and all of them get every completion. A completion's
-/// random stream does not depend on who samples it.
+/// [`RolloutSource::sample`] on all ranks: each rank samples its share of the prompts, and all ranks receive all
+/// completions. A completion's random stream does not depend on the rank.
 ///
 /// # Errors
 /// As [`RolloutSource::sample`], on any rank.
@@ -441,7 +442,7 @@ pub(crate) fn sample_on(
         group_size: sampler.group_size,
         tokenizer: Some(sampler.tokenizer.clone()),
     };
-    // An environment may add to the prompts.
+    // An environment may have extended the prompts.
     for (prompts, rollouts) in ranks.all_ok("rollouts", found)? {
         let first = all.prompts.len();
         all.prompts.extend(prompts);
@@ -450,10 +451,10 @@ pub(crate) fn sample_on(
     Ok(all)
 }
 
-/// Samples in this process.
+/// Sampling engine of this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalEngine {
-    /// Coarser weights to sample from, which is faster; none: those of the policy.
+    /// Coarser weight format for faster sampling; `None` samples from the policy's own weights.
     pub weights: Option<WeightFormat>,
 }
 
@@ -500,7 +501,7 @@ fn sample(
         }
         None => generate_with((policy, sampler.masking), &ids, group, params, hooks, stream)?,
     };
-    // Where nothing was ever taken out, the policy's own logprobs are those among the supports.
+    // If no id was ever excluded, the logprobs over the supports equal the policy's own.
     let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
     let mut rollouts = Vec::with_capacity(completions.len());
     for (i, completion) in completions.into_iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Where the tests of a binary compute, and all of them once more without kernels.
+//! The device on which the tests of a binary compute, and a second run of all of them without kernels.
 //!
-//! `GRADUS_TEST_DEVICE=gpu` (any name that `--device` takes) has them compute there instead of on the processor:
-//! `tools/wgpu/run` does, on a driver that needs no GPU.
+//! `GRADUS_TEST_DEVICE=gpu` (any name that `--device` accepts) selects another device than the CPU. `tools/wgpu/run`
+//! uses it with a driver that needs no GPU.
 
 #![allow(dead_code, reason = "no binary needs all of it")]
 
@@ -12,17 +12,17 @@ use gradus::device::DeviceChoice;
 
 use crate::support::skipped;
 
-/// Another device's sums run in another order, and its exponentials and roots are those of its shader language: how many
-/// times farther off than the kernels it may be.
+/// Factor by which the tolerances grow on other devices. Their sums have another order, and their exponentials and
+/// roots come from their shader language.
 const ELSEWHERE: f64 = 10.0;
 
-/// The variable that says where to compute.
+/// Environment variable that selects the device.
 const DEVICE: &str = "GRADUS_TEST_DEVICE";
 
-/// The variable that turns kernels off.
+/// Environment variable that turns kernels off.
 const KERNELS: &str = "GRADUS_KERNELS";
 
-/// The device by its name.
+/// Returns the selected device.
 pub fn choice() -> DeviceChoice {
     match std::env::var(DEVICE) {
         Ok(name) => DeviceChoice::named(&name).unwrap_or_else(|error| panic!("{DEVICE}: {error}")),
@@ -30,17 +30,17 @@ pub fn choice() -> DeviceChoice {
     }
 }
 
-/// Where to compute.
+/// Returns the device to compute on.
 pub fn device() -> Device {
     choice().device()
 }
 
-/// What tolerances are multiplied by.
+/// Returns the factor of all tolerances.
 pub fn slack() -> f64 {
     if choice() == DeviceChoice::cpu() { 1.0 } else { ELSEWHERE }
 }
 
-/// Whether this process computes with kernels. Otherwise `what`, which only they do, is left out, and said to be.
+/// Whether this process computes with kernels. If not, reports that the test `what`, which needs them, is skipped.
 pub fn has_kernels(what: &str) -> bool {
     let has = choice().has_kernels();
     if !has {
@@ -49,7 +49,7 @@ pub fn has_kernels(what: &str) -> bool {
     has
 }
 
-/// Runs all tests of this binary again in a process without kernels, where at least `least` must pass.
+/// Runs all tests of this binary again in a process without kernels; at least `least` must pass.
 pub fn without_kernels(least: usize) {
     if std::env::var_os(DEVICE).is_some() || std::env::var_os(KERNELS).is_some() {
         return;

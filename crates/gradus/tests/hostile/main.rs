@@ -1,9 +1,9 @@
-//! Every reader of foreign bytes, fed with files that were changed at random: whatever they hold, it answers, with a value or
-//! one error, in bounded time and memory, and never panics.
+//! Fuzz tests: each parser of untrusted bytes reads files with random changes. Whatever they contain, it must return a
+//! value or one error, in bounded time and memory, without a panic.
 //!
-//! The ordinary run takes ten thousand files a reader. `tools/fuzz/run` makes a long one: `GRADUS_FUZZ_CASES` says how many,
-//! and `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
-//! names; it belongs into `tests/fixtures/hostile/READER/`, which is tried first.
+//! The ordinary run uses ten thousand files per reader. `tools/fuzz/run` starts a long one: `GRADUS_FUZZ_CASES` sets
+//! the number, and `GRADUS_FUZZ_SEED` the start. A file on which a reader fails is left in the directory that the
+//! message names. Add it to `tests/fixtures/hostile/READER/`, whose files are tried first.
 
 #![expect(clippy::print_stdout, reason = "the tally of a long run")]
 
@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 use mutate::Mutator;
 use readers::Reader;
 
-/// No file may take more processor time. In a debug build everything takes ten times as long as it does for users.
+/// Maximum CPU time per file. A debug build takes about ten times as long as users' builds.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Files a reader in an ordinary run, busy machine or not.
+/// Number of files per reader in an ordinary run.
 const CASES: u64 = 10_000;
 
-/// What the whole test program may hold at its peak, in kibibytes: the largest file has 128 KiB.
+/// Maximum peak memory of the test program in KiB; the largest file has 128 KiB.
 const MOST_MEMORY: u64 = 2 << 20;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// What became of the files of one reader.
+/// Outcomes of the files of one reader.
 #[derive(Debug, Default)]
 struct Tally {
     read: u64,
@@ -38,8 +38,8 @@ struct Tally {
     longest: Duration,
 }
 
-/// Measures the processor time of this thread, which other work on the machine does not use up; where the system does not
-/// tell it, the time that passes.
+/// Measures the CPU time of this thread, which excludes other work on the machine; falls back to wall time if the
+/// system does not report it.
 enum Clock {
     Processor(Duration),
     Wall(Instant),
@@ -66,7 +66,7 @@ impl Clock {
 /// Reads one file.
 ///
 /// # Errors
-/// How it fails.
+/// A description of the failure.
 fn try_reading(reader: &Reader, directory: &Path, bytes: &[u8], tally: &mut Tally) -> Result<(), String> {
     let clock = Clock::start();
     let read = catch_unwind(AssertUnwindSafe(|| (reader.read)(directory, bytes)));
@@ -75,7 +75,7 @@ fn try_reading(reader: &Reader, directory: &Path, bytes: &[u8], tally: &mut Tall
     match read {
         Err(_) => return Err("it panicked".into()),
         Ok(_) if took > LONGEST => return Err(format!("it took {took:?}")),
-        // An error is one message that says something, and not the whole file.
+        // An error must have a message that is not empty and does not quote the whole file.
         Ok(Err(message)) if message.trim().is_empty() => return Err("it said nothing".into()),
         Ok(Err(message)) if message.len() > 20_000 => return Err(format!("its message has {} bytes", message.len())),
         Ok(Ok(())) => tally.read += 1,
@@ -114,7 +114,7 @@ fn check(name: &str) {
     }
 }
 
-/// What was found before, with its path.
+/// Returns the files of earlier findings, with their paths.
 fn found(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hostile").join(name);
     let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
@@ -129,7 +129,7 @@ fn peak_kibibytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A test for each reader; one that is not here is missed below.
+/// Defines a test for each reader; the test below finds missing ones.
 macro_rules! readers {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() { check(stringify!($name)); })*

@@ -1,9 +1,9 @@
-//! Changes that files suffer, and those that somebody makes on purpose; the same for the same seed.
+//! Random damage and malicious changes to files, reproducible by seed.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What stands in the way of readers: numbers at the edges of types, other types, ends, depths, marks.
+/// Tokens that often break parsers: numbers at the limits of types, other types, ends, nesting, marks.
 const TOKENS: [&str; 30] = [
     "0",
     "-1",
@@ -37,7 +37,7 @@ const TOKENS: [&str; 30] = [
     "--- ",
 ];
 
-/// Gives one changed copy after the other.
+/// Produces changed copies.
 pub struct Mutator {
     random: ChaCha8Rng,
 }
@@ -47,7 +47,7 @@ impl Mutator {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// One of `seeds` with one to eight changes.
+    /// Returns one of `seeds` with one to eight changes.
     pub fn next(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = seeds[self.random.random_range(0..seeds.len())].clone();
         for _ in 0..1 << self.random.random_range(0..4) {
@@ -56,7 +56,7 @@ impl Mutator {
         bytes
     }
 
-    /// A place in `bytes`, or their end.
+    /// Returns a position in `bytes`, or their end.
     fn place(&mut self, bytes: &[u8]) -> usize {
         self.random.random_range(0..=bytes.len())
     }
@@ -84,7 +84,7 @@ impl Mutator {
             }
             5 => bytes.truncate(one),
             6 => {
-                // A number that is another: readers believe numbers.
+                // Replace a number by another one: parsers trust numbers.
                 if let Some(at) = (one..bytes.len()).find(|&at| bytes[at].is_ascii_digit()) {
                     let end = (at..bytes.len()).find(|&at| !bytes[at].is_ascii_digit()).unwrap_or(bytes.len());
                     let token = TOKENS[self.random.random_range(0..8)];
@@ -105,7 +105,7 @@ impl Mutator {
                 bytes[at..at + count].copy_from_slice(&eight[..count]);
             }
         }
-        // Splices double; what counts is what stands in a file, not how much.
+        // Splices can double the size, but the content of a file matters, not its size.
         bytes.truncate(1 << 17);
     }
 }

@@ -1,4 +1,4 @@
-//! The readers of foreign bytes, and files that they can read.
+//! Parsers of untrusted bytes, and valid files for them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use gradus::run::{Existing, NamedTensor, RolloutDb, RolloutWriter, RunDir, read_
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// A reader of files.
+/// A parser of files.
 pub struct Reader {
-    /// Its name, and its folder of files that were found.
+    /// Name of the reader and of its folder of earlier findings.
     pub name: &'static str,
-    /// Files that it reads.
+    /// Valid files.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Reads these bytes, from a file in this directory where it needs one.
+    /// Parses these bytes, from a file in this directory if needed.
     pub read: fn(&Path, &[u8]) -> Result<(), String>,
 }
 
-/// All of them.
+/// Returns all readers.
 pub fn all() -> Vec<Reader> {
     let reader = |name, seeds, read| Reader { name, seeds, read };
     vec![
@@ -158,7 +158,7 @@ fn rows(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     said(load(&path.display().to_string(), &LoadOptions::default()))
 }
 
-/// Rows of several kinds, each a data set of its own.
+/// Rows of several kinds, each a separate data set.
 fn data() -> Vec<Vec<Value>> {
     vec![
         vec![json!({ "text": "The tea is good." }), json!({ "text": "Grüße 👋" })],
@@ -169,7 +169,7 @@ fn data() -> Vec<Vec<Value>> {
     ]
 }
 
-/// Rows whose columns hold lists and mappings of several kinds.
+/// Rows whose columns contain lists and mappings of several kinds.
 fn nested() -> Vec<Vec<Value>> {
     let answer = "Wärmer tea. It sings.";
     let feedback = json!({
@@ -232,7 +232,7 @@ fn parquet() -> Vec<Vec<u8>> {
     data().into_iter().map(file).collect()
 }
 
-/// What gradus writes, and what other libraries do: compressed, in the form of files, with dictionaries that grow.
+/// Arrow files from gradus and from other libraries: compressed, in the file format, with growing dictionaries.
 fn arrow() -> Vec<Vec<u8>> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = |rows: Vec<Value>| {
@@ -246,7 +246,7 @@ fn arrow() -> Vec<Vec<u8>> {
     data().into_iter().chain(nested()).map(file).chain(theirs.map(arrow_fixture)).collect()
 }
 
-/// Files with a column of every type, which are no rows to train on.
+/// Files with a column of every type, which are not training rows.
 fn arrow_types() -> Vec<Vec<u8>> {
     ["types.arrow", "batches.arrow", "file.arrow", "lz4.arrow", "lz4.feather", "zstd.arrow", "legacy.arrow"]
         .map(arrow_fixture)
@@ -257,12 +257,12 @@ fn arrow_fixture(name: &str) -> Vec<u8> {
     std::fs::read(fixtures().join("arrow").join(name)).expect("the fixture is part of the repository")
 }
 
-/// Reads rows of any columns; the first error is the answer.
+/// Reads rows of any columns and returns the first error.
 fn every_row(path: &Path) -> Result<(), String> {
     said(open(path).and_then(|mut rows| rows.try_for_each(|row| row.map(drop))))
 }
 
-/// One of each model, and one with every step that changes a text.
+/// One tokenizer of each model, and one with every step that changes a text.
 fn tokenizer() -> Vec<Vec<u8>> {
     let steps = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
@@ -325,7 +325,7 @@ fn use_template(directory: &Path, bytes: &[u8]) -> Result<(), String> {
     let messages = [json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })];
     let template = TOKENIZER.with(|tokenizer| ChatTemplate::from_source(&source, directory.join("t.jinja"), tokenizer));
     let template = template.map_err(|error| error.to_string())?;
-    // What a template refuses is no reason to call it unreadable.
+    // A template may reject the conversation and still be readable.
     let _ = template.render(&messages, &RenderOptions::default()).map_err(|error| error.to_string());
     Ok(())
 }
@@ -335,7 +335,7 @@ fn model_config() -> Vec<Vec<u8>> {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
         std::fs::read(models.join(name)).expect("the fixture is part of the repository")
     };
-    // Soft caps, two bases in both spellings, layers without positions, factors of long sequences.
+    // Soft caps, two RoPE bases in both spellings, layers without positions, factors for long sequences.
     let decoders = [
         "gemma2/config",
         "gemma3/config",
@@ -347,7 +347,7 @@ fn model_config() -> Vec<Vec<u8>> {
     ["gpt2", "qwen3", "t5"].map(|model| fixture(model, "config.json")).into_iter().chain(of_decoders).collect()
 }
 
-/// A model of a few hundred numbers.
+/// A model of a few hundred parameters.
 fn tiny_config() -> Value {
     json!({
         "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 6, "n_embd": 4, "n_layer": 1, "n_head": 2,
@@ -368,7 +368,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
 }
 
-/// An archive, and the form before it.
+/// A torch archive, and a file in the older format.
 fn torch_weights() -> Vec<Vec<u8>> {
     let read = |name| std::fs::read(fixtures().join("torch_weights").join(name)).expect("a fixture");
     ["gpt2.bin", "gpt2-old.bin"].map(read).to_vec()

@@ -1,4 +1,4 @@
-//! Missing and damaged model files: the exact message of each.
+//! Missing and damaged model files, with the exact message of each.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use gradus::model::{CausalLm, ModelDir, RewardModel};
 use gradus::train::observer::Silent;
 use serde_json::{Value, json};
 
-/// A copy of the fixture `name` in a directory of its own.
+/// Copies the fixture `name` to a separate directory.
 fn copy(name: &str) -> tempfile::TempDir {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models").join(name);
     let to = tempfile::tempdir().expect("temporary directory");
@@ -25,7 +25,8 @@ fn load(dir: &Path) -> Result<(), Error> {
     CausalLm::load(&ModelDir::open(dir)?, &Device::flex()).map(drop)
 }
 
-/// Loading `dir` must fail with exactly `message`, `[DIR]` standing for the directory, and with this hint.
+/// Asserts that loading `dir` fails with exactly `message`, in which `[DIR]` stands for the directory, and with this
+/// hint.
 #[track_caller]
 fn fails(dir: &Path, message: &str, hint: Option<&str>) {
     let error = load(dir).expect_err("a bad model");
@@ -94,7 +95,7 @@ fn missing_files_are_named_and_pickles_are_never_executed() {
         "[DIR]: no weights",
         Some("a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index"),
     );
-    // The older form: a pickle of a number, twice, and one that would run a command.
+    // The older format: a pickle of a number, twice, and one that would run a command.
     let magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
     let sized =
         [&magic[..], b"\x80\x02M\xe9\x03.", b"\x80\x02}.", b"cposix\nsystem\nX\x04\x00\x00\x00true\x85R."].concat();
@@ -134,7 +135,7 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     assert_eq!(error.hint(), Some("train one with `gradus reward`"));
 }
 
-/// The name of the tensor that comes first in a safetensors file, how many numbers it has, and where these begin.
+/// Returns name, number of values and start of the values of the first tensor in a safetensors file.
 fn first_tensor(bytes: &[u8]) -> (String, usize, usize) {
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
@@ -211,7 +212,7 @@ fn files_that_are_larger_than_they_look_or_no_files_are_refused() {
     }
 }
 
-/// A copy of a model that runs are trained from, with `edit` made to one of its JSON files.
+/// Copies a start model and applies `edit` to one of its JSON files.
 fn altered(name: &str, file: &str, edit: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let to = copy(&format!("../trajectories/models/{name}"));
     let path = to.path().join(file);
@@ -221,7 +222,7 @@ fn altered(name: &str, file: &str, edit: impl FnOnce(&mut Value)) -> tempfile::T
     to
 }
 
-/// Two tokens of the vocabulary change places.
+/// Swaps two tokens of the vocabulary.
 fn swap_tokens(tokenizer: &mut Value) {
     let vocabulary = tokenizer["model"]["vocab"].as_object_mut().expect("a vocabulary");
     let names: Vec<String> = vocabulary.keys().take(2).cloned().collect();
@@ -229,7 +230,7 @@ fn swap_tokens(tokenizer: &mut Value) {
     (vocabulary[&names[0]], vocabulary[&names[1]]) = (ids[1].clone(), ids[0].clone());
 }
 
-/// The message of a run of `model` with these keys.
+/// Returns the error of a run of `model` with these keys.
 fn refusal(model: &str, keys: &str) -> Error {
     let directory = tempfile::tempdir().expect("temporary directory");
     let data = directory.path().join("pairs.jsonl");

@@ -1,13 +1,13 @@
-//! No files import each other in a circle: whoever changes one would have to read them all.
+//! Files must not import each other in cycles: to change one, a reader would have to read them all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layering::{LIBRARIES, Source, sources};
 
-/// A path in code, such as `super::a::B`, in parts.
+/// The parts of a path in code, such as `super::a::B`.
 type Path = Vec<String>;
 
-/// A name that a file imports, or hands on where it is public.
+/// A name that a file imports, or re-exports if it is public.
 struct Import {
     path: Path,
     name: String,
@@ -16,21 +16,21 @@ struct Import {
 
 /// A file as a module.
 struct Module {
-    /// Whether it is the `mod.rs` of a folder, which names its parts.
+    /// Whether it is the `mod.rs` of a folder, which declares its parts.
     is_face: bool,
     imports: Vec<Import>,
-    /// Paths that code names outside imports.
+    /// Paths in the code outside imports.
     named: Vec<Path>,
 }
 
-/// The modules of a crate by their paths.
+/// Modules of a crate by path.
 struct Modules(BTreeMap<Path, Module>);
 
 fn parts(path: &str) -> Path {
     path.split("::").map(|part| part.trim().to_owned()).collect()
 }
 
-/// The paths of a use tree with the names that they get: of `a::{b, c::D as E}` they are `a::b` as `b` and `a::c::D` as `E`.
+/// Returns the paths of a use tree with their local names: `a::{b, c::D as E}` has `a::b` as `b` and `a::c::D` as `E`.
 fn tree(text: &str) -> Vec<(Path, String)> {
     let text = text.trim();
     if let Some(open) = text.find('{') {
@@ -95,7 +95,7 @@ impl Module {
     }
 }
 
-/// All paths of two parts or more that begin with a small letter.
+/// Returns all paths of at least two parts that begin with a lowercase letter.
 fn named(code: &str) -> Vec<Path> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -122,7 +122,7 @@ impl Modules {
         Self(sources(crate_name).iter().map(module).collect())
     }
 
-    /// `path`, as the module `from` writes it, counted from the root of the crate; nothing for other crates.
+    /// Resolves `path` in the module `from` relative to the crate root; `None` for other crates.
     fn resolve_from_root(&self, from: &Path, path: &[String], depth: usize) -> Option<Path> {
         let (first, rest) = path.split_first()?;
         let own: Path = if from == &["lib"] { Vec::new() } else { from.clone() };
@@ -151,7 +151,7 @@ impl Modules {
         }
     }
 
-    /// The module that defines what `path` names, counted from the root: what others hand on is followed.
+    /// Returns the module that defines `path`, relative to the root. Follows re-exports.
     fn definer(&self, path: &[String], depth: usize) -> Option<Path> {
         let length = (0..=path.len()).rev().find(|&length| self.0.contains_key(&path[..length])).unwrap_or(0);
         let module: Path = if length == 0 { vec!["lib".to_owned()] } else { path[..length].to_vec() };
@@ -166,7 +166,8 @@ impl Modules {
         }
     }
 
-    /// Which modules each one needs. What a module hands on it does not need, and the face of a folder does not need its parts.
+    /// Returns the modules that each module needs. A module does not need its re-exports, and the `mod.rs` of a folder
+    /// does not need its parts.
     fn needs(&self) -> BTreeMap<Path, BTreeSet<Path>> {
         let of = |(own, module): (&Path, &Module)| {
             let imported = module.imports.iter().filter(|import| !import.is_public).map(|import| &import.path);
@@ -179,7 +180,7 @@ impl Modules {
     }
 }
 
-/// The files that reach each other, circle by circle.
+/// Returns the files that reach each other, cycle by cycle.
 fn circles(needs: &BTreeMap<Path, BTreeSet<Path>>) -> BTreeSet<Vec<String>> {
     let reached = |from: &Path| {
         let (mut found, mut open): (BTreeSet<&Path>, Vec<&Path>) = (BTreeSet::new(), needs[from].iter().collect());

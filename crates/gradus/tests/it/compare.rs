@@ -1,4 +1,4 @@
-//! A comparison end to end: several methods from one start, measured on the same prompts.
+//! A comparison end to end: several methods with the same start model, measured on the same prompts.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
@@ -47,7 +47,8 @@ fn compare_written(written: &WrittenComparison, existing: Existing, observer: &m
     run(&job, observer).map(|comparison| comparison.to_json())
 }
 
-/// One file of pairs is enough for all of them: sides come apart, prompts are sampled from, chosen answers are distilled.
+/// One file of pairs serves all methods: unpaired methods split the pairs, online methods sample from the prompts, and
+/// distillation uses the chosen answers.
 #[test]
 fn pairs_compare_every_method_that_can_learn_from_them() {
     let directory = tempfile::tempdir().unwrap();
@@ -124,7 +125,7 @@ fn methods_are_trained_and_measured_alike() {
     }
     assert!(fs::read_to_string(output.join("dpo/log.txt")).unwrap().contains("training: 2 to do"));
 
-    // Again: an existing run is refused; resumed, nothing is trained again and the numbers are the same.
+    // A second time: an existing run is rejected. When resumed, nothing is trained again and the numbers are the same.
     let refused = compare(&file, Existing::Refuse, &mut messages).unwrap_err();
     let expected = format!("output directory `{}` exists and is not empty", output.join("dpo").display());
     assert_eq!(refused.to_string(), expected);
@@ -133,7 +134,7 @@ fn methods_are_trained_and_measured_alike() {
     assert_eq!(messages.0.iter().filter(|text| text.contains("finished before")).count(), 3);
 }
 
-/// A reward without a resource of its metric.
+/// A reward whose metric lacks a resource.
 struct Lacking;
 
 impl Reward for Lacking {
@@ -153,7 +154,7 @@ impl Reward for Lacking {
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct NoOptions {}
 
-/// Methods that sample nothing train without the reward, so nobody else reports it.
+/// Methods that do not sample train without the reward, so only the comparison reports its remark.
 #[test]
 fn the_remark_on_the_reward_that_measures_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -177,7 +178,7 @@ fn the_remark_on_the_reward_that_measures_is_reported_once() {
     assert_eq!(remarks.collect::<Vec<_>>(), ["`lacking` is computed without its dictionary"]);
 }
 
-/// Policies are measured in the environment that some of them trained in; methods that sample nothing do without it in training.
+/// Policies are measured in the environment in which some of them trained; methods that do not sample train without it.
 #[test]
 fn an_environment_answers_what_is_measured() {
     let directory = tempfile::tempdir().unwrap();
@@ -212,7 +213,7 @@ fn an_environment_answers_what_is_measured() {
         assert!(entry["reward"].is_number(), "the environment gives a reward: {entry}");
         assert!(entry["measured"]["environment/turns"].is_number(), "{entry}");
     }
-    // Nobody trains in it: all are measured in it all the same.
+    // No method trains in the environment, but all are measured in it.
     let more = "reward: { rule: { length: { target: 4 } } }\n";
     let written = WrittenComparison::parse(&file("{ sft: {} }", more)).unwrap();
     let judge = written.judge.unwrap();

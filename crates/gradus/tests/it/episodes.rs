@@ -1,4 +1,4 @@
-//! Episodes of several turns: what is sampled, what carries loss, and what happens when an environment is slow or fails.
+//! Episodes of several turns: sampled ids, ids with loss, and slow or failing environments.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,17 +22,17 @@ use gradus::rollout::{
 use gradus::text::{ChatTemplate, Tokenizer};
 use gradus_environments as env;
 
-/// The mark that ends a turn in the model's template, and the end of texts.
+/// End mark of a turn in the model's template, and end of texts.
 const STOP_IDS: [u32; 2] = [4, 2];
 
 fn directory() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3")
 }
 
-/// Answers with the number of the turn and what the policy wrote last, and ends after `turns` of them.
+/// Answers with the number of the turn and the policy's last text, and ends after `turns` turns.
 struct Echo {
     turns: usize,
-    /// How long an answer takes, by turn and length of the text.
+    /// Duration of an answer, by turn and text length.
     delay: fn(usize, usize) -> Duration,
 }
 
@@ -121,7 +121,7 @@ impl Bench {
 
     fn sample(&self, episodes: &Episodes, max_new_tokens: usize) -> gradus::Result<Rollouts> {
         let params = SamplingParams { max_new_tokens, stop_ids: STOP_IDS.to_vec(), ..SamplingParams::default() };
-        // A fresh model seldom ends a turn: these letters do, too.
+        // An untrained model seldom ends a turn, so these letters end it as well.
         let stop: Vec<String> = ["e", "a", "1"].map(String::from).into();
         let sampler = Sampler {
             tokenizer: &self.tokenizer,
@@ -139,7 +139,7 @@ impl Bench {
     }
 }
 
-/// Where each turn's drawn ids lie.
+/// Returns the ranges of the sampled and the answered ids of each turn.
 fn spans(rollout: &Rollout) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let mut at = 0;
     let span = |turn: &gradus::rollout::Turn| {
@@ -167,7 +167,7 @@ fn the_recorded_logprobs_are_those_of_the_policy_after_everything_it_read() {
     }
 }
 
-/// What a rollout promises of its lengths.
+/// Checks the lengths of a rollout.
 trait Fits {
     fn ranges_fit(&self) -> Result<(), String>;
 }
@@ -201,7 +201,7 @@ fn an_answer_is_what_the_template_writes_and_nothing_is_tokenized_again() {
             let text = bench.tokenizer.decode(&rollout.completion_ids[answered.clone()], false).expect("decoded");
             let has_mark = STOP_IDS.contains(&rollout.completion_ids[drawn.end - 1]);
             ends[usize::from(has_mark)] += 1;
-            // A turn that a stop string ended has no mark of its own: the template's follows.
+            // A turn that ended at a stop string has no mark of its own, so the template's mark follows.
             let mark = if has_mark { "" } else { "<|end|>" };
             let expected = format!("{mark}\n<|turn|>user\n{}<|end|>\n<|turn|>assistant\n", content.trim());
             if !answered.is_empty() {
@@ -234,16 +234,17 @@ fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_cha
         episodes
     };
     let text = |source: &str| Some(ChatTemplate::from_source(source, "a.jinja", &bench.tokenizer).expect("a template"));
-    // What a random model draws is not always what the tokenizer makes of its text. The template keeps the past.
+    // The ids that a random model samples are not always the tokenizer's ids of their text. The template keeps earlier
+    // text.
     let kept = std::fs::read_to_string(directory().join("chat_template.jinja")).expect("a fixture");
     let found = counts(&episodes(text(&kept)), &bench.prompts);
     assert!(found.clean > 0 && found.realigned > 0 && found.forked == 0, "{found:?}");
-    // One that marks the first message of longer conversations changes the prompt with the second answer.
+    // A template that marks the first message of longer conversations changes the prompt at the second answer.
     let mark = "message['role'] + ('!' if loop.first and messages | length > 3 else '')";
     let changed = kept.replace("message['role'] +", &format!("{mark} +"));
     let found = counts(&episodes(text(&changed)), &bench.prompts);
     assert!(found.forked > 6, "{found:?}");
-    // Texts without messages follow each other as they are.
+    // Texts without messages are concatenated unchanged.
     let plain: Vec<Prompt> = bench.prompts.iter().map(|prompt| Prompt { messages: None, ..prompt.clone() }).collect();
     let found = counts(&episodes(None), &plain);
     assert!(found.clean + found.realigned > 6 && found.forked == 0, "{found:?}");
@@ -252,7 +253,7 @@ fn the_whole_conversation_has_the_ids_that_were_appended_unless_the_template_cha
 #[test]
 fn a_conversation_that_the_template_refuses_is_not_counted_and_spoils_no_later_one() {
     let bench = Bench::new();
-    // The second answer makes five messages of it.
+    // The second answer makes the conversation five messages long.
     let kept = std::fs::read_to_string(directory().join("chat_template.jinja")).expect("a fixture");
     let source = format!("{{% if messages | length == 5 %}}{{{{ raise_exception('five') }}}}{{% endif %}}{kept}");
     let mut episodes = bench.episodes(Echo { turns: 4, delay: at_once }, 16);
@@ -266,7 +267,7 @@ fn a_conversation_that_the_template_refuses_is_not_counted_and_spoils_no_later_o
         later += usize::from(answered > 2);
         forked += found.forked;
     }
-    // A refused turn cannot be realigned, so a later one differs where its ids are not those of the tokenizer, and only there.
+    // A rejected turn cannot be realigned. A later turn therefore differs only if its ids are not the tokenizer's.
     assert!(later > 2 && forked < later, "{forked} of {later}");
 }
 
@@ -315,11 +316,11 @@ fn turns_and_tokens_end_episodes() {
     assert!(rollouts.iter().all(|rollout| rollout.turns.last().expect("a turn").answered == 0));
 }
 
-/// One episode of each group answers only after all others have ended; another fails.
+/// The environment answers one episode only after all others have ended, and makes another one fail.
 struct Uneven {
     ended: Sender<()>,
     gate: Arc<Mutex<Receiver<()>>>,
-    /// Episodes that must end before the held one is answered.
+    /// Number of episodes that must end before the held one gets its answer.
     others: usize,
 }
 
@@ -385,7 +386,7 @@ impl env::Episode for UnevenEpisode {
 fn an_answer_that_does_not_come_holds_nobody_up_and_a_failure_is_no_reward() {
     let bench = Bench::new();
     let (ended, gate) = channel();
-    // Of twelve episodes one is held and three fail. If it held others up, nobody would ever end.
+    // One of twelve episodes is held and three fail. If the held one blocked the others, the test would not end.
     let environment = Uneven { ended, gate: Arc::new(Mutex::new(gate)), others: 8 };
     let rollouts = bench.sample(&bench.episodes(environment, 16), 200).expect("sampled");
     let failure = |i: usize| rollouts.rollouts[i].failure().map(str::to_owned);

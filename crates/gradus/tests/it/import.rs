@@ -1,10 +1,11 @@
-//! Configurations of TRL, LLaMA-Factory and axolotl: what they become, and that every key is taken over or reported.
+//! Configurations of TRL, LLaMA-Factory and axolotl: their conversion, and a check that each key is converted or
+//! reported.
 
 use gradus::config::{Imported, Plan, Request, RunConfig, System, import};
 use gradus::machine::Machine;
 use serde_json::Value;
 
-/// The configuration that a file becomes, and the messages about it. It must be one that can run.
+/// Returns the converted configuration and its messages. It must be runnable.
 fn imported(system: &str, text: &str) -> (Value, Vec<String>, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("config.yml");
@@ -75,7 +76,7 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
          steps_per_generation: 8\nnum_generations: 16\nmax_completion_length: 256\nnum_iterations: 2\nmax_steps: 400\nbeta: 0.04\n\
          scale_rewards: false\ntop_k: 0\nreward_funcs: [accuracy_reward, mine.score]\nuse_vllm: true\n",
     );
-    // 8 × 8 completions are 4 groups of 16; two mini-batches of 32, twice, are four updates.
+    // 8 × 8 completions are 4 groups of 16; two mini-batches of 32, used twice, are four updates.
     check(
         &found,
         &[

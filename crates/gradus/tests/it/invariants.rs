@@ -1,8 +1,8 @@
-//! What must not change a training run, and what must not change at all: whole runs that have to agree.
+//! Invariants of training: whole runs that must agree.
 //!
-//! Every method trains a tiny model on a few rows, as a user would, from a written configuration to a run directory.
-//! The sampler's log-probabilities are the trainer's, nothing depends on how a batch is laid out, and the same seed gives the same
-//! bits, interrupted or not.
+//! Each method trains a tiny model on a few rows, as a user would, from a written configuration to a run directory. The
+//! sampler's log-probabilities equal the trainer's, the layout of a batch does not matter, and the same seed gives the
+//! same bits, interrupted or not.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use gradus::model::{CausalLm, ModelDir, NamedTensor, RewardModel, named_tensors}
 use gradus::run::{Existing, MetricsRow, read_metrics};
 use gradus::train::observer::{Event, Observer, Silent};
 
-/// f32 sums in another order: relative to the number or 1, whichever is larger.
+/// Tolerance for f32 sums in another order, relative to the number or 1, whichever is larger.
 const ROUNDING: f64 = 1e-5;
 
-/// A method as it is written, and the rows it trains on.
+/// A method in configuration syntax, and its training rows.
 struct Method {
     name: &'static str,
     model: &'static str,
@@ -100,7 +100,8 @@ const ONLINE: [Method; 11] = [
         rows: "sft",
     },
     Method {
-        // Without a KL: at the reference it is rounding, and would decide the sign of advantages in groups without spread.
+        // Without a KL term: at the reference it is only rounding noise, which would decide the sign of advantages in
+        // groups without spread.
         name: "rloo",
         model: "qwen3",
         written: "rloo: {kl_coefficient: 0, group_size: 4, max_new_tokens: 6, update_epochs: 2, mini_batches: 2}",
@@ -146,20 +147,20 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories")
 }
 
-/// What a run left behind.
+/// Results of a run.
 struct Trained {
     metrics: Vec<MetricsRow>,
     weights: Vec<NamedTensor<'static>>,
 }
 
-/// A run directory and the configuration that trains into it.
+/// A run directory and its configuration.
 struct Run {
     directory: tempfile::TempDir,
     written: String,
 }
 
 impl Run {
-    /// `train` are lines of the `train` section.
+    /// `train` contains lines of the `train` section.
     fn new(method: &Method, is_online: bool, train: &str) -> Self {
         Self::on(method, is_online, &fixtures().join(method.rows).join("rows.jsonl"), train)
     }
@@ -167,8 +168,8 @@ impl Run {
     fn on(method: &Method, is_online: bool, rows: &Path, train: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (reward, learning_rate) = if is_online { ("reward: {rule: {regex: e}}\n", 0.1) } else { ("", 0.5) };
-        // A large epsilon keeps the step in proportion to the gradient: Adam's usual one would turn rounding in a
-        // gradient near 0 into a step of full size.
+        // A large epsilon keeps the step in proportion to the gradient. Adam's usual one would turn rounding noise in a
+        // gradient near 0 into a full step.
         let written = format!(
             "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{{}}}\n{reward}train:\n  batch_size: 8\n  eval_fraction: 0\n  \
              learning_rate: {learning_rate}\n  adam_epsilon: 1.0\n  max_grad_norm: 10\n{train}",
@@ -180,7 +181,7 @@ impl Run {
         Self { directory, written }
     }
 
-    /// The same with an adapter in training instead of the model.
+    /// The same run, but training an adapter instead of the model.
     fn with_adapter(self, lora: &str) -> Self {
         Self { written: format!("lora: {lora}\n{}", self.written), ..self }
     }
@@ -205,7 +206,7 @@ impl Run {
         self.finish(Existing::Refuse)
     }
 
-    /// Trains until after `steps` steps, as if interrupted there.
+    /// Trains `steps` steps and stops as if interrupted.
     fn interrupt(&self, steps: usize) {
         let result = gradus::train::run(&self.plan(), &mut Interrupt { steps, is_due: false });
         assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
@@ -213,7 +214,7 @@ impl Run {
     }
 }
 
-/// Asks to stop as soon as the step after `steps` begins.
+/// Requests a stop as soon as the step after `steps` begins.
 struct Interrupt {
     steps: usize,
     is_due: bool,
@@ -231,12 +232,12 @@ impl Observer for Interrupt {
     }
 }
 
-/// What the clock decides is not compared.
+/// Timings are not compared.
 fn is_timing(name: &str) -> bool {
     name.starts_with("time/") || name.ends_with("_per_s") || name.ends_with("_s") || name.contains("memory")
 }
 
-/// The same steps with the same numbers, within `tolerance`; 0 is to the bit.
+/// Asserts that both have the same steps with the same numbers, within `tolerance`; 0 means bit for bit.
 #[track_caller]
 fn assert_same(what: &str, found: &Trained, expected: &Trained, tolerance: f64) {
     let near = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * b.abs().max(1.0);
@@ -272,7 +273,7 @@ fn micro_batches_and_packing_change_nothing() {
     for (method, is_online) in all() {
         let whole = Run::new(method, is_online, &format!("{SHORT}  micro_batch_tokens: 100000\n")).train();
         assert!(metric(&whole, 0, "grad_norm") > 1e-3, "{}: nothing is learned, so nothing is tested", method.name);
-        // Every sequence (every pair) alone; and passes of uneven size.
+        // Each sequence (or pair) alone, and passes of uneven size.
         for split in ["  micro_batch_size: 1\n", "  micro_batch_tokens: 60\n"] {
             let parts = Run::new(method, is_online, &format!("{SHORT}{split}")).train();
             assert_same(&format!("{}, {}", method.name, split.trim()), &parts, &whole, ROUNDING);
@@ -282,7 +283,7 @@ fn micro_batches_and_packing_change_nothing() {
 
 #[test]
 fn the_order_of_rows_within_a_step_changes_nothing() {
-    // What KTO compares with are completions of the row before; what distillation samples follows the place in the step.
+    // KTO compares to completions of the previous row, and distillation samples by the position in the step.
     let compares = |method: &&Method| {
         (method.written.starts_with("kto: {") && !method.written.contains("apo_zero_unpaired"))
             || method.written.starts_with("distill: {")
@@ -357,7 +358,7 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
     assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "grpo: kl {}", metric(&grpo, 0, "kl"));
     assert!(metric(&grpo, 1, "kl") > 0.0, "grpo: the second iteration has moved");
 
-    // Coarser weights sample from a neighbor of the policy; its own logprobs still start the update.
+    // Coarser weights sample from an approximation of the policy; the policy's own logprobs still start the update.
     let train = format!("{SHORT}  sampling_weights: int8\n");
     let ppo = Run::new(&once("ppo: {max_new_tokens: 6, update_epochs: 1}"), true, &train).train();
     let error = metric(&ppo, 0, "sampling/logprob_error");
@@ -404,7 +405,7 @@ fn whichever_logprobs_train_the_first_ratio_is_one() {
     assert!(entropies[2] > 1.001 * entropies[0], "{entropies:?}: the model's own are less sure");
 }
 
-/// Adapters of both kinds, on layers of attention and beyond it.
+/// Adapters of both kinds, on attention layers only and on all layers.
 const ADAPTERS: [&str; 2] = ["{rank: 4, alpha: 8}", "{rank: 3, alpha: 6, targets: [all-linear], dora: true}"];
 
 #[test]

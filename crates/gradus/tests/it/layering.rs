@@ -1,12 +1,13 @@
-//! The house rules that the compiler does not check: who may use whom, who may print, what every document lists.
+//! Rules that the compiler does not check: dependencies between modules, printing, and the contents of documents.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gradus::config::MethodConfig;
 
-/// Who may use whom: each module of the library and what it uses, from the ground up. A module may only use modules
-/// above its own line, so the table is also the proof that there is no circle. Within one module, anything goes.
+/// Allowed dependencies: each module of the library and the modules that it uses, from the bottom up. A module may only
+/// use modules above its own line, so the table also proves that there is no cycle. Within one module, anything is
+/// allowed.
 const PARTS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("rng", &[]),
@@ -22,16 +23,17 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar", "suggest", "gradus_metrics"]),
-    // What users add: by name in their own programs, or as programs that are asked in lines.
+    // Extensions by users: by name in their own programs, or as programs that exchange lines.
     ("plugin", &["suggest"]),
     ("process", &["gradus_environments"]),
-    // A service is waited for no longer than the user wants.
+    // A user can interrupt the wait for a service.
     ("service", &["process"]),
     ("toxicity", &["process", "service"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity", "gradus_metrics"]),
     ("loss", &[]),
     ("run", &["calendar", "gradus_environments"]),
-    // A model larger than the machine's memory is refused before any of it is read; a run stands for its model.
+    // A model larger than the machine's memory is rejected before any of it is read. A run directory can stand for its
+    // model.
     ("model", &["device", "hub", "machine", "run", "gradus_kernels"]),
     ("pretrained", &["model", "text"]),
     ("data", &["hub", "text"]),
@@ -39,9 +41,9 @@ const PARTS: &[(&str, &[&str])] = &[
     ("task", &["data", "metric", "plugin", "process"]),
     ("generate", &["model", "gradus_kernels"]),
     ("rollout", &["generate", "model", "text", "data", "gradus_environments"]),
-    // What objectives and algorithms take a step with.
+    // Batches for objectives and algorithms.
     ("batches", &[]),
-    // Metrics ask models through a trait of their own, and know none.
+    // Metrics use models through a trait of their own and depend on no implementation.
     ("metric_models", &["batches", "host", "metric", "model", "text"]),
     ("memory", &["batches", "generate", "model", "gradus_kernels"]),
     ("stats", &["run"]),
@@ -64,7 +66,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "gradus_environments",
         ],
     ),
-    // What is learned from: rewards, fixed examples, rollouts.
+    // Sources of training signal: rewards, fixed examples, rollouts.
     (
         "reward",
         &[
@@ -83,7 +85,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "gradus_metrics",
         ],
     ),
-    // What a method says of itself, whatever it learns from.
+    // Description of a method, independent of its data.
     ("method", &["data", "generate", "memory", "metric", "model", "reward", "settings"]),
     (
         "objective",
@@ -97,7 +99,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "method",
             "model",
             "pretrained",
-            // A teacher may be at a server.
+            // A teacher may run on a server.
             "rollout",
             "settings",
             "stats",
@@ -151,10 +153,10 @@ const PARTS: &[(&str, &[&str])] = &[
             "gradus_environments",
         ],
     ),
-    // Pages about rows and about what reward models make of them.
+    // Reports about rows and about scores of reward models.
     ("reports", &["data", "math", "objective", "run"]),
     ("runs", &["math", "run", "suggest"]),
-    // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
+    // Entry points, one per command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("create", &["device", "model", "suggest", "text"]),
     (
@@ -180,17 +182,17 @@ const PARTS: &[(&str, &[&str])] = &[
     ("demo", &[ALL_BELOW]),
 ];
 
-/// The crates below the library.
+/// Crates below the library.
 const CRATES: &[&str] = &["gradus_kernels", "gradus_metrics", "gradus_environments", "gradus_mpi"];
 
-/// Stands for every module above the line.
+/// Placeholder for every module above the line.
 const ALL_BELOW: &str = "*";
 
-/// Modules that every module may use: the error type, random streams, reading and writing files, the guard around libraries
-/// that panic, progress, and the ranks that share work.
+/// Modules that every module may use: the error type, random streams, file access, the guard around libraries that
+/// panic, progress, and the ranks that share work.
 const GROUND: &[&str] = &["error", "rng", "files", "border", "progress", "ranks"];
 
-/// What must not be found in the code of a module, and why.
+/// Forbidden text in the code of a module, and the reason.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("math", &["burn::", "std::fs", "std::io", "tracing::"], "host arithmetic has no tensors, no files and no log"),
     ("loss", &["std::fs", "std::io", "tracing::"], "a loss has no files and no log"),
@@ -201,25 +203,25 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("", &["unsafe {", "unsafe fn", "unsafe impl"], "unsafe code belongs to gradus-kernels"),
 ];
 
-/// What is no binary, and prints nothing.
+/// Library crates, which print nothing.
 pub(super) const LIBRARIES: &[&str] =
     &["gradus", "gradus-kernels", "gradus-metrics", "gradus-environments", "gradus-mpi", "gradus-web"];
 
-/// Files that are only there for tests.
+/// Files that exist only for tests.
 const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];
 
 fn workspace() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A source file: its path below `src`, and its code without comments and without its tests.
+/// A source file: its path below `src`, and its code without comments and tests.
 pub(super) struct Source {
     pub path: String,
     pub code: String,
 }
 
 impl Source {
-    /// The module of the library it belongs to.
+    /// Returns the library module of the file.
     fn module(&self) -> &str {
         self.path.split(['/', '.']).next().expect("a path has a first part")
     }
@@ -246,7 +248,7 @@ pub(super) fn sources(crate_name: &str) -> Vec<Source> {
     files
 }
 
-/// Drops comments that fill a line, and everything from the test module on (it stands last in every file).
+/// Removes whole-line comments, and everything from the test module on (which is last in every file).
 fn code_of(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -263,8 +265,8 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// The modules of the library that the code of a file names: of `crate::{x, y::{Z, w::V}}`: `x` and `y`; of a
-/// `super::` that leads out of the file's own module: what stands there; and the crates below. `path` is the file's.
+/// Returns the library modules that the code of a file names: `x` and `y` for `crate::{x, y::{Z, w::V}}`; the target of
+/// a `super::` that leads out of the file's own module; and the lower crates. `path` is the path of the file.
 fn used(path: &str, code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -280,7 +282,7 @@ fn used(path: &str, code: &str) -> BTreeSet<String> {
     names
 }
 
-/// Adds the first names of a use tree, `x` of `x::{y, z}` and both of `{x::y, z}`.
+/// Adds the first names of a use tree: `x` for `x::{y, z}`, both for `{x::y, z}`.
 fn first_names(tree: &str, names: &mut BTreeSet<String>) {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let Some(group) = tree.strip_prefix('{') else {
@@ -320,7 +322,7 @@ fn nobody_uses_what_stands_above_them() {
         let mut found = BTreeSet::new();
         for source in own {
             for name in used(&source.path, &source.code) {
-                // `crate::Error`, `crate::Result`: re-exports of the ground.
+                // `crate::Error`, `crate::Result`: re-exports of basic modules.
                 let is_free = name.starts_with(char::is_uppercase) || name == *part || GROUND.contains(&name.as_str());
                 if !is_free && !allowed.contains(&name.as_str()) {
                     wrong.push(format!("{}: `{part}` must not use `{name}`", source.path));
@@ -372,7 +374,7 @@ fn devices_are_chosen_in_one_place() {
 #[test]
 fn only_the_binary_prints_and_only_through_its_output() {
     let prints = |source: &Source| {
-        // What reaches a terminal passes the one function there that shows what a terminal would obey.
+        // Terminal output goes through one function that escapes control sequences.
         let starts = ["println!", "print!", "eprintln!", "eprint!", "dbg!", "io::stdout(", "io::stderr(", "\\x1b"];
         let is_call = |at: usize| !source.code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
         let found = |start: &&str| source.code.match_indices(*start).any(|(at, _)| is_call(at));
@@ -383,7 +385,7 @@ fn only_the_binary_prints_and_only_through_its_output() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Others use the crate of metrics by itself, so it knows nothing of models, tensors and configurations.
+/// The metrics crate is also used on its own, so it must not depend on models, tensors and configurations.
 #[test]
 fn metrics_stand_alone() {
     let manifest = std::fs::read_to_string(workspace().join("crates/gradus-metrics/Cargo.toml")).expect("a manifest");
@@ -415,22 +417,22 @@ fn only_the_web_application_is_async_and_it_starts_no_program() {
         assert_eq!(found, None, "{}: HTTP belongs to gradus-web", source.path);
     }
     for source in sources("gradus-web") {
-        // Nothing that a page sends can become a command.
+        // Data from a page can never become a command.
         assert!(!source.code.contains("process::"), "{}: the server starts no program", source.path);
     }
 }
 
 #[test]
 fn files_are_written_where_nobody_loses_one() {
-    // What these write has no name of the user's: configurations and logs below a folder of their own, and a conversation that is
-    // appended to.
+    // These files are not named by the user: configurations and logs in a folder of their own, and a conversation that
+    // is appended to.
     let known = [
         ("gradus-cli", "process.rs", "File::create"),
         ("gradus-cli", "commands/chat/session.rs", "File::options("),
         ("gradus-web", "training/start.rs", "atomic::write"),
-        // Makes `gradus.sqlite` for its owner's eyes before SQLite opens it.
+        // Creates `gradus.sqlite` with owner-only permissions before SQLite opens it.
         ("gradus-web", "store/mod.rs", "OpenOptions"),
-        // Checkpoints of programs, below a folder of their own; none is written over unless its client says so.
+        // Checkpoints of programs, in a folder of their own; none is overwritten unless the client requests it.
         ("gradus-web", "tinker/checkpoints.rs", "atomic::write"),
         ("gradus-web", "tinker/checkpoints.rs", "fs::rename("),
     ];
@@ -447,7 +449,7 @@ fn files_are_written_where_nobody_loses_one() {
     assert!(wrong.is_empty(), "write through `gradus::files::output`:\n{}", wrong.join("\n"));
 }
 
-/// A variant of `MethodConfig` that the code of a file names, as `MethodConfig::Sft`.
+/// Returns the variant of `MethodConfig` that the code of a file names, as in `MethodConfig::Sft`.
 fn variant(code: &str) -> Option<&str> {
     let named = code.match_indices("MethodConfig::").map(|(at, found)| &code[at + found.len()..]);
     named.into_iter().find(|rest| rest.starts_with(char::is_uppercase))
@@ -465,8 +467,8 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
             let name: String = found.chars().take_while(|c| c.is_alphanumeric()).collect();
             wrong.push(format!("{crate_name}/{}: `MethodConfig::{name}`", source.path));
         }
-        // The demonstration tells a story of its own; a comparison is judged as one of the methods samples; what another system calls
-        // its algorithms is said where its files are read; each has a color of its own in pictures; Tinker's clients name losses.
+        // Exceptions: the demonstration describes methods; a comparison is measured the way one of the methods samples;
+        // importers map other systems' names of algorithms; plots assign colors; Tinker's clients name losses.
         let tells =
             ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs", "run/plots/colors.rs", "tinker/data.rs"]
                 .contains(&source.path.as_str())
@@ -544,7 +546,7 @@ fn the_scanner_sees_what_it_should() {
     assert_eq!(used("a.rs", "use super::near;"), BTreeSet::from(["near".to_owned()]));
 }
 
-/// The keys of a configuration with their defaults, nested ones joined by a dot.
+/// Returns the keys of a configuration with their defaults; nested keys are joined by a dot.
 fn defaults(prefix: &str, value: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     match value {
         serde_json::Value::Object(keys) => {

@@ -1,6 +1,6 @@
-//! Every method learns: a two-layer model moves something trivially checkable past a threshold, with three seeds.
+//! Every method learns: a two-layer model moves a trivially checkable quantity past a threshold, with three seeds.
 //!
-//! And runs end to end: from a plan to a run directory, interrupted, resumed, with the same bits.
+//! Runs also work end to end: from a plan to a run directory, interrupted and resumed, with the same bits.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
@@ -48,14 +48,14 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// The rows of the steps, without that of the evaluation before them.
+/// Returns the rows of the steps, without the evaluation before them.
 fn rows_of_steps(path: &Path) -> Vec<MetricsRow> {
     let mut rows = read_metrics(path).unwrap();
     rows.retain(|row| row.step > 0);
     rows
 }
 
-/// The share of a completion's ids that lie in the lower half of the vocabulary; about a half for a fresh model.
+/// Rewards the share of a completion's ids in the lower half of the vocabulary; about a half for an untrained model.
 struct LowerHalf;
 
 impl Reward for LowerHalf {
@@ -85,7 +85,7 @@ fn prompts() -> Vec<Prompt> {
     (0..12).map(prompt).collect()
 }
 
-/// Mean rewards of the first and the last iterations.
+/// Returns the mean rewards of the first and the last iterations.
 fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -> (f64, f64) {
     let directory = tempfile::tempdir().unwrap();
     let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
@@ -217,7 +217,7 @@ fn rloo_learns() {
     }
 }
 
-/// Products in bf16 change every number a little; they must not change what is learned.
+/// Products in bf16 change each number a little, but must not change what is learned.
 #[test]
 fn bf16_learns_what_f32_learns() {
     let noise = |values: &[f64]| {
@@ -296,7 +296,7 @@ fn ppo_learns_with_a_critic_of_its_own() {
     }
 }
 
-/// A critic of its own, as the policy starts.
+/// Returns a separate critic, initialized from the policy.
 fn own_critic(policy: &CausalLm) -> Critic {
     let config = TrainConfig::default();
     Critic::Separate(Box::new(SeparateCritic {
@@ -307,7 +307,7 @@ fn own_critic(policy: &CausalLm) -> Critic {
     }))
 }
 
-/// What every method with a critic is made of.
+/// Returns the inputs of a method with a critic.
 fn parts() -> (Actor, AlgorithmInputs) {
     let policy = policy();
     let parts = AlgorithmInputs {
@@ -387,7 +387,7 @@ fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// Where the rows and runs of one test lie.
+/// Directory for the rows and runs of one test.
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
@@ -508,7 +508,7 @@ fn simpo_and_cpo_learn() {
     }
 }
 
-/// Pairs taken apart, in an order that puts no two of a pair beside each other.
+/// Splits pairs into single completions, in an order without adjacent halves of a pair.
 pub(crate) fn marked() -> impl Iterator<Item = serde_json::Value> {
     let pairs: Vec<_> = pairs().collect();
     (0..2 * pairs.len()).map(move |i| {
@@ -532,7 +532,7 @@ fn kto_learns() {
     }
 }
 
-/// A student that learns nothing but what its teacher says of the student's own completions, of the teacher's, or of both.
+/// The student trains only on its teacher's distributions, over its own completions, the teacher's, or both.
 #[test]
 fn distill_learns() {
     let place = Place::new(questions_with_answers());
@@ -550,7 +550,7 @@ fn distill_learns() {
     }
 }
 
-/// A student with an adapter learns it alone, from a teacher in four bits.
+/// A student with an adapter trains only the adapter, from a teacher in four bits.
 #[test]
 fn an_adapter_learns_from_a_quantized_teacher() {
     let place = Place::new(questions_with_answers());
@@ -565,7 +565,7 @@ fn an_adapter_learns_from_a_quantized_teacher() {
     assert!(outcome.model.join("adapter_model.safetensors").is_file());
 }
 
-/// A teacher with other tokens, and rows that nothing can be sampled from.
+/// A teacher with other tokens, and rows without prompts to sample from.
 #[test]
 fn a_teacher_with_another_vocabulary_is_refused() {
     let place = Place::new(questions_with_answers());
@@ -593,7 +593,7 @@ fn a_teacher_with_another_vocabulary_is_refused() {
     assert!(error.to_string().contains("a text without a prompt"), "{error}");
 }
 
-/// Stops a run after some logged steps.
+/// Stops a run after a number of logged steps.
 pub(crate) struct Stopper(pub(crate) usize);
 
 impl Observer for Stopper {
@@ -608,7 +608,7 @@ impl Observer for Stopper {
     }
 }
 
-/// Stops a run at one of its reports of progress, wherever that is.
+/// Stops a run at a given progress report, wherever that is.
 struct StopperWithin(usize);
 
 impl Observer for StopperWithin {
@@ -640,7 +640,7 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
         let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
         let plan = place.plan("parts", "qwen3", &rest).on_existing(Existing::Resume);
         let (mut parts, mut interruptions, mut due) = (None, 0, 0);
-        // Each part gets a little further than the one before, and ends elsewhere.
+        // Each part gets a little further than the previous one and ends elsewhere.
         while parts.is_none() {
             match gradus::train::run(&plan, &mut StopperWithin(2 + interruptions)) {
                 Ok(outcome) => parts = Some(outcome),
@@ -666,7 +666,7 @@ pub(crate) fn bits(directory: &Path) -> Vec<u32> {
     named_tensors(&policy).iter().flat_map(|tensor| tensor.values.iter().map(|x| x.to_bits())).collect()
 }
 
-/// Everything logged but the timings.
+/// Returns all logged values except timings.
 pub(crate) fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
     let timing = |key: &str| key.starts_with("time/") || key == "tokens_per_s";
     let rows = rows_of_steps(&run.join("metrics.jsonl"));
@@ -785,7 +785,7 @@ fn relatives_of_grpo_resume_with_the_same_bits() {
     );
 }
 
-/// Groups without spread give way to other prompts, as long as there are any, and are counted.
+/// Groups without spread are replaced by other prompts, as long as there are any, and are counted.
 #[test]
 fn groups_that_teach_nothing_are_replaced() {
     let place = Place::new(questions());
@@ -853,10 +853,10 @@ fn trpo_resumes_with_the_same_bits() {
     }
 }
 
-/// A model to start from, and iterations.
+/// Start model, and number of iterations.
 const START: (&str, usize) = ("qwen3", 5);
 
-/// `method` from `start`, for `steps` iterations.
+/// Trains `method` from `start` for `steps` iterations.
 fn train_online(place: &Place, name: &str, (start, steps): (&str, usize), method: &str) -> Outcome {
     let rest = format!(
         "method: {{{method}}}\nreward: {{rule: {{length: {{target: 3}}}}}}\ntrain: {{max_steps: {steps}, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1}}\n"
@@ -881,7 +881,7 @@ fn nlpo_whose_mask_keeps_everything_is_ppo() {
     assert_ne!(bits(&ppo.model), bits(&masked.model));
 }
 
-/// The first pass over the first rollouts: every ratio is 1, and the KL to the reference 0.
+/// In the first pass over the first rollouts, every ratio is 1 and the KL to the reference is 0.
 #[test]
 fn training_starts_from_the_policy_that_sampled() {
     let place = Place::new(questions());

@@ -1,4 +1,4 @@
-//! The library from outside: data, metrics, tasks, recipes, whole runs, and rules about the source itself.
+//! The library's public interface: data, metrics, tasks, recipes, whole runs, and rules about the source itself.
 
 mod bad_models;
 mod circles;

@@ -1,5 +1,5 @@
-//! Metrics by their names and options: those that ask models against the tools they follow, and RL4LMs' golden values. Metrics of
-//! text are held against their tools in `gradus-metrics`.
+//! Metrics by name and options: those that use models compared to the tools they follow, and RL4LMs' golden values. The
+//! tests of `gradus-metrics` compare text metrics to their tools.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,16 @@ use cases::{list, text};
 #[path = "../../../gradus-metrics/tests/support/cases.rs"]
 mod cases;
 
-/// Values agree within this, whatever their size: most lie between 0 and 1.
+/// Tolerance of values, independent of their size: most are between 0 and 1.
 const TOLERANCE: f64 = 1e-4;
 
-/// The folders that `tools/parity/metric_models.py` and its like write.
+/// Returns the folder that `tools/parity/metric_models.py` and similar scripts write.
 fn parity() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
 }
 
-/// An option with the paths of this machine. `FIXTURES` is the folder of `gradus-metrics`, beside which the scripts see the others.
+/// Inserts this machine's paths into an option. `FIXTURES` is the folder of `gradus-metrics`; the scripts find the
+/// other folders next to it.
 fn option(written: &str) -> String {
     let of_metrics = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus-metrics/tests/fixtures");
     let here = written.replace("FIXTURES/..", &parity().to_string_lossy());
@@ -41,7 +42,7 @@ fn row(prediction: &str, references: &[&str]) -> Row {
     Row { prediction: prediction.to_owned(), references, ..Row::default() }
 }
 
-/// What a metric, its options after its name, says of rows.
+/// Measures rows with a metric, given as its name and its options.
 fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
     let mut words = words.split(' ').map(str::to_owned);
     let name = words.next().expect("a name");
@@ -54,13 +55,13 @@ fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
     measures.into_iter().map(|measure| (key(&measure.part), measure)).collect()
 }
 
-/// Against `bert-score`, `summac`, `transformers`, and the loops of `evaluate` and RL4LMs.
+/// Compared to `bert-score`, `summac`, `transformers`, and the loops of `evaluate` and RL4LMs.
 #[test]
 fn metrics_that_ask_models_are_those_of_the_tools() {
     check_models("metric_models", 480);
 }
 
-/// The table of `bert-score` 0.3.13.
+/// Compared to the table of `bert-score` 0.3.13.
 #[test]
 fn layers_of_bert_score_are_the_tools() {
     let path = parity().join("metric_models/rows.json");
@@ -85,7 +86,7 @@ fn summac_needs_two_labels() {
     assert_eq!(error, "the options `entailment` and `contradiction` of `summac` both name `good`");
 }
 
-/// DeBERTa reads texts of any length; its tokenizer's file says how long those were that it learned from.
+/// DeBERTa can read texts of any length; its tokenizer file states the length that it was trained with.
 #[test]
 fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
     let encoder = parity().join("encoders/deberta");
@@ -110,7 +111,7 @@ fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
     assert_eq!(ids[0].len(), 12);
 }
 
-/// Against `transformers` and arithmetic on its losses.
+/// Compared to `transformers` and to arithmetic on its losses.
 #[test]
 fn metrics_of_the_samples_of_prompts_are_those_of_the_tools() {
     check_models("toxicity", 50);
@@ -129,7 +130,7 @@ fn check_models(folder: &str, least: usize) {
     assert!(compared >= least, "only {compared} values were compared");
 }
 
-/// Values that were computed with the versions that RL4LMs pins.
+/// Values computed with the versions that RL4LMs pins.
 #[test]
 fn metrics_give_the_golden_values_of_rl4lms() {
     let check = |metric: &str, key: &str, prediction: &str, references: &[&str], expected: f64, digits: i32| {
@@ -196,7 +197,7 @@ fn corpora_give_the_golden_values_of_rl4lms() {
     assert_eq!(value("cider tokenizer=whitespace", &rows[..1]), 0.0);
 }
 
-/// One word of two is the reference's, and one is a date.
+/// One of two words matches the reference, and one is a date.
 #[test]
 fn a_name_without_options_is_its_metric() {
     let rows = [row("2020-01-01 cat", &["2020-01-01 dog"])];

@@ -1,5 +1,5 @@
-//! The same run on 1, 2, 3 and 4 ranks ends with the same bits, for every method. Here ranks are threads; processes that MPI starts are
-//! tested in the tests of the command line.
+//! The same run on 1, 2, 3 and 4 ranks ends with the same bits, for each method. In this file ranks are threads; the
+//! command-line tests cover processes started by MPI.
 
 use std::thread;
 
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::learning::{Place, Stopper, logged, marked, pairs, questions, questions_with_answers};
 
-/// What all runs of this file are trained with: five steps, of which the last has fewer rows than there are lanes.
+/// Training settings of all runs in this file: five steps, the last of which has fewer rows than lanes.
 const TRAIN: &str = "max_steps: 5, batch_size: 6, micro_batch_tokens: 60, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, \
                      save_steps: 2, lanes: 4";
 
-/// A configuration whose `method` is open: what follows closes it.
+/// Returns a configuration; `method` may close its braces early to add more keys.
 fn text(method: &str) -> String {
     format!("method: {{{method}}}\ntrain: {{{TRAIN}}}\n")
 }
 
-/// Runs a plan on so many ranks, each a thread, with an observer of its own.
+/// Runs a plan on `size` ranks, each a thread with its own observer.
 fn on<O: Observer>(
     size: usize,
     place: &Place,
@@ -39,7 +39,7 @@ fn on<O: Observer>(
     })
 }
 
-/// Compares runs on 2, 3 and 4 ranks with one on one.
+/// Compares runs on 2, 3 and 4 ranks to a run on one.
 fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
     let (place, rest) = (Place::new(rows), text(method));
     let alone = gradus::train::run(&place.plan("alone", start, &rest), &mut Silent).expect("it trains");
@@ -57,13 +57,13 @@ fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
     }
 }
 
-/// The file of the trained weights, or of the adapter.
+/// Returns the file of the trained weights, or of the adapter.
 fn weights(outcome: &Outcome) -> Vec<u8> {
     let files = ["model.safetensors", "adapter_model.safetensors"].map(|name| outcome.model.join(name));
     std::fs::read(files.iter().find(|file| file.is_file()).expect("weights")).expect("readable")
 }
 
-/// Everything that was sampled.
+/// Returns the database of rollouts, if there is one.
 fn rollouts(outcome: &Outcome) -> Option<Vec<u8>> {
     std::fs::read(outcome.directory.join("rollouts.sqlite")).ok()
 }
@@ -78,15 +78,15 @@ fn sft_on_ranks() {
     same_bits("t5", "sft: {}", questions_with_answers());
 }
 
-/// Whether a file of moments has some in eight bits.
+/// Whether a file of moments contains some in eight bits.
 fn holds_codes(file: &[u8]) -> bool {
     file.windows(b"exp_avg_absmax.".len()).any(|part| part == b"exp_avg_absmax.")
 }
 
-/// What is sharded needs no other name in the run: the files are those of a run alone.
+/// Sharding needs no other name in the run: the files equal those of a single-rank run.
 #[test]
 fn moments_are_sharded_to_the_same_bits() {
-    // In eight bits are the moments of the embedding alone: the other parameters are small.
+    // Only the moments of the embedding are in eight bits; the other parameters are small.
     for (method, moments) in [("sft: {}", "f32"), ("sft: {}}\nlora: {rank: 2", "f32"), ("sft: {}", "int8")] {
         let rows = || (0..40).map(|i| json!({ "text": format!("{i} is {}", ["red", "a long way off"][i % 2]) }));
         let place = Place::new(rows());
@@ -185,7 +185,7 @@ fn a_run_goes_on_on_another_number_of_ranks_to_the_same_bits() {
         let (place, rest) = (Place::new(rows), text(&method));
         let alone = gradus::train::run(&place.plan("alone", "qwen3", &rest), &mut Silent).expect("it trains");
         let parts = ("parts", "qwen3", rest.as_str());
-        // Another rank than the first is asked to stop: all of them do.
+        // A stop request to a rank other than the first stops all of them.
         let asked = |wanted: usize, after| move |rank: usize| Stopper(if rank == wanted { after } else { usize::MAX });
         let stopped = on(4, &place, parts, Existing::Refuse, asked(2, 2));
         assert!(stopped.iter().all(|stopped| matches!(stopped, Err(Error::Interrupted))), "{stopped:?}");
@@ -206,7 +206,7 @@ fn what_ranks_cannot_share_is_refused() {
         assert_eq!(error, "5 ranks cannot share the work of a run with `train.lanes: 4`");
     }
     assert!(!place.run("five").exists(), "nothing was begun");
-    // One has a directory, and says so to all.
+    // One rank finds the directory in use and reports this to all.
     std::fs::create_dir(place.run("taken")).expect("made");
     std::fs::write(place.run("taken").join("notes.txt"), "mine").expect("written");
     let errors = on(2, &place, ("taken", "qwen3", &rest), Existing::Refuse, |_| Silent);

@@ -1,4 +1,4 @@
-//! Recipes: every one is a run that is checked without a word, and stands in the README beside it.
+//! Recipes: each is valid without warnings and is listed in the README next to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,20 +38,21 @@ fn every_recipe_is_a_run_and_stands_in_its_readme() {
             let plan = written.and_then(|written| Plan::check(&written, &machine));
             let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             if plan.config().data.task.is_none() {
-                // Rows of files: QA-Feedback's.
+                // Rows from files: QA-Feedback's.
                 continue;
             }
             *methods.entry(plan.method().name().to_owned()).or_default() += 1;
             count += 1;
         }
     }
-    // RL4LMs' 38 runs with rewards and 6 supervised ones, and a small twin of each of nine tasks; two of detoxification.
+    // RL4LMs' 38 runs with rewards and 6 supervised ones, a small version of each of nine tasks, and two of
+    // detoxification.
     assert_eq!(count, 44 + 9 + 2, "{methods:?}");
     let counted: Vec<(&str, usize)> = methods.iter().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(counted, [("a2c", 2), ("nlpo", 16), ("ppo", 19 + 9 + 2), ("sft", 6), ("trpo", 1)]);
 }
 
-/// A file in the original's form, with what its own files do wrong.
+/// A file in the original's format, with the mistakes of its own files.
 const ORIGINAL: &str = "\
 tokenizer: { model_name: gpt2, padding_side: left, truncation_side: left, pad_token_as_eos_token: True }
 reward_fn:
@@ -98,7 +99,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         ("/model", "\"lvwerra/gpt2-imdb\""),
         ("/test_data/split", "\"test\""),
         ("/data/task/imdb/seed", "42"),
-        // 10 × 128 tokens are 27 completions of 48, two to a mini-batch of 64 tokens.
+        // 10 × 128 tokens are 27 completions of 48, two per mini-batch of 64 tokens.
         ("/train/batch_size", "28"),
         ("/method/nlpo/mini_batches", "14"),
         ("/method/nlpo/value_coefficient", "0.5"),
@@ -155,7 +156,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
     assert_eq!(error, "the reward `my_reward` has no equal");
-    // What is not what it is taken for, every one with its place.
+    // Values of the wrong type, each with its position.
     let wrong = ORIGINAL.replace("n_envs: 10", "n_envs: 0").replace("batch_size: 64", "batch_size: -3.5");
     let wrong = wrong.replace("do_sample: True", "do_sample: [True]");
     let Err(gradus::Error::Config(problems)) = imported(&wrong) else { panic!("nothing can be made of them") };
@@ -171,7 +172,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert!(problems.iter().all(|problem| problem.places.len() == 1), "{problems:?}");
 }
 
-/// RL4LMs' supervised training joins prompt and reference without an end, and learns all of it.
+/// RL4LMs' supervised training joins prompt and reference without an end token, and trains on all of it.
 #[test]
 fn another_systems_supervised_run_learns_what_it_learns_there() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -191,7 +192,7 @@ fn another_systems_supervised_run_learns_what_it_learns_there() {
     assert_eq!(apart, (json!(true), json!(null), json!("test")));
 }
 
-/// What RL4LMs' constructors set where a file is silent, buffers smaller than a mini-batch, and the masks by rank.
+/// Defaults of RL4LMs' constructors, buffers smaller than a mini-batch, and masks by rank.
 #[test]
 fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -219,7 +220,7 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
         "causal_lm_actor_critic_policy\n    args:\n      model_name: gpt2",
         "maskable_seq2seq_lm_actor_critic_policy\n    args:\n      model_name: t5\n      mask_type: ",
     );
-    // 2048 tokens are 103 completions of 20, four to 64 tokens.
+    // 2048 tokens are 103 completions of 20, four per 64 tokens.
     let ppo = imported("ppo", 1, "clip_range_vf: null", causal, ", temperature: 0.7");
     check(
         &ppo,
@@ -244,12 +245,12 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/ppo/sampling/forced_bos_token_id", "5"),
         ],
     );
-    // 40 tokens are two completions, whatever a mini-batch could hold.
+    // 40 tokens are two completions, regardless of the mini-batch size.
     let small = imported("ppo", 2, "n_steps: 20, batch_size: 64", causal, "");
     check(&small, &[("/train/batch_size", "2"), ("/method/ppo/mini_batches", "1")]);
     let a2c = imported("a2c", 8, "verbose: 1", causal, "");
     check(&a2c, &[("/train/batch_size", "2"), ("/train/learning_rate", "0.0007"), ("/method/a2c/gae_lambda", "1.0")]);
-    // 640 tokens are 32 completions, seven to 128 tokens.
+    // 640 tokens are 32 completions, seven per 128 tokens.
     let trpo = imported("trpo", 10, "n_steps: 64", causal, "");
     check(
         &trpo,
@@ -339,7 +340,7 @@ fn metrics_that_ask_models_become_ours() {
     let mix = part(&plan, "/reward/mix");
     assert_eq!((&mix[0]["weight"], &mix[1]["weight"]), (&json!(0.75), &json!(0.25)));
     assert!(mix[0]["reward"]["metric"]["intent_accuracy"].is_object(), "{mix}");
-    // METEOR is a mean over the ten environments so far.
+    // METEOR is a running mean over the ten environments.
     assert_eq!((&mix[0]["running_mean_over"], &mix[1]["running_mean_over"]), (&json!(null), &json!(10)), "{mix}");
     let (plan, _) = imported("id: intent_accuracy\n  args: { shape: False }", meteor);
     let mix = part(&plan, "/reward/mix");
@@ -374,7 +375,7 @@ fn metrics_that_ask_models_become_ours() {
     assert_eq!(found["more_models"][0]["model"], json!("FacebookAI/roberta-large-mnli"), "{found}");
 }
 
-/// What the original's own files have that looks like a mistake, or is in force unseen.
+/// Settings in the original's own files that look like mistakes, or apply without being visible.
 #[test]
 fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -437,7 +438,7 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
     );
 }
 
-/// A file in the form of FineGrainedRLHF's own, with its values.
+/// A file in the format of FineGrainedRLHF's own, with its values.
 const FINE_GRAINED: &str = "\
 model:
   policy_model:
@@ -468,7 +469,7 @@ train:
 logging: { run_name: finegrained, wandb_log: True, wandb_entity: lab, wandb_project: RLHF, log_interval: 1, save_dir: outputs/fine_grained }
 ";
 
-/// What a plan made of a file or of text has below a key.
+/// Returns the part of a plan's configuration below a key.
 fn part(plan: &Plan, key: &str) -> serde_json::Value {
     serde_json::to_value(plan.config()).expect("plain data").pointer(key).cloned().unwrap_or_default()
 }
@@ -493,7 +494,7 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
     };
     let Imported { yaml, notes } = imported(FINE_GRAINED).expect("it is read");
     let (ours, wanted) = (plan(&yaml), recipe("fine_grained.yml"));
-    // All keys of method and training, those of the preset and those left alone, are the recipe's, but what it does not say.
+    // All keys of method and training, explicit or preset, equal the recipe's, except those that the file does not set.
     for key in ["/method", "/train"] {
         let (mut ours, mut wanted) = (part(&ours, key), part(&wanted, key));
         for kept in [&mut ours, &mut wanted] {

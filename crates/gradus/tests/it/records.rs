@@ -1,4 +1,4 @@
-//! What a run records beside its metrics: completions, warnings; also when it was interrupted.
+//! Records of a run besides its metrics: completions and warnings, also if it was interrupted.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
@@ -13,7 +13,7 @@ use gradus::run::trackers::{Trackers, Wanted};
 use gradus::run::{Existing, RolloutDb, RunDir};
 use gradus::train::observer::{Event, Observer};
 
-/// Keeps what was warned of, and stops the run after some logged steps.
+/// Stores the warnings, and stops the run after a number of logged steps.
 #[derive(Default)]
 struct Watcher {
     warnings: Vec<String>,
@@ -47,7 +47,7 @@ impl Place {
         Self { directory }
     }
 
-    /// GRPO on a reward that no completion earns.
+    /// GRPO with a reward that no completion earns.
     fn plan(&self, name: &str, train: &str) -> Plan {
         Plan::check(&RunConfig::parse(&self.config(name, train)).unwrap(), &Machine::detect()).unwrap()
     }
@@ -91,9 +91,9 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
         assert_eq!((record.reward, record.advantage), (Some(0.0), Some(0.0)));
         assert!((1..=5).contains(&record.length) && ["length", "stop_id"].contains(&record.stop_reason.as_str()));
     }
-    // The policy is the reference at first.
+    // The policy equals the reference at first.
     assert!(rollouts[..6].iter().all(|record| record.kl.unwrap().abs() < 1e-4));
-    // 20 prompts, a fifth of them held out: steps of 3 pass the 16 others in 5⅓ steps.
+    // 20 prompts, a fifth of them held out: steps of 3 prompts pass over the other 16 in 5⅓ steps.
     let epochs: Vec<usize> = rollouts.iter().step_by(6).map(|record| record.epoch).collect();
     assert_eq!(epochs, [0, 0, 0, 0, 0, 0, 1, 1, 1]);
 
@@ -102,7 +102,7 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     assert!(evaluated.iter().all(|record| record.advantage.is_none() && record.kl.is_some()));
     assert_eq!(db.diff(Table::Eval, 0, 9).unwrap().len(), 4);
 
-    // Five tokens are too few for a model that has learned nothing.
+    // Five tokens are too few for an untrained model.
     let cut = rollouts[..30].iter().filter(|record| record.stop_reason == "length").count();
     assert!(cut > 15, "{cut} of 30");
     let flat = "100 % of the groups of the last 5 steps have the same reward throughout, and taught nothing";
@@ -126,7 +126,7 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     }
 }
 
-/// The files for experiment trackers.
+/// Returns the files for experiment trackers.
 fn tracked(run: &RunDir) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut found, mut folders) = (Vec::new(), vec![run.path().join("tensorboard"), run.path().join("wandb")]);
     while let Some(folder) = folders.pop() {
@@ -155,7 +155,7 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
     let tables: Vec<_> = found.iter().filter(is_table).collect();
     let paths: Vec<&PathBuf> = found.iter().map(|found| &found.0).collect();
     assert_eq!(found.len() - tables.len(), 3, "an event file, a log and its configuration: {paths:?}");
-    // The completions of every evaluation are a table, which the log names.
+    // The completions of each evaluation form a table that the log refers to.
     assert_eq!(tables.len(), 4, "those after 0, 3, 6 and 9 steps: {paths:?}");
     let log = found.iter().find(|(path, _)| path.extension().is_some_and(|end| end == "wandb")).unwrap();
     for (path, content) in tables {
@@ -164,7 +164,7 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
         let name = path.file_name().unwrap().as_encoded_bytes();
         assert!(log.1.windows(name.len()).any(|part| part == name), "{}", path.display());
     }
-    // What the logged rows alone make of it, each of which stands there once.
+    // Rebuilding the files from the logged rows gives the same files, with each row once.
     Trackers::open(&run, Wanted { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
     assert!(tracked(&run) == found);
     let steps: Vec<usize> = gradus::run::read_metrics(&run.metrics()).unwrap().iter().map(|row| row.step).collect();
@@ -175,7 +175,7 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
 #[test]
 fn parts_of_the_reward_are_recorded_token_by_token() {
     let place = Place::new();
-    // A program judges the completion as a whole, and its first character where it has one.
+    // A program that judges the completion as a whole, and its first character if it has one.
     let script = r#"while read -r line; do case "$line" in
         *'"completion":""'*) echo '{"whole": 0.5}';;
         *) echo '{"whole": 0.5, "start": [[0, 1, 2]]}';;
@@ -243,7 +243,7 @@ fn advantages_are_recorded_token_by_token_as_they_enter_the_loss() {
         }
         assert_eq!(end, record.completion.chars().count(), "{record:?}");
     }
-    // Whitened over the tokens of a step, as TRL's default has them; where rewards are alike, too little is left to whiten.
+    // Whitened over the tokens of a step, as in TRL's default; equal rewards leave too little to whiten.
     let varies = |step: &usize| {
         let rewards: Vec<Option<f64>> =
             of_ppo.iter().filter(|record| record.step == *step).map(|record| record.reward).collect();

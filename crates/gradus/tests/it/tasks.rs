@@ -1,4 +1,4 @@
-//! Tasks: RL4LMs' data pools against samples that its own code made, and real files where they are at hand.
+//! Tasks: RL4LMs' data pools compared to samples from its own code, and real files if they are available.
 
 use gradus::config::{Plan, RunConfig};
 use gradus::data::{Content, LoadOptions, Need, Row, RowData};
@@ -50,7 +50,7 @@ fn samples_are_those_of_rl4lms() {
             metadata.remove("id");
             assert_eq!(Value::Object(metadata), expected["metadata"], "{what}");
         }
-        // Rows carry the names of samples, and the references beside the prompt.
+        // Rows contain the ids of samples, and the references in addition to the prompt.
         let config = DataConfig { from: Some(at), task: Some(task), split: Some(split(&case["split"])) };
         let rows = load(&config, &LoadOptions::needing(Need::Prompt), &Interrupt::default()).expect("rows").rows;
         for (row, expected) in rows.iter().zip(expected) {
@@ -75,7 +75,7 @@ fn prompt(row: &Row) -> &str {
     }
 }
 
-/// GEM's rows for validation: one a set of concepts, all sentences beside the one that RL4LMs takes.
+/// GEM's validation rows: one per set of concepts, with all sentences in addition to the one that RL4LMs uses.
 #[test]
 fn all_sentences_of_a_row_may_be_its_references() {
     let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
@@ -107,7 +107,7 @@ fn tasks_without_files_repeat_one_prompt() {
     assert_eq!(error, "dates:1: the task has no references: there is nothing to learn from");
 }
 
-/// Reviews are trained on, looked at or neither, but never both, whatever the seed.
+/// A review is in the training split, the validation split or neither, but never in both, with any seed.
 #[test]
 fn splits_of_reviews_never_overlap() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -267,7 +267,7 @@ fn real_files_are_read_as_they_are() {
         Some("Tobias Harris scored 15.3 points per game."),
     );
     if let Some(path) = material("imdb/train.jsonl.gz") {
-        // Some rows of this copy have line ends in their texts.
+        // Some rows of this copy contain line ends in their texts.
         let lines = gradus::data::lines(&path).expect("opened").map(|line| line.expect("a line").1);
         let whole: Vec<String> =
             lines.filter(|line| serde_json::from_str::<Value>(line).is_ok_and(|row| row.is_object())).collect();

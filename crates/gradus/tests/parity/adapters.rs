@@ -18,14 +18,14 @@ use gradus::model::{
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 
-/// Values are compared relative to the largest, at least this.
+/// Values are compared relative to the largest one, but at least to this.
 const SCALE: f32 = 1e-3;
 
 fn base(name: &str) -> ModelDir {
     ModelDir::open(&fixtures().join("models").join(name)).expect("opens")
 }
 
-/// A fixture: its folder, its base with it on, what peft answered.
+/// A fixture: its folder, its base model with the adapter, and peft's outputs.
 struct Case {
     name: String,
     path: PathBuf,
@@ -55,7 +55,7 @@ fn case(path: PathBuf) -> Case {
     Case { name, tensors: tensors(&path.join("expected.safetensors")), path, dir, expected, sequences }
 }
 
-/// Gradients under the names of the adapter's file.
+/// Returns gradients under the names of the adapter's file.
 fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTreeMap<String, Vec<f32>> {
     let rename = |(name, values): (String, Vec<f32>)| {
         let name = name.replace("head_lora.", "lm_head.lora.");
@@ -123,7 +123,7 @@ fn only_the_adapter_has_gradients_and_they_agree() {
     }
 }
 
-/// The adapters on classifiers, each on the classifier of its name.
+/// Returns the adapters on classifiers, each on the classifier of its name.
 fn on_classifiers() -> Vec<Case> {
     let folder = fixtures().join("encoder_adapters");
     let mut found: Vec<PathBuf> =
@@ -164,7 +164,7 @@ fn classifiers_agree() {
         let gradients = case.tensors.iter().filter(|(key, _)| key.starts_with("grad.")).flat_map(|(_, values)| values);
         let largest = gradients.fold(0.0f32, |most, value| most.max(value.abs()));
         check_gradients(&case, &found.collect(), largest * 1e-2);
-        // What is written is what was read, to the bit, with the labels beside it.
+        // The written file equals the one read, bit for bit, and the labels are saved as well.
         let out = tempfile::tempdir().expect("temporary directory");
         save_classifier(&model, &case.dir, out.path()).expect("written");
         let file = "adapter_model.safetensors";
@@ -175,14 +175,14 @@ fn classifiers_agree() {
     }
 }
 
-/// What the model of a case says of its texts.
+/// Computes the logits of a case's model on its texts.
 fn logits_of(case: &Case) -> Tensor<2> {
     let model = Classifier::load(&case.dir, &device()).expect("loads");
     let texts: Vec<Text<'_>> = case.sequences.iter().map(|ids| Text::new(ids)).collect();
     model.logits(&model.batch(&texts))
 }
 
-/// A head that the base does not have goes with the adapter, whole: peft alone would train it and leave it behind.
+/// A head that the base model lacks is saved with the adapter as a whole. peft alone would train it without saving it.
 #[test]
 fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
     let task = |labels: usize| Task {
@@ -246,7 +246,7 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
         }
         let file = "adapter_model.safetensors";
         let mut expected = tensors(&case.path.join(file));
-        // peft saves the head beside the adapter of a head; the base has it.
+        // peft saves the head next to an adapter on the head; the base model has it.
         expected.retain(|name, _| !name.contains(".base_layer."));
         assert_eq!(tensors(&out.path().join(file)), expected, "{}", case.name);
         let json = |path: &Path| -> Value {

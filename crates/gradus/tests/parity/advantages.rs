@@ -1,4 +1,5 @@
-//! Host arithmetic against TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL control.
+//! Host arithmetic compared to TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL
+//! control.
 
 use gradus::algorithm::rloo::RlooConfig;
 use gradus::math::kl::KlController;
@@ -39,7 +40,7 @@ fn group_advantages_of_trl() {
         let metrics = &case["metrics"];
         assert_value(name, stats::mean(&scored).expect("rewards"), number(&metrics["reward"]));
         assert_value(name, stats::std(&scored, Variance::Unbiased).expect("rewards"), number(&metrics["reward_std"]));
-        // With batch scaling TRL looks at the standard deviation of the batch, not of the groups.
+        // With batch scaling, TRL uses the standard deviation of the batch, not of the groups.
         if scale != Scale::Batch {
             assert_value(name, found.zero_std_fraction(), number(&metrics["frac_reward_zero_std"]));
         }

@@ -1,4 +1,4 @@
-//! Chat templates, against transformers: text, refusals, ids and assistant masks.
+//! Chat templates compared to transformers: text, refusals, ids and assistant masks.
 
 use gradus::data::{LoadOptions, Need, TokenizeOptions, load, sft_examples};
 use gradus::text::{ChatTemplate, NAMED_TEMPLATES, NamedTemplate, RenderOptions, Tokenizer};
@@ -62,7 +62,7 @@ fn assistant_masks_are_those_of_transformers() {
         let Some(mask) = case.get("assistant_mask") else { continue };
         let mask: Vec<bool> = flat(mask).into_iter().map(|bit| bit == 1.0).collect();
         let conversation = &fixture["conversations"][text(&case["conversation"])];
-        // Rows hold text only, and a row in which nobody answers is an error of its own.
+        // Rows contain only text, and a row without an answer is a separate error.
         let parts = list(&conversation["messages"]).iter().any(|m| !m["content"].is_string());
         if parts || !mask.contains(&true) {
             continue;
@@ -82,7 +82,8 @@ fn assistant_masks_are_those_of_transformers() {
         assert_eq!(made.examples[0].loss_mask, mask, "{name}");
         compared += 1;
 
-        // Without the marks, from what the template writes turn by turn: the same where it writes a turn in one way.
+        // Without the marks, the mask is derived from the template's output turn by turn. It is the same if the
+        // template always writes a turn in one way.
         let source = std::fs::read_to_string(&path).expect("a template");
         let unmarked = tags.replace_all(&source, "{%${1} if true ${2}%}").replace("{% endgeneration %}", "{% endif %}");
         let unmarked = end_tags.replace_all(&unmarked, "{%${1} endif ${2}%}").into_owned();
@@ -126,7 +127,7 @@ fn templates_with_a_name_render_as_in_transformers() {
     }
     let names: std::collections::BTreeSet<&str> = NAMED_TEMPLATES.iter().map(|template| template.name).collect();
     assert_eq!(seen, names);
-    // The documented forms of one question and its answer, to the letter.
+    // The documented formats of one question and its answer, exactly.
     let said = [json!({ "role": "user", "content": "Tea?" }), json!({ "role": "assistant", "content": "Yes." })];
     for (name, expected) in [
         ("chatml", "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"),

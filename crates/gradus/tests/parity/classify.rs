@@ -1,4 +1,4 @@
-//! Training classifiers: ten steps beside torch, labels of rows, what a run leaves behind.
+//! Training classifiers: ten steps compared to torch, labels of rows, and the results of a run.
 //!
 //! The fixture is written by `tools/parity/classify.py`.
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::device::{choice, device, slack};
 
-/// Relative to the size of the number or 1, whichever is larger.
+/// Tolerance, relative to the size of the number or 1, whichever is larger.
 const CURVE: f64 = 1e-3;
 
 fn fixtures() -> PathBuf {
@@ -44,12 +44,13 @@ impl Run {
     }
 }
 
-/// Trains a classifier from `model` on `data` as a user does; `keys` are those of the method, `train` more keys of `train`.
+/// Trains a classifier from `model` on `data` as a user does; `keys` are those of the method, `train` more keys of
+/// `train`.
 fn train(model: &Path, data: &Path, keys: &str, train: &str) -> gradus::Result<Run> {
     train_by(model, data, &format!("classify: {{ {keys} }}"), train)
 }
 
-/// The same by another method.
+/// The same with another method.
 fn train_by(model: &Path, data: &Path, method: &str, train: &str) -> gradus::Result<Run> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
@@ -89,7 +90,7 @@ fn ten_steps_are_those_of_torch() {
         ("pairs", "reward: {}"),
     ] {
         let expected = &fixture["cases"][case];
-        // However a step is split, its weights and its loss are the same.
+        // Weights and loss of a step do not depend on how it is split.
         for split in ["", "  micro_batch_size: 3\n"] {
             let keys = format!(
                 "  max_steps: 10\n  shuffle: false\n  batch_size: 4\n  learning_rate: 1e-3\n  lr_schedule: linear\n  \
@@ -109,7 +110,7 @@ fn ten_steps_are_those_of_torch() {
                 }
             }
             let dir = ModelDir::open(&run.model).unwrap();
-            // Softmax cancels what a bias of keys adds: its gradient is rounding noise, which Adam makes steps of.
+            // Softmax cancels the bias of keys, so its gradient is rounding noise, which Adam turns into steps.
             let cancels = |name: &str| name.ends_with("key.bias") || name.ends_with("key_global.bias");
             let tensors = named_tensors(&run.loaded()).into_iter().filter(|tensor| !cancels(&tensor.name));
             for tensor in tensors {
@@ -121,7 +122,7 @@ fn ten_steps_are_those_of_torch() {
     }
 }
 
-/// Pairs of which the better answer has tea in it.
+/// Pairs whose better answer contains "tea".
 fn tea_is_better(count: usize) -> Vec<Value> {
     let more = ["is warm", "is cold", "is poured", "sings"];
     let row = |i: usize| {
@@ -134,7 +135,7 @@ fn tea_is_better(count: usize) -> Vec<Value> {
 #[test]
 fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
     let data = rows(&tea_is_better(64));
-    // The start model knows three labels: its head is replaced by one of one number.
+    // The start model has three labels: its head is replaced by a head with one output.
     let run = train_by(&encoder("bert"), data.path(), "reward: {}", LEARNS).unwrap();
     let dir = ModelDir::open(&run.model).unwrap();
     assert!(dir.ranks() && dir.is_encoder() && !ModelDir::open(&encoder("bert")).unwrap().ranks());
@@ -142,7 +143,7 @@ fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
     let last = evaluated.iter().rev().find_map(|row| row.values.get("eval_accuracy")).expect("an evaluation");
     assert_eq!(last, 1.0);
     assert!(run.path.join("evaluation/pairs.jsonl").is_file());
-    // Mean and standard deviation of all scores of the training pairs, and the length they were trained with.
+    // Mean and standard deviation of all scores of the training pairs, and the training length.
     let pairs = [
         "tea is warm",
         "tea is cold",
@@ -165,12 +166,12 @@ fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
     assert!(f64::from(low) < mean && mean < f64::from(high), "{scores:?} {trained:?}");
     assert!(trained.score_std.is_some_and(|std| std > 0.0 && std < f64::from(high - low)), "{trained:?}");
     assert_eq!(trained.max_length, Some(30));
-    // A classifier of labels is no reward model, and says so.
+    // A classifier of labels is not a reward model, and the error states this.
     let error = gradus::model::Ranker::load(&ModelDir::open(&encoder("bert")).unwrap(), &device()).unwrap_err();
     assert!(error.to_string().contains("this classifier knows 3 labels"), "{error}");
 }
 
-/// Texts whose label follows from one word.
+/// Texts whose label depends on one word.
 fn tea_or_water(count: usize, labels: [&str; 2]) -> Vec<Value> {
     let more = ["the cup is full", "warm and cold", "nobody sings", "she poured it slowly"];
     let row = |i: usize| {
@@ -187,7 +188,7 @@ fn a_fresh_head_learns_what_the_labels_are_and_says_so() {
     let data = rows(&tea_or_water(64, ["water-free", "wet"]));
     let run = train(&encoder("bert"), data.path(), "balanced: true", LEARNS).unwrap();
     let model = run.loaded();
-    // The start model knows none of these: the head is fresh.
+    // The start model has none of these labels, so the head is new.
     assert_eq!(model.task().labels, ["water-free", "wet"]);
     assert_eq!((model.task().scope, model.task().reading), (Scope::Sequence, Reading::OneOf));
     let report = run.report();
@@ -244,7 +245,7 @@ fn any_label_and_numbers_are_learned() {
     let last = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
     let evaluated =
         last.iter().rev().find_map(|row| row.values.get("eval_mean_absolute_error")).expect("an evaluation");
-    // Whoever knows nothing is off by 1.
+    // An untrained model has an error of 1.
     assert!(evaluated < 0.6, "{evaluated}");
 }
 

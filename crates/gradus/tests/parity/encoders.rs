@@ -42,7 +42,7 @@ fn list<T: serde::de::DeserializeOwned + Default>(value: &Value) -> T {
     if value.is_null() { T::default() } else { serde_json::from_value(value.clone()).expect("a list") }
 }
 
-/// A classifier of the fixtures, and what transformers says of it.
+/// A classifier of the fixtures, and transformers' outputs for it.
 struct Case {
     name: String,
     path: PathBuf,
@@ -90,7 +90,7 @@ impl Case {
         tensors(&self.path.join("expected.safetensors"))
     }
 
-    /// The sum of all logits, each times its weight.
+    /// Computes the sum of all logits, each times its weight.
     fn loss(&self, logits: Tensor<2>) -> Tensor<1> {
         let reference = self.reference();
         let weights: Vec<f32> = (0..self.rows.len()).flat_map(|i| reference[&format!("weights.{i}")].clone()).collect();
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-/// The gradients that there are, by the names of the files.
+/// Returns the existing gradients by their names in files.
 fn gradients(model: &Classifier, gradients: &Gradients, case: &Case) -> BTreeMap<String, Vec<f32>> {
     struct Collect<'a>(NamePath, &'a Gradients, BTreeMap<String, Vec<f32>>);
     impl burn::module::ModuleVisitor for Collect<'_> {
@@ -148,7 +148,7 @@ fn logits_and_gradients_agree_packed_and_alone() {
             let found = found.get(*key).unwrap_or_else(|| panic!("{name}: no gradient of {key}"));
             assert_close(&format!("{name}: gradient of {key}"), found, wanted, GRADIENTS, largest * 1e-2);
         }
-        // What has none elsewhere has none here, or nothing but zeros.
+        // Parameters without a gradient in the reference have none here, or only zeros.
         for (key, found) in found.iter().filter(|(key, _)| !wanted.contains_key(key.as_str())) {
             assert!(found.iter().all(|&value| value == 0.0), "{name}: a gradient of {key}");
         }
@@ -169,7 +169,7 @@ fn recomputed_blocks_give_the_same_bits() {
             (host(logits), gradients(&model, &graph, &case))
         });
         assert_eq!(runs[0].0, runs[1].0, "{}", case.name);
-        // Blocks of ALBERT share their weights: sums of their gradients run in another order.
+        // ALBERT's blocks share their weights, so sums of their gradients have another order.
         let tolerance = if case.name.starts_with("albert") { 1e-5 } else { 0.0 };
         for (key, wanted) in &runs[0].1 {
             assert_close(&format!("{}: {key}", case.name), &runs[1].1[key], wanted, tolerance, 1.0);
@@ -177,13 +177,13 @@ fn recomputed_blocks_give_the_same_bits() {
     }
 }
 
-/// What the classes of `transformers` take for keys that `config.json` lacks is not what BERT's takes.
+/// The defaults of other `transformers` classes for keys missing in `config.json` differ from BERT's.
 #[test]
 fn families_fill_in_what_a_configuration_lacks() {
     for (name, lacking) in [
         ("albert", &["hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"][..]),
         ("deberta-v2", &["layer_norm_eps"]),
-        // Every text fits into both windows.
+        // All texts fit into both windows.
         ("longformer-wide", &["attention_window"]),
     ] {
         let mut case = Case::named(name);
@@ -215,7 +215,7 @@ fn dropout_falls_where_transformers_has_it() {
         let (name, mut model) = (&case.name, case.trained());
         let batch = model.batch(&case.texts()).dropping(Some(DropoutStream::of_key(key)));
         let plain = host(case.load().logits(&case.load().batch(&case.texts())));
-        // Dropout is off unless it is turned on.
+        // Dropout is off by default.
         assert_close(&format!("{name}: at first"), &host(model.logits(&batch)), &plain, 1e-5, 1.0);
         model.set_dropout(true);
         let logits = model.logits(&batch);
@@ -233,7 +233,7 @@ fn dropout_falls_where_transformers_has_it() {
     }
 }
 
-/// The numbers of a list of any depth.
+/// Returns the numbers of a list of any depth.
 fn all_numbers(value: &Value) -> Vec<f32> {
     match value.as_array() {
         Some(list) => list.iter().flat_map(all_numbers).collect(),
@@ -293,7 +293,7 @@ fn packed_weights_give_the_same_logits() {
     }
 }
 
-/// Copies a fixture with its tensors changed.
+/// Copies a fixture and changes its tensors.
 fn changed(name: &str, change: impl Fn(&mut BTreeMap<String, (Vec<usize>, Vec<u8>)>)) -> tempfile::TempDir {
     let to = tempfile::tempdir().expect("a directory");
     let from = fixtures().join(name);
@@ -333,13 +333,13 @@ fn older_files_and_those_of_pre_training_are_read() {
         tensors.insert("cls.predictions.bias".into(), zeros(150));
     });
     assert_eq!(logits_of(old.path(), &case), wanted);
-    // DeBERTa v3 was published with a table of positions that nothing reads.
+    // DeBERTa v3 was published with a table of positions that is never used.
     let deberta = Case::named("deberta");
     let with_table = changed("deberta", |tensors| {
         tensors.insert("deberta.embeddings.position_embeddings.weight".into(), (vec![2, 3], vec![0; 24]));
     });
     assert_eq!(logits_of(with_table.path(), &deberta), logits_of(&deberta.path, &deberta));
-    // A token head reads no pooler.
+    // A token head does not use the pooler.
     let token = Case::named("bert-token");
     let pooled = changed("bert-token", |tensors| {
         tensors.insert("bert.pooler.dense.bias".into(), (vec![24], vec![0u8; 96]));
@@ -418,7 +418,7 @@ fn longformer_sees_what_lies_in_its_windows_and_its_global_tokens() {
     let ids: Vec<u32> = (0..26).map(|t| 5 + t * 3).collect();
     let mut other = ids.clone();
     other[25] = 7;
-    // Two layers of 2 and 4 to each side reach 6 tokens.
+    // Two layers with 2 and 4 tokens to each side reach 6 tokens.
     let reached = |global: &[usize]| {
         let (a, b) = (states(&ids, global), states(&other, global));
         let differs = |t: &usize| a[t * 24..][..24] != b[t * 24..][..24];

@@ -1,8 +1,9 @@
-//! Episodes of several turns beside TRL's GRPO trainer with `tools` and with `environment_factory` (`tools/parity/episodes.py`).
+//! Episodes of several turns compared to TRL's GRPO trainer with `tools` and with `environment_factory`
+//! (`tools/parity/episodes.py`).
 //!
-//! The policy draws what TRL's wrote, turn by turn, and everything else is done here: calls are read, answers appended, turns and
-//! tokens counted, rewards given. Ids and masks are the same, advantages and losses within 1e-6, log-probabilities within 2e-6 of the
-//! largest.
+//! The policy is forced to sample the tokens of TRL's policy, turn by turn. Everything else is computed here: parsing
+//! calls, appending answers, counting turns and tokens, and rewards. Ids and masks are the same, advantages and losses
+//! within 1e-6, log-probabilities within 2e-6 of the largest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ use serde_json::{Map, Value, json};
 use crate::device::{device, slack};
 use crate::fixture::{assert_all, assert_value, flat, folder, list, number, read, text};
 
-/// Of log-probabilities down to −10, which f32 holds to 1e-6.
+/// Tolerance of log-probabilities down to −10, which f32 represents to 1e-6.
 const LOGPROB: f64 = 2e-6;
-/// The mark that ends a turn.
+/// End mark of a turn.
 const END: u32 = 4;
 const GROUP: usize = 4;
 
@@ -52,9 +53,9 @@ fn ids(value: &Value) -> Vec<u32> {
     flat(value).into_iter().map(|id| id as u32).collect()
 }
 
-/// Draws the ids of a script.
+/// Samples the ids of a script.
 struct Script {
-    /// Of each row the length of the prompt, and all ids that come behind it.
+    /// For each row, the length of the prompt and all ids after it.
     rows: Vec<(usize, Vec<u32>)>,
 }
 
@@ -68,7 +69,7 @@ impl LogitsMask for Script {
     }
 }
 
-/// A failure as Python writes it.
+/// Formats a failure like Python.
 fn failure(message: &str) -> String {
     let quote = if message.contains('\'') { '"' } else { '\'' };
     format!("{{'error': {quote}{message}{quote}}}")
@@ -84,7 +85,7 @@ fn tool(name: &str, arguments: &[(&str, &str)]) -> env::Tool {
     }
 }
 
-/// The tools of the script.
+/// Tools of the script.
 struct Tools(Vec<env::Tool>);
 
 impl env::Environment for Tools {
@@ -139,7 +140,7 @@ impl env::Episode for Calls {
     }
 }
 
-/// The game of the script: an environment with a tool of its own and its own reward.
+/// Game of the script: an environment with its own tool and its own reward.
 struct Game([env::Tool; 1]);
 
 struct Guesses {
@@ -249,7 +250,7 @@ impl Run {
         Prompt { row, text, ids, apart: false, messages: Some(messages), columns }
     }
 
-    /// The episodes of a generation, whose policy draws what TRL's wrote.
+    /// Samples the episodes of a generation with the tokens of TRL's policy.
     fn sample(&self, generation: usize) -> Rollouts {
         let recorded = self.generation(generation);
         let whole = |row: &&Value| {
@@ -280,7 +281,7 @@ impl Run {
         LocalEngine::default().sample(policy, prompts, &sampler, &stream).expect("sampled")
     }
 
-    /// Ids, turns and masks, and what is logged of them.
+    /// Compares ids, turns and masks, and the metrics logged about them.
     fn compare(&self) {
         let repeats = self.given("num_iterations").as_u64().expect("a number") as usize;
         let steps = list(&self.fixture["steps"]);
@@ -308,7 +309,7 @@ impl Run {
                 let found = stats.value(name).unwrap_or_else(|| panic!("`{name}` is not logged"));
                 assert_value(&format!("{}, generation {generation}, {name}", self.name), found, number(expected));
             }
-            // A turn at the limit of turns is the last: TRL does not call its tools.
+            // The turn at the turn limit is the last one: TRL does not call its tools.
             let at_limit = rollouts
                 .rollouts
                 .iter()
@@ -322,7 +323,7 @@ impl Run {
         }
     }
 
-    /// Calls and answers of the first generation.
+    /// Compares calls and answers of the first generation.
     fn compare_calls(&self) {
         let rollouts = self.sample(0);
         for (rollout, expected) in rollouts.rollouts.iter().zip(list(&self.fixture["first"]["calls"])) {
@@ -336,7 +337,7 @@ impl Run {
             }
             let expected = list(expected).iter().map(|call| {
                 let arguments: Value = serde_json::from_str(text(&call[1])).expect("JSON");
-                // TRL leaves out what does not fit; here it stays in the record.
+                // TRL leaves out answers that do not fit; gradus keeps them in the record.
                 (call[0].clone(), json!({ "Ok": arguments }), call[2].clone())
             });
             for (found, (name, arguments, content)) in found.iter().zip(expected.clone()) {
@@ -347,7 +348,7 @@ impl Run {
         }
     }
 
-    /// Log-probabilities, advantages and the loss of the first update.
+    /// Compares log-probabilities, advantages and the loss of the first update.
     fn compare_update(&self) {
         let first = &self.fixture["first"];
         let rollouts = self.sample(0);
@@ -357,7 +358,7 @@ impl Run {
             actor::logprobs(&self.model.clone().valid(), &rollouts, temperature, MicroBatch::new(100_000, None));
         let leaves_out = self.given("mask_truncated_completions") == true;
         for (i, rollout) in rollouts.rollouts.iter().enumerate() {
-            // TRL hides the tokens of completions that it leaves out from the model.
+            // TRL hides the tokens of excluded completions from the model.
             if leaves_out && rollout.stop == StopReason::Length {
                 continue;
             }
@@ -426,7 +427,7 @@ impl Run {
 fn tools() -> Run {
     let tools =
         vec![tool("add", &[("a", "integer"), ("b", "integer")]), tool("find", &[("word", "string")]), tool("now", &[])];
-    // TRL counts the turns that are answered.
+    // TRL counts answered turns.
     Run::open("grpo_tools", Arc::new(Tools(tools)), 3)
 }
 

@@ -1,4 +1,4 @@
-//! Reading fixtures, and comparing with them.
+//! Helpers that read fixtures and compare values to them.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,23 @@ use serde_json::Value;
 
 use crate::device::{device, slack};
 
-/// Losses, relative to their size or 1, whichever is larger: f32 holds seven digits.
+/// Tolerance of losses, relative to their size or 1, whichever is larger: f32 has seven digits.
 pub const VALUE: f64 = 1e-6;
-/// Gradients, relative to the largest of the case.
+/// Tolerance of gradients, relative to the largest of the case.
 pub const GRADIENT: f64 = 1e-5;
 
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
 }
 
-/// A fixture by its path in `tests/fixtures/parity`. Fixtures are part of the repository: absence is a failure.
+/// Reads a fixture by its path in `tests/fixtures/parity`. Fixtures are part of the repository: absence is a failure.
 pub fn read(path: &str) -> Value {
     let path = folder().join(path);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The entries of a list.
+/// Returns the entries of a list.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("a list, found {value}"))
 }
@@ -36,7 +36,7 @@ pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("text, found {value}"))
 }
 
-/// All numbers in a value, whatever its nesting, in order.
+/// Returns all numbers in a value of any nesting, in order.
 pub fn flat(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(values) => values.iter().flat_map(flat).collect(),
@@ -49,7 +49,7 @@ pub fn flat32(value: &Value) -> Vec<f32> {
     flat(value).into_iter().map(|v| v as f32).collect()
 }
 
-/// How many numbers each entry of a list of lists holds.
+/// Returns the length of each entry of a list of lists.
 pub fn lengths(rows: &Value) -> Vec<usize> {
     list(rows).iter().map(|row| list(row).len()).collect()
 }
@@ -66,7 +66,7 @@ pub fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     tensor.to_data().try_to_vec::<f32>().expect("f32 values")
 }
 
-/// Gradients of the one value of `loss`, one list per leaf; zeros for a leaf it does not depend on.
+/// Returns the gradients of the scalar `loss`, one list per leaf; zeros for a leaf it does not depend on.
 pub fn gradients<const N: usize>(loss: &Tensor<1>, leaves: [&Tensor<1>; N]) -> [Vec<f32>; N] {
     let gradients = loss.backward();
     leaves.map(|leaf| leaf.grad(&gradients).map_or_else(|| vec![0.0; leaf.dims()[0]], |gradient| values(&gradient)))
@@ -78,7 +78,7 @@ pub fn assert_value(case: &str, found: f64, expected: f64) {
     assert!((found - expected).abs() <= bound, "{case}: {found} against {expected}");
 }
 
-/// Each value within `tolerance`, relative to the largest expected one or `floor`, whichever is larger.
+/// Asserts that each value is within `tolerance`, relative to the largest expected one or `floor`, whichever is larger.
 #[track_caller]
 pub fn assert_all(case: &str, found: &[f32], expected: &[f64], tolerance: f64, floor: f64) {
     assert_eq!(found.len(), expected.len(), "{case}: how many values");
@@ -93,7 +93,7 @@ pub fn assert_gradient(case: &str, found: &[f32], expected: &[f64]) {
     assert_all(case, found, expected, GRADIENT, 0.0);
 }
 
-/// Says which cases of a fixture gradus has no function for.
+/// Reports the cases of a fixture for which gradus has no function.
 pub fn name_skipped(what: &str, cases: &[String]) {
     if !cases.is_empty() {
         crate::support::skipped("function", &format!("{what}: not part of gradus: {}", cases.join(", ")));

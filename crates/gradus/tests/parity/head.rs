@@ -1,4 +1,4 @@
-//! Log-probabilities and entropies of target tokens from hidden states, against TRL's fused head and PyTorch.
+//! Log-probabilities and entropies of target tokens from hidden states, compared to TRL's fused head and PyTorch.
 
 use burn::tensor::{Tensor, TensorData};
 use gradus_kernels::{LmHead, Precision, token_logprobs};

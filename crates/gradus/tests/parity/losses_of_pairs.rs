@@ -1,4 +1,4 @@
-//! DPO, KTO and reward-model losses against TRL: from the logprobs of tokens to the loss of a step.
+//! DPO, KTO and reward-model losses compared to TRL: from the logprobs of tokens to the loss of a step.
 
 use burn::tensor::Tensor;
 use gradus::loss::{kto, orpo, reduce, reward};
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::fixture::*;
 
-/// The pairs of the fixture, and what a case says of them.
+/// The pairs of the fixture with the settings of a case.
 struct Step {
     config: DpoConfig,
     chosen: Vec<Tensor<1>>,
     rejected: Vec<Tensor<1>>,
-    /// Under the reference, `[2P]`.
+    /// Logprob sums under the reference, `[2P]`.
     reference_b: Vec<f32>,
     weights_p: Option<Vec<f32>>,
     totals: Totals,
@@ -41,7 +41,7 @@ impl Step {
         }
     }
 
-    /// The share of the pairs `of` in the loss of the step.
+    /// Computes the share of the pairs `of` in the loss of the step.
     fn pass(&self, of: std::ops::Range<usize>, beside_p: Option<&[Beside]>) -> Found {
         let pairs = self.chosen.len();
         let rows: Vec<Tensor<1>> = [&self.chosen[of.clone()], &self.rejected[of.clone()]].concat();
@@ -66,7 +66,7 @@ impl Step {
     }
 }
 
-/// The options of a case are keys of gradus by TRL's names.
+/// Parses the options of a case, which are gradus keys under TRL's names.
 fn config(options: &Value) -> DpoConfig {
     let mut options = options.clone();
     options.as_object_mut().expect("options by name").remove("formula");
@@ -133,7 +133,7 @@ fn orpo_losses_of_trl() {
         let mean_p = |logprobs_m: &Tensor<1>, side| reduce::segment_mean(logprobs_m.clone(), &lengths(&inputs[side]));
         let log_odds_p = orpo::log_odds_ratio(mean_p(&chosen_m, "chosen"), mean_p(&rejected_m, "rejected"));
         let odds = orpo::odds_ratio(log_odds_p.clone()).mean();
-        // The whole chosen text is learned, prompts included.
+        // The loss covers the whole chosen text, prompts included.
         let nll = -Tensor::cat(vec![prompt_m.clone(), chosen_m.clone()], 0).mean();
         let loss = nll.clone() + odds.clone() * number(&case["options"]["beta"]);
 
@@ -166,7 +166,7 @@ fn cpo_losses_of_trl() {
 
         assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
-        // TRL does not look at the likelihood where it weighs nothing.
+        // TRL does not compute the likelihood if its weight is 0.
         let nll = if config.cpo_alpha == 0.0 { 0.0 } else { mean(&found.nll_m) };
         for (key, found) in [
             ("logps/chosen", mean(&found.logps_b[..pairs])),

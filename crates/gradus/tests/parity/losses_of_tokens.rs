@@ -1,4 +1,4 @@
-//! SFT, GRPO, PPO and KL losses against TRL: one value per token, reduced over a step.
+//! SFT, GRPO, PPO and KL losses compared to TRL: one value per token, reduced over a step.
 
 use burn::tensor::Tensor;
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::fixture::*;
 
-/// The tokens of `rows` at which `keep` is true, and how many each row has.
+/// Returns the tokens of `rows` where `keep` is true, and their number per row.
 fn counted(rows: &Value, keep: &[Vec<bool>]) -> (Vec<f32>, Vec<usize>) {
     let row = |(row, keep): (&Value, &Vec<bool>)| -> Vec<f32> {
         flat32(row).into_iter().zip(keep).filter_map(|(v, keep)| keep.then_some(v)).collect()
@@ -30,7 +30,7 @@ fn counted(rows: &Value, keep: &[Vec<bool>]) -> (Vec<f32>, Vec<usize>) {
     (kept.concat(), kept.iter().map(Vec::len).collect())
 }
 
-/// Puts gradients of counted tokens back among the zeros of the others.
+/// Inserts gradients of counted tokens among the zeros of the others.
 fn spread(gradient_m: &[f32], keep: &[Vec<bool>]) -> Vec<f32> {
     let mut gradient_m = gradient_m.iter();
     let mut next = |keep: &bool| if *keep { *gradient_m.next().expect("one gradient per counted token") } else { 0.0 };
@@ -55,7 +55,7 @@ fn sft_losses_of_trl() {
             assert_eq!(number(&case["loss"]), 0.0, "{name}: no counted token, no loss");
             continue;
         }
-        // A micro-batch of a larger step: its tokens weigh 1 over those of the step.
+        // A micro-batch of a larger step: the weight of its tokens is 1 divided by the tokens of the step.
         let mut step_counts = counts_b.clone();
         if let Some(tokens) = options["tokens_of_step"].as_u64() {
             step_counts.push(tokens as usize - logprobs.len());
@@ -181,7 +181,7 @@ fn grpo_losses_of_trl() {
     assert_eq!(list(&fixture["cases"]).len() - skipped.len(), 49, "all cases but one ran");
 }
 
-/// A number, or NaN where the file has none.
+/// Returns numbers, with NaN for those missing in the file.
 fn or_nan(rows: &Value) -> Vec<f32> {
     let one = |value: &Value| value.as_f64().map_or(f32::NAN, |value| value as f32);
     list(rows).iter().flat_map(|row| list(row).iter().map(one)).collect()
@@ -225,7 +225,7 @@ fn off_policy_losses_of_trl() {
             "luspo" => Reduction::SequenceSum,
             _ => Reduction::TokenMean,
         };
-        // What a step does: ratios multiply advantages, unless the loss weighs whole sequences with them.
+        // As in a step, ratios multiply advantages, unless the loss weights whole sequences with them.
         let weighted: Vec<f32> = match &ratios {
             Some(ratios) if loss_type != "vespo" => advantages.iter().zip(ratios).map(|(a, ratio)| a * ratio).collect(),
             _ => advantages.clone(),
@@ -288,7 +288,7 @@ fn distillation_losses_of_trl_from_few_ids() {
     for case in list(&fixture["cases"]) {
         let (name, options) = (text(&case["name"]), &case["options"]);
         let (beta, add_tail) = (number(&options["beta"]), options["add_tail"].as_bool().expect("a flag"));
-        // At a β of 1, TRL compares the id that stands there alone.
+        // With β = 1, TRL compares only the actual id.
         let top_k = if beta == 1.0 { 0 } else { number(&options["top_k"]) as usize };
         let score = |(told, &id): (&Value, &u32)| {
             let told = flat32(told);

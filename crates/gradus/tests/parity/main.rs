@@ -1,4 +1,4 @@
-//! Agreement with other implementations: TRL 1.16, transformers 5.23 and what else `tools/parity` runs.
+//! Agreement with other implementations: TRL 1.16, transformers 5.23 and other programs that `tools/parity` runs.
 //!
 //! Each module reads one folder of `tests/fixtures/parity`; the `meta` key of a fixture names versions, script and seed.
 //! Losses agree within 1e-6, their gradients within 1e-5.

@@ -131,7 +131,7 @@ fn packed_weights_give_the_logits_of_their_format() {
             let far = host(model.logits(&batch)).iter().zip(&plain).map(|(a, b)| (a - b).abs()).sum::<f32>();
             far / plain.len() as f32 / largest
         };
-        // Small models of large weights: these are means, far above those of real ones.
+        // These are means over small models with large weights, far above those of real models.
         for (format, bound) in [
             (WeightFormat::F32, 1e-6),
             (WeightFormat::BF16, 0.01),
@@ -198,7 +198,7 @@ fn dropout_falls_where_transformers_has_it() {
             }
             assert!(checked >= 2, "{name}: {checked} gradients");
         }
-        // Without masks nothing is dropped: evaluation, sampling.
+        // Without masks nothing is dropped, as in evaluation and sampling.
         assert_eq!(host(model.logits(&batch.dropping(None))), plain, "{name}");
     }
 }
@@ -270,7 +270,7 @@ fn greedy_tokens_are_those_of_transformers() {
         let sequences = sequences(&expected);
         let wanted: Vec<Vec<u32>> = serde_json::from_value(expected["greedy"].clone()).expect("greedy");
         for (ids, wanted) in sequences.iter().zip(&wanted) {
-            // Beyond the positions of a model whose angles depend on the length, sampling is refused.
+            // A model whose angles depend on the length refuses to sample beyond its positions.
             if model.max_positions().is_some_and(|limit| ids.len() + 12 > limit) {
                 continue;
             }
@@ -303,7 +303,7 @@ fn the_sampler_records_the_logprobs_that_training_computes() {
                 path.display()
             );
         }
-        // Alone, a row draws the same ids: nothing depends on who is sampled beside it.
+        // Alone, a row samples the same ids: the other rows of the batch do not matter.
         for (p, prompt) in prompts.iter().enumerate() {
             let stream = |g| Seed(5).stream(Purpose::Rollout, 0, (p * 4 + g) as u64);
             let alone = generate(&model, &[prompt], 4, &params, &mut NoStopRule, &stream).expect("generates");
@@ -344,7 +344,7 @@ fn packed_prompts_give_what_left_padded_ones_give() {
     }
 }
 
-/// Puts a model of the fixtures together with weights of `torch_weights.py`.
+/// Combines a model of the fixtures with weights of `torch_weights.py`.
 fn with_torch_weights(model: &Path, weights: &[&str]) -> tempfile::TempDir {
     let to = tempfile::tempdir().expect("a directory");
     for name in ["config.json", "generation_config.json"] {
@@ -375,7 +375,7 @@ fn pytorch_files_hold_what_safetensors_hold() {
     let shards = ["00001", "00002"].map(|n| format!("t5/pytorch_model-{n}-of-00002.bin"));
     let files = [shards[0].as_str(), &shards[1], "t5/pytorch_model.bin.index.json"];
     assert_eq!(bits(with_torch_weights(&t5, &files).path()), bits(&t5), "shards of views");
-    // bf16 has the upper half of the bits, rounded to even.
+    // bf16 keeps the upper half of the bits, rounded to even.
     let rounded = |bits: u32| (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
     let expected: Vec<_> = bits(&gpt2)
         .into_iter()

@@ -1,4 +1,4 @@
-//! AdamW with gradient clipping and a schedule, against PyTorch, step by step.
+//! AdamW with gradient clipping and a schedule, compared to PyTorch step by step.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};

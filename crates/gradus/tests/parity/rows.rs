@@ -1,4 +1,4 @@
-//! Rows to token ids, against what TRL 1.16's trainers made of the same rows (`tools/parity/rows.py`).
+//! Conversion of rows to token ids, compared to TRL 1.16's trainers on the same rows (`tools/parity/rows.py`).
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ struct Case {
     expected: Value,
 }
 
-/// The cases of a file, their rows read through the ordinary reader.
+/// Returns the cases of a file, with rows read by the ordinary reader.
 fn cases(file: &str, need: Need) -> Vec<Case> {
     let fixture = read(file);
     let cases = fixture["cases"].as_array().expect("a list of cases");
@@ -108,7 +108,7 @@ fn dpo_rows_give_trl_tokens() {
             assert_eq!(example.prompt_len, prompt.len(), "{name}: prompt of row {}", example.row);
             let most = case.options.max_length.unwrap_or(usize::MAX);
             for (found, side) in [(&example.chosen_ids, "chosen_ids"), (&example.rejected_ids, "rejected_ids")] {
-                // The fixture holds the rows before TRL's collator cuts them.
+                // The fixture contains the rows before TRL's collator cuts them.
                 let mut whole = [prompt.clone(), ids(&expected[side])].concat();
                 whole.truncate(most);
                 assert_eq!(*found, whole, "{name}: {side} of row {}", example.row);
@@ -121,7 +121,7 @@ fn dpo_rows_give_trl_tokens() {
 fn reward_rows_give_trl_tokens() {
     for case in cases("reward.json", Need::Preference) {
         let name = &case.name;
-        // TRL leaves pairs out that are too long.
+        // TRL leaves out pairs that are too long.
         let options = TokenizeOptions { too_long: TooLong::Skip, ..case.options.clone() };
         let made = reward_examples(&case.rows, &case.tokenizer, Some(&case.template), &options)
             .unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -1,4 +1,4 @@
-//! The sampler against transformers' logits processors: what they leave of fixed logits, and what is drawn from it.
+//! The sampler compared to transformers' logits processors: the processed logits, and the ids sampled from them.
 
 use gradus::generate::sampler::{choose, processed_logprobs};
 use gradus::generate::{History, Kept, LikeliestMask, SamplingParams};
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::fixture::*;
 
-/// Log-probabilities in f32, relative to their size or 1.
+/// Tolerance of log-probabilities in f32, relative to their size or 1.
 const LOGPROB: f64 = 2e-6;
 
-/// Draws of each case.
+/// Number of draws per case.
 const DRAWS: u64 = 200;
 
 fn params(settings: &Value) -> SamplingParams {
@@ -59,7 +59,8 @@ fn distributions_and_draws_of_transformers() {
             let close = |found: f32, expected: f64| {
                 f64::from(found) == expected || (f64::from(found) - expected).abs() <= LOGPROB * expected.abs().max(1.0)
             };
-            // Which of several equal logits top-p keeps depends on the order of a sort: there only the values compare.
+            // The choice of top-p among equal logits depends on the order of a sort, so only the sorted values are
+            // compared.
             let is_comparable = row != "ties" || params.top_p == 1.0;
             let (mut sorted, mut sorted_expected) = (found.clone(), expected.clone());
             if !is_comparable {
@@ -86,7 +87,7 @@ fn distributions_and_draws_of_transformers() {
     }
 }
 
-/// `tools/parity/policies.py`: what the mask processor of RL4LMs leaves of recorded logits.
+/// `tools/parity/policies.py`: the output of RL4LMs' mask processor on recorded logits.
 #[test]
 fn masks_of_rl4lms() {
     let fixture = read("losses/masks.json");

@@ -47,7 +47,7 @@ fn rows_of_ids(value: &Value) -> Vec<Vec<u32>> {
     serde_json::from_value(value.clone()).expect("rows of ids")
 }
 
-/// A model of the fixtures, and what transformers says of it.
+/// A model of the fixtures, and transformers' outputs for it.
 struct Case {
     name: String,
     path: PathBuf,
@@ -108,7 +108,7 @@ fn logits_and_gradients_agree_packed_and_alone() {
     }
 }
 
-/// Four targets of one source and two of another, some with a common beginning.
+/// Four targets of one source and two of another, some with a common prefix.
 fn groups() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let sources = [6, 4].map(|length: u32| (0..length).map(|t| (t * 5 + length) % 29).collect()).to_vec();
     let targets = (0..6u32).map(|i| (0..i + 2).map(|t| if t < 2 { 7 } else { (t * 7 + i * 3) % 29 }).collect());
@@ -127,11 +127,12 @@ fn a_shared_source_gives_the_same_logprobs_and_gradients() {
         };
         let alone = model.batch(&Rows::Alone((0..6).map(pair).collect()));
         let grouped = model.batch(&Rows::Groups(vec![(0..4).map(pair).collect(), (4..6).map(pair).collect()]));
-        // Not computed again: three times the first source, the start and the first id; once the second, the start and two.
+        // Saved tokens: three times the first source, the start and the first id; once the second source, the start and
+        // two ids.
         assert_eq!(alone.tokens() - grouped.tokens(), 3 * (6 + 2) + 4 + 3, "{name}");
         let ((expected, wanted), (found, gradients)) = (run(&alone), run(&grouped));
         assert_close(&format!("{name}: logprobs"), &found, &expected, 1e-5, 1.0);
-        // That of a bias of keys, which softmax cancels, is rounding noise.
+        // The gradient of the bias of keys, which softmax cancels, is rounding noise.
         let floor = 1e-3 * wanted.values().flatten().fold(0.0f32, |most, value| most.max(value.abs()));
         for (key, found) in &gradients {
             assert_close(&format!("{name}: gradient of {key}"), found, &wanted[key], 1e-4, floor);
@@ -288,7 +289,7 @@ fn adapters_of_peft_give_its_logits() {
     }
 }
 
-/// The most parameters that a block can have: two matrices and a vector on every layer of it.
+/// The maximum number of parameters of a block: two matrices and a vector on each of its layers.
 #[test]
 fn adapters_on_every_layer_learn_with_recomputed_blocks_too() {
     for case in Case::all() {
@@ -311,7 +312,7 @@ fn adapters_on_every_layer_learn_with_recomputed_blocks_too() {
 
 #[test]
 fn coarser_formats_compute_with_what_they_hold() {
-    /// √(Σ (a − b)² / Σ b²)
+    /// Returns √(Σ (a − b)² / Σ b²).
     fn far(a: &[f32], b: &[f32]) -> f32 {
         let square: f32 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
         (square / b.iter().map(|b| b * b).sum::<f32>()).sqrt()
@@ -370,7 +371,7 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
     }
 }
 
-/// Whole rows of logits are of the distribution that logprobs are of: of the scaled states of a T5, and with what BART adds.
+/// Whole rows of logits and logprobs describe the same distribution, including T5's scaled states and BART's bias.
 #[test]
 fn whole_logits_and_logprobs_say_the_same() {
     for case in Case::all() {
@@ -391,7 +392,7 @@ fn whole_logits_and_logprobs_say_the_same() {
     }
 }
 
-/// A reward model is made of any language model, whatever its head has beside weights.
+/// Any language model can become a reward model, whatever its head has besides weights.
 #[test]
 fn a_reward_model_stands_on_every_one() {
     for case in Case::all() {
@@ -402,8 +403,8 @@ fn a_reward_model_stands_on_every_one() {
     }
 }
 
-/// `facebook/bart-base` is a `BartModel`: no name has the prefix, the table stands there three times, and the first files said
-/// of which form they were.
+/// `facebook/bart-base` is a `BartModel`: its tensor names have no prefix, the embedding table occurs three times, and
+/// its first files stated their format version.
 #[test]
 fn a_bart_without_its_head_and_its_prefix_is_read() {
     let case = Case::all().find(|case| case.name == "bart").expect("a fixture");
@@ -431,7 +432,7 @@ fn a_bart_without_its_head_and_its_prefix_is_read() {
     assert_eq!(hidden(&bare), hidden(&case.load()));
 }
 
-/// What the classes of `transformers` take for keys that `config.json` lacks is not the same in all families.
+/// The defaults of `transformers` classes for keys missing in `config.json` differ between families.
 #[test]
 fn families_fill_in_what_a_configuration_lacks() {
     for (name, lacking, start) in [

@@ -1,4 +1,4 @@
-//! What the tests of models and of adapters share: fixtures of tensors, gradients by name, comparison.
+//! Helpers shared by the tests of models and adapters: fixtures of tensors, gradients by name, comparison.
 
 #![allow(dead_code, reason = "no binary needs all of it")]
 
@@ -9,12 +9,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 use gradus::model::{ModelDir, NamePath};
 
-/// The folder of `tools/parity`'s answers.
+/// Returns the folder of the outputs of `tools/parity`.
 pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
 }
 
-/// Every tensor of a safetensors file of f32.
+/// Reads all tensors of a safetensors file in f32.
 pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = std::fs::read(path).expect("tensors");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
@@ -22,7 +22,7 @@ pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
 }
 
-/// The values of a tensor.
+/// Returns the values of a tensor.
 pub fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
     tensor.into_data().try_to_vec().expect("f32")
 }
@@ -40,7 +40,7 @@ pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32,
 /// Gradients: largest difference allowed, relative to the largest gradient of the same tensor.
 pub const GRADIENTS: f32 = 1e-4;
 
-/// Asserts that every parameter has the gradient that `reference` has for its name on disk.
+/// Asserts that each parameter has the gradient that `reference` lists under its name on disk.
 #[track_caller]
 pub fn check_gradients<M: Module>(
     name: &str,
@@ -65,7 +65,7 @@ pub fn check_gradients<M: Module>(
     assert_eq!(found.len(), in_reference, "{name}: number of gradients");
 }
 
-/// What the files of a family put before the names of the trunk.
+/// Returns the prefix of trunk names in the files of a family.
 pub fn prefix(dir: &ModelDir) -> &'static str {
     match dir.model_type() {
         "gpt2" => "transformer.",
@@ -74,8 +74,8 @@ pub fn prefix(dir: &ModelDir) -> &'static str {
     }
 }
 
-/// The gradient of every parameter that is trained, by its name in memory; no other parameter may have one. It is 0 where the loss
-/// does not depend on the parameter.
+/// Returns the gradient of each trained parameter, by its name in memory; no other parameter may have one. It is 0 if
+/// the loss does not depend on the parameter.
 pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> BTreeMap<String, Vec<f32>> {
     let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
     model.visit(&mut collect);

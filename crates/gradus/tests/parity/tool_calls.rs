@@ -1,5 +1,5 @@
-//! Calls of tools in chat templates, beside transformers and TRL: what templates write, what is read in it, and what is appended as
-//! an answer (`tools/parity/tool_calls.py`).
+//! Tool calls in chat templates compared to transformers and TRL: rendered calls, parsed calls, and appended answers
+//! (`tools/parity/tool_calls.py`).
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::fixture::{flat, folder, list, read, text};
 
-/// The templates of a folder beside what transformers and TRL made of them.
+/// The templates of a folder, and the outputs of transformers and TRL for them.
 struct Cases {
     folder: PathBuf,
     fixture: Value,
@@ -39,7 +39,7 @@ impl Cases {
             tokenizer: self.tokenizer.clone(),
             template: Some(ChatTemplate::from_file(&self.path(name), &self.tokenizer).expect("a template")),
             tools: list(&self.fixture["tools"]).to_vec(),
-            // A mark that is several tokens ends no turn.
+            // A mark of several tokens does not end a turn.
             stop_ids: if mark_ids.len() == 1 { mark_ids } else { vec![2] },
             read_calls: None,
         }
@@ -49,7 +49,7 @@ impl Cases {
         serde_json::from_value(self.fixture["templates"][name]["form"].clone()).expect("a form")
     }
 
-    /// What differs from the other implementations.
+    /// Returns the differences from the other implementations.
     fn differences(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let (mut name, mut dialogue) = ("", None);
@@ -92,7 +92,7 @@ impl Cases {
                     self.turn((dialogue, form), turn, messages).into_iter().map(|what| format!("{at}: {what}")),
                 );
             }
-            // A turn with more calls than the template writes: TRL shows it the first.
+            // A turn with more calls than the template writes: TRL renders the first.
             if let Some(expected) = case.get("suffix").filter(|suffix| suffix.is_array()) {
                 let calls = list(&messages[1]["tool_calls"]).iter().map(|call| called(call, false)).collect();
                 let answers: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").collect();
@@ -105,7 +105,7 @@ impl Cases {
         wrong
     }
 
-    /// What a turn with calls is read as, and what is put behind it.
+    /// Compares the parsed calls of a turn and the text appended after it.
     fn turn(&self, (dialogue, form): (&Dialogue, CallFormat), turn: &Value, messages: &[Value]) -> Vec<String> {
         let mut wrong = Vec::new();
         let i = turn["message"].as_u64().expect("a number") as usize;
@@ -118,7 +118,8 @@ impl Cases {
             wrong.push(format!("{calls:?} instead of {told:?}"));
         }
         if let Some(read) = turn["read"].as_object().filter(|read| !read.contains_key("error")) {
-            // A thought that the prompt began ends in the turn; without the prompt, transformers takes it for content.
+            // A thought that began in the prompt ends in the turn; without the prompt, transformers treats it as
+            // content.
             let without_thought = |content: &str| content.rsplit("</think>").next().expect("a part").trim().to_owned();
             if without_thought(&content) != without_thought(text(&read["content"])) {
                 wrong.push(format!("{content:?} instead of {}", read["content"]));
@@ -134,7 +135,7 @@ impl Cases {
                 let found = found.map(|ids| says(&ids));
                 wrong.push(format!("answered {found:?} instead of {:?}", says(&ids(&turn["suffix"]))));
             }
-            // A policy can leave the ids of its calls out, or write others.
+            // A policy can omit the ids of its calls, or write others.
             let nameless = told.into_iter().map(|call| Call { id: None, ..call }).collect();
             match answered(dialogue, nameless, &answers, false) {
                 Ok(found) => {
@@ -184,11 +185,11 @@ fn answered(dialogue: &Dialogue, calls: Vec<Call>, answers: &[&Value], has_ids: 
     dialogue.answer(&prompt, &Turn { calls, ..Turn::default() }, StopReason::StopId, &replies)
 }
 
-/// Calls beside those that transformers reads.
+/// Compares calls to those that transformers parses.
 fn compare(found: &[Call], expected: &[Value]) -> Option<String> {
     let plain = |call: &Call| json!([call.name, call.arguments.clone().ok()]);
     let found: Vec<Value> = found.iter().map(plain).collect();
-    // TRL takes missing arguments for none.
+    // TRL treats missing arguments as none.
     let arguments = |call: &Value| call.get("arguments").filter(|given| !given.is_null()).cloned().unwrap_or(json!({}));
     let expected: Vec<Value> = expected.iter().map(|call| json!([call["name"], arguments(call)])).collect();
     (found != expected).then(|| format!("read {found:?}, but transformers {expected:?}"))
@@ -210,8 +211,8 @@ fn real_templates_write_calls_and_answers_as_in_transformers_and_trl() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Where transformers reads calls, they are the same. Where it fails, TRL takes the turn for a text without calls; here the policy is
-/// told what is wrong with its call.
+/// Calls that transformers parses are the same here. If transformers fails, TRL treats the turn as text without calls;
+/// gradus reports the mistake in the call to the policy.
 #[test]
 fn turns_are_read_as_in_transformers() {
     let (fixture, cases) = (read("tool_calls/texts.json"), read("tool_calls/cases.json"));
@@ -227,7 +228,7 @@ fn turns_are_read_as_in_transformers() {
                 let without_thought = content.rsplit("</think>").next().expect("a part").trim();
                 assert_eq!(without_thought, text(&expected["content"]), "{said}");
             } else if said.starts_with("<tool_call>{\"name\"") && said.ends_with("}}") {
-                // The mark that closes the call is missing: the call itself is whole.
+                // The closing mark is missing, but the call itself is complete.
                 assert!(calls.len() == 1 && calls[0].arguments.is_ok(), "{said}: {calls:?}");
             } else {
                 assert!(!calls.is_empty() && calls.iter().all(|call| call.arguments.is_err()), "{said}: {calls:?}");

@@ -1,4 +1,4 @@
-//! The files for experiment trackers, byte for byte as TensorBoard's record writer and wandb's messages make them.
+//! Files for experiment trackers, byte for byte as written by TensorBoard's record writer and with wandb's messages.
 
 use gradus::run::trackers::{Encoder, LoggedTable, TensorBoard, Wandb, WandbRun};
 use gradus::run::{Metrics, MetricsRow};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::fixture::{folder, list, number, read, text};
 
-/// Rows with the seconds at their ends.
+/// Rows with the times at their ends in seconds.
 fn rows(fixture: &Value) -> Vec<(MetricsRow, f64)> {
     let value = |value: &Value| match value.as_str() {
         Some("NaN") => f64::NAN,
@@ -34,7 +34,7 @@ fn written(mut encoder: impl Encoder, rows: &[(MetricsRow, f64)], table: &Logged
     assert_eq!((bytes.len(), first), (expected.len(), None), "{file}: length, and the first byte that differs");
 }
 
-/// The table of the last row, whose content is that of the package.
+/// Returns the table of the last row, with the same content as the package writes.
 fn table(fixture: &Value) -> LoggedTable {
     let table = &fixture["table"];
     let columns: Vec<String> = list(&table["columns"]).iter().map(|name| text(name).to_owned()).collect();
@@ -55,7 +55,7 @@ fn events_of_tensorboard() {
 fn log_of_wandb() {
     let fixture = read("trackers/fixture.json");
     let mut config = fixture["config"].as_object().expect("a configuration").clone();
-    // It fills several blocks but for three bytes, too few for a frame.
+    // The value fills several blocks except for three bytes, too few for a frame.
     let long = "x".repeat(number(&config["long"]) as usize);
     config.insert("long".into(), long.into());
     let (id, name) = (text(&fixture["id"]).to_owned(), text(&fixture["name"]).to_owned());

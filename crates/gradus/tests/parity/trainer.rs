@@ -1,4 +1,4 @@
-//! The primitives of training, for programs with a loop of their own, beside torch.
+//! The training primitives for programs with their own loop, compared to torch.
 //!
 //! The fixture is written by `tools/parity/trainer.py`.
 
@@ -75,7 +75,7 @@ fn losses_gradients_and_steps_are_those_of_torch() {
         let data: Vec<Datum> = case["data"].as_array().expect("data").iter().map(datum).collect();
         let mut trainer = open("gpt2");
         for (i, step) in case["steps"].as_array().expect("steps").iter().enumerate() {
-            // Two calls add up to one.
+            // The gradients of two calls add up to those of one.
             let found = [&data[..1], &data[1..]].map(|part| trainer.forward_backward(part, loss).expect("finite"));
             close(
                 &format!("{name}, loss {i}"),
@@ -94,7 +94,7 @@ fn losses_gradients_and_steps_are_those_of_torch() {
     }
 }
 
-/// The same text with a target at every id; the prompt's carry no loss.
+/// The same text with a target at each id; targets of the prompt carry no loss.
 fn targeted(datum: &Datum) -> Targeted {
     let ids = [&datum.prompt[..], &datum.completion].concat();
     let before = datum.prompt.len() - 1;
@@ -110,12 +110,12 @@ fn targets_at_every_id_are_those_of_prompts_and_completions() {
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * slack() * b.abs().max(1.0);
     for case in fixture["cases"].as_array().expect("cases") {
         let (name, loss) = (case["loss"].as_str().expect("a name"), loss(case));
-        // DRO's penalty is of every target, so the prompt's would count.
+        // DRO's penalty covers every target, so the prompt's would count.
         if name == "dro" {
             continue;
         }
         let mut data: Vec<Datum> = case["data"].as_array().expect("data").iter().map(datum).collect();
-        // Texts that begin alike share their beginning.
+        // Texts with a common prefix share its computation.
         let alike: Vec<Datum> = (0..3).map(|i| Datum { prompt: (3..30).collect(), ..data[i % 2].clone() }).collect();
         data.extend(alike);
         let rows: Vec<Targeted> = data.iter().map(targeted).collect();
@@ -189,7 +189,7 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
         trainer.optim_step(1e-2, 1.0).expect("finite");
         loss
     };
-    // Side by side they learn what each learns alone.
+    // In parallel, they learn the same as each alone.
     let alone = |rank, seed, shift| {
         let mut trainer = base.adapter(&lora(rank), Seed(seed)).expect("an adapter");
         (0..4).map(|_| learn(&mut trainer, shift)).collect::<Vec<_>>()
@@ -200,7 +200,7 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     let side: Vec<[f64; 2]> = (0..4).map(|_| [learn(&mut a, 0), learn(&mut b, 4)]).collect();
     assert_eq!([0, 1].map(|i| side.iter().map(|of| of[i]).collect::<Vec<_>>()), expected);
     assert!(expected[0][3] < expected[0][0]);
-    // From its files, with its optimizer, it goes on with the same bits; without it, otherwise.
+    // Loaded with its optimizer, it continues with the same bits; without the optimizer it differs.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("saved");
     a.save_with_optimizer(&path, |_| Ok(())).expect("saved");
@@ -215,7 +215,7 @@ fn adapters_on_one_base_learn_apart_and_go_on_from_files() {
     assert!(error.to_string().contains("moments"), "{error}");
     let error = b.restore_optimizer(folder.path()).expect_err("nothing");
     assert!(error.to_string().contains("no state of an optimizer"), "{error}");
-    // What samples is what was trained, from memory and from files.
+    // The sampled model equals the trained one, from memory and from files.
     let scored = |model: &CausalLm| {
         score_text(model, &[5, 6, 7, 8], 0).expect("scored").iter().map(|of| of.logprob).collect::<Vec<_>>()
     };

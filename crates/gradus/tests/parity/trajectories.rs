@@ -1,7 +1,8 @@
-//! Ten steps of training beside TRL's (and verl's, where completions of PPO differ in length): same weights, rows, order and optimizer, the same curves.
+//! Ten training steps compared to TRL's (and verl's, for PPO completions of different lengths): the same weights, rows,
+//! order and optimizer give the same curves.
 //!
-//! Losses stay within 1e-3 relative over ten steps. Offline methods run as a user runs them, from a
-//! plan to `metrics.jsonl`; GRPO and PPO update from recorded rollouts.
+//! Losses agree within a relative 1e-3 over ten steps. Offline methods run as a user runs them, from a plan to
+//! `metrics.jsonl`; GRPO and PPO update from recorded rollouts.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
 
@@ -36,7 +37,7 @@ use serde_json::{Value, json};
 
 use crate::device::{choice, device, slack};
 
-/// Relative to the size of the number or 1, whichever is larger.
+/// Tolerance, relative to the size of the number or 1, whichever is larger.
 const CURVE: f64 = 1e-3;
 
 fn folder() -> PathBuf {
@@ -62,7 +63,7 @@ fn close(what: &str, found: f64, expected: f64) {
     assert!(distance <= CURVE * slack(), "{what}: {found}, but the other implementation has {expected}");
 }
 
-/// The numbers under `names` of every step of a run.
+/// Compares the numbers under `names` in each step of a run.
 fn offline(run: &str, method: &str, extra: &str, names: &[&str]) {
     let fixture = read(run);
     let given = &fixture["hyper_parameters"];
@@ -107,7 +108,8 @@ fn offline(run: &str, method: &str, extra: &str, names: &[&str]) {
     weights(run, &tensors, &fixture["final_weights"]);
 }
 
-/// Norms of all final weights. `names` on disk begin with the family's prefix, those in memory with `trunk.`.
+/// Compares the norms of all final weights. `names` on disk begin with the family's prefix, those in memory with
+/// `trunk.`.
 fn weights(run: &str, tensors: &[gradus::model::NamedTensor<'_>], expected: &Value) {
     for (name, expected) in expected.as_object().unwrap() {
         let short = name.trim_start_matches("model.").trim_start_matches("transformer.");
@@ -131,7 +133,7 @@ fn supervised_fine_tuning_on_assistant_turns_with_cosine_and_decay() {
     offline("sft_chat_cosine_decay", method, "", &["entropy", "mean_token_accuracy", "num_tokens"]);
 }
 
-/// Beside a plain loop over transformers, with padding and attention masks there.
+/// Compared to a plain loop over transformers, which uses padding and attention masks.
 #[test]
 fn supervised_fine_tuning_of_an_encoder_and_a_decoder() {
     offline("sft_t5", "sft: {}", "", &[]);
@@ -157,7 +159,7 @@ fn reward_model_with_margins() {
     offline("reward_margin", "reward: {}", "", &REWARD);
 }
 
-/// Accuracies are left out: at the first step all differences are 0 but for rounding.
+/// Accuracies are left out: at the first step all differences are 0 except for rounding.
 const DPO: [&str; 10] = [
     "num_tokens",
     "entropy",
@@ -199,7 +201,7 @@ fn direct_preference_optimization_that_sorts_the_step() {
     offline("dpo_aot_unpaired_ld", method, "  micro_batch_size: 1\n", &DPO);
 }
 
-/// What TRL's trainers without a reference log; means of logits there include prompts.
+/// Metrics of TRL's trainers without a reference; their means of logits include prompts.
 const PAIRS: [&str; 6] =
     ["logps/chosen", "logps/rejected", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"];
 
@@ -240,7 +242,7 @@ fn kahneman_tversky_optimization() {
     offline("kto", method, "  micro_batch_size: 3\n", &UNPAIRED);
 }
 
-/// Pairs come apart: a step holds chosen ones, or rejected ones, or both.
+/// Pairs are split: a step contains chosen completions, rejected ones, or both.
 #[test]
 fn kahneman_tversky_optimization_on_pairs_without_a_point_of_reference() {
     offline(
@@ -251,7 +253,7 @@ fn kahneman_tversky_optimization_on_pairs_without_a_point_of_reference() {
     );
 }
 
-/// Completions of the rows: nothing is sampled. The teacher is of another family.
+/// Uses the completions of the rows, so nothing is sampled. The teacher is of another family.
 #[test]
 fn distillation() {
     let teacher = model("gpt2");
@@ -261,7 +263,7 @@ fn distillation() {
     offline("distill_reverse", &method("beta: 1"), "", &[]);
 }
 
-/// Recorded rollouts, scored by recorded rewards; logprobs are the policy's own.
+/// Returns recorded rollouts with recorded rewards; logprobs are the policy's own.
 fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f32, settings: &Settings) -> Rollouts {
     let ids =
         |value: &Value| value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect::<Vec<_>>();
@@ -299,7 +301,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
     rollouts
 }
 
-/// One reward per completion, on its last token.
+/// Returns one reward per completion, on its last token.
 fn rewards(rows: &[Value], rollouts: &Rollouts, key: &str) -> Vec<Option<Vec<f32>>> {
     let reward = |(row, rollout): (&Value, &Rollout)| {
         let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
@@ -368,12 +370,12 @@ fn rloo(run: &str) {
     );
 }
 
-/// Recorded groups of completions, each gone over as often as the run says.
+/// Trains on recorded groups of completions, each used as often as the run states.
 fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[&str]) {
     let fixture = read(run);
     let given = &fixture["hyper_parameters"];
     let repeats = given["num_iterations"].as_u64().unwrap_or(1) as usize;
-    // TRL's schedule moves with every update, so each update is a call of its own here.
+    // TRL's schedule advances with each update, so each update is a separate call.
     let settings = settings(10, given["learning_rate"].as_f64().unwrap(), 1.0);
     let recorded = lines(&folder().join(run).join("rollouts.jsonl"));
     let mut learner =
@@ -401,7 +403,7 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
         let report = algorithm.update(&mut learner, experience, advantages, at).unwrap();
         for name in ["loss", "grad_norm", "entropy"].iter().chain(names) {
             let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64();
-            // What was measured when completions were scored is logged once.
+            // Values measured when completions were scored are logged once.
             let Some(expected) = expected else { continue };
             let found = report.metrics.value(name).or_else(|| advantages.stats.value(name)).unwrap();
             close(&format!("{run}, step {}, {name}", update + 1), found, expected);
@@ -432,7 +434,7 @@ fn weights_and_gates_in_place_of_the_clip() {
     }
 }
 
-/// Episodes of several turns: what tools and environments answered carries no loss.
+/// Episodes of several turns: answers of tools and environments carry no loss.
 #[test]
 fn group_relative_policy_optimization_over_several_turns() {
     grpo("grpo_tools");
@@ -530,7 +532,7 @@ fn ppo(run: &str) {
             let expected = mean(&|step| step.get(theirs).unwrap_or(&step["metrics"][theirs]).as_f64().unwrap());
             close(&format!("{run}, iteration {iteration}, {ours}"), report.metrics.value(ours).unwrap(), expected);
         }
-        // Means over the tokens of the whole update; without counts all steps have as many.
+        // Means over the tokens of the whole update; without counts, all steps have the same number.
         let tokens = |step: &Value| step["tokens"].as_f64().unwrap_or(1.0);
         let measured = steps[0]["metrics"].as_object().unwrap().keys().filter(|name| !name.starts_with("loss/"));
         for name in measured {
@@ -549,13 +551,13 @@ fn proximal_policy_optimization() {
     ppo("ppo");
 }
 
-/// Beside verl, whose arithmetic the script calls: see `tools/parity/ppo_ragged.py`.
+/// Compared to verl, whose arithmetic the script calls: see `tools/parity/ppo_ragged.py`.
 #[test]
 fn proximal_policy_optimization_on_completions_of_different_lengths() {
     ppo("ppo_ragged");
 }
 
-/// The algorithm of a method, with a critic that starts as `source`.
+/// Builds the algorithm of a method with a critic that starts as `source`.
 struct WithCritic<'a> {
     settings: &'a Settings,
     policy: &'a str,
@@ -585,7 +587,7 @@ impl<'m> Visitor<'m> for WithCritic<'_> {
     }
 }
 
-/// What the mask would have left of each token, and the policy's logprobs among that.
+/// Records the support that the mask leaves at each token, and the policy's logprobs over it.
 fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settings: &Settings) {
     let guide = masking.guide.expect("a lagged policy");
     for rollout in &mut rollouts.rollouts {
@@ -608,7 +610,8 @@ fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settin
     }
 }
 
-/// Several iterations from recorded samples beside the loop of `tools/parity/policies.py`: losses within 1e-4.
+/// Runs several iterations from recorded samples, compared to the loop of `tools/parity/policies.py`: losses within
+/// 1e-4.
 fn recorded(run: &str) {
     recorded_with(run, &json!({}));
 }
@@ -659,7 +662,7 @@ fn recorded_with(run: &str, keys: &Value) {
             Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings, progress: &Unwatched };
         let report = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps = expected["steps"].as_array().unwrap();
-        // The loop's value loss is not halved.
+        // The value loss of the script's loop is not halved.
         let of_value = if run.starts_with("ppo_fine_grained") { 1.0 } else { 0.5 };
         for (ours, theirs, factor) in [
             ("loss", "loss", 1.0),
@@ -696,13 +699,13 @@ fn proximal_policy_optimization_of_fine_grained_rlhf() {
     recorded("ppo_fine_grained");
 }
 
-/// Its completions are drawn at a temperature, but its logprobs are the model's own.
+/// Its completions are sampled at a temperature, but its logprobs are the model's own.
 #[test]
 fn fine_grained_rlhf_trains_at_temperature_one() {
     recorded_with("ppo_fine_grained", &json!({ "temperature": 0.7, "sampling": { "trained_logprobs": "untempered" } }));
 }
 
-/// A T5, and a smaller one with the two layers of FineGrainedRLHF as its critic.
+/// A T5, with a smaller one with the two layers of FineGrainedRLHF as its critic.
 #[test]
 fn proximal_policy_optimization_of_an_encoder_and_a_decoder() {
     recorded("ppo_fine_grained_t5");
@@ -718,26 +721,26 @@ fn natural_language_policy_optimization() {
     recorded("nlpo");
 }
 
-/// Products with the Fisher matrix beside those that PyTorch finds by going back through the gradient again.
+/// Products with the Fisher matrix compared to PyTorch's, which differentiates the gradient a second time.
 #[test]
 fn fisher_vector_products_without_a_second_derivative() {
     fisher_vector_products("fisher.json", "model.", (1e-3, false));
 }
 
-/// Its states are scaled before the head. Where a ReLU bends, a difference is less exact than a derivative.
+/// The states are scaled before the head. At the bend of a ReLU, a finite difference is less exact than a derivative.
 #[test]
 fn fisher_vector_products_of_an_encoder_and_a_decoder() {
     fisher_vector_products("fisher_t5.json", "", (5e-3, true));
 }
 
-/// Without a ReLU, a scaled head and norms on either side of a layer leave the difference as exact as of a decoder.
+/// Without a ReLU, a scaled head and norms on both sides of a layer leave the difference as exact as for a decoder.
 #[test]
 fn fisher_vector_products_of_smooth_encoders_and_decoders() {
     fisher_vector_products("fisher_t5_gated.json", "", (1e-3, false));
     fisher_vector_products("fisher_bart.json", "model.", (1e-3, true));
 }
 
-/// Differences of parts of the product count beside the part itself, or beside the whole.
+/// Compares products part by part. Differences are relative to the part itself, or to the whole product.
 fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, bool)) {
     let fixture: Value = serde_json::from_slice(&std::fs::read(folder().join(file)).unwrap()).unwrap();
     let start_model = fixture["start_model"].as_str().unwrap();
@@ -779,7 +782,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let layout = learner.layout();
     let short = |name: &str| name.replacen("policy.trunk.", prefix, 1);
     let before = learner.parameters();
-    // Of a policy from itself: no step at all is never one upwards.
+    // The distance of a policy from itself is exactly 0, so an empty step never counts as an improvement.
     let (policy, every) = (
         learner.frozen().policy,
         Distributions { experience: &experience, chosen: &chosen, temperature: 1.0, passes: settings.passes },

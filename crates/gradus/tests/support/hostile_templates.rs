@@ -1,26 +1,26 @@
-//! Chat templates that mean harm: a table of known classes, and compositions of them at random.
+//! Malicious chat templates: a table of known classes, and random combinations of them.
 
 use rand::seq::IndexedRandom as _;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A name for messages, and the source.
+/// A name for messages, and the template source.
 pub type Hostile = (String, String);
 
-/// A namespace that holds itself, in `ns`.
+/// A namespace that contains itself, in `ns`.
 pub const ITSELF: &str = "{% set ns = namespace() %}{% set ns.a = ns %}";
 
-/// Lists in lists, in `ns.a`.
+/// Nested lists, in `ns.a`.
 const NESTED: &str = "{% set ns = namespace(a=1) %}{% for i in range(30000) %}{% set ns.a = [ns.a] %}{% endfor %}";
 
 /// A long list, in `ns.a`.
 const LONG: &str = "{% set ns = namespace(a=[1]) %}{% for i in range(14) %}{% set ns.a = ns.a + ns.a %}{% endfor %}";
 
-/// Few instructions, each of which takes long.
+/// A few instructions, each of which is slow.
 pub const SLOW: &str = "{% set ns = namespace(a=[1]) %}{% for i in range(20) %}{% set ns.a = ns.a + ns.a %}{% endfor %}\
                         {% for i in range(100000) %}{% set x = ns.a | sort | length %}{% endfor %}";
 
-/// What is done with a value, which stands for `X`.
+/// Uses of a value, in place of `X`.
 const USES: [&str; 66] = [
     "{{ X }}",
     "{{ X | string }}",
@@ -90,7 +90,7 @@ const USES: [&str; 66] = [
     "{% set y = X %}{% set z = [y, y] %}{{ z }}",
 ];
 
-/// What becomes much in one instruction, or in few.
+/// Expressions that become large in one instruction or a few.
 const LARGE: [&str; 24] = [
     "{{ [1] | batch(999999999, 0) }}",
     "{{ [1] | batch(999999999, 0) | list | length }}",
@@ -118,7 +118,7 @@ const LARGE: [&str; 24] = [
     "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = ns.x + [1] %}{% endfor %}{{ ns.x | pprint }}",
 ];
 
-/// What a source may repeat: a beginning, what is repeated, the middle, what is repeated behind it, the end.
+/// Repetitions in a source: a beginning, the repeated part, the middle, the part repeated after it, the end.
 const CHAINS: [[&str; 5]; 34] = [
     ["{{ ", "-", "1", "", " }}"],
     ["{{ ", "not ", "1", "", " }}"],
@@ -156,7 +156,7 @@ const CHAINS: [[&str; 5]; 34] = [
     ["", "{% set x %}", "a", "{% endset %}", ""],
 ];
 
-/// A chain of so many links, as far as a template may be long.
+/// Returns a chain of `links` links, limited to the maximum length of a template.
 fn chain([before, left, middle, right, after]: [&str; 5], links: usize) -> String {
     let links = links.min(1_000_000 / (left.len() + right.len()));
     format!("{before}{}{middle}{}{after}", left.repeat(links), right.repeat(links))
@@ -166,7 +166,7 @@ fn first_words(source: &str) -> String {
     source.chars().take(40).collect()
 }
 
-/// One of each class.
+/// Returns one template of each class.
 pub fn all() -> Vec<Hostile> {
     let mut all = Vec::new();
     for parts in CHAINS {
@@ -183,16 +183,16 @@ pub fn all() -> Vec<Hostile> {
     all
 }
 
-/// Composes templates of the classes; the same for the same seed.
+/// Composes templates of the classes, reproducible by seed.
 pub struct Composer(ChaCha8Rng);
 
 impl Composer {
-    /// A composer that begins at `seed`.
+    /// Creates a composer with `seed`.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// The next template: one to three statements.
+    /// Returns the next template, with one to three statements.
     pub fn next(&mut self) -> String {
         (0..self.0.random_range(1..4)).map(|_| self.statement()).collect()
     }
@@ -216,7 +216,7 @@ impl Composer {
                 format!("{}{}", value.0, chain([before, left, &value.1, right, after], links))
             }
             3 => {
-                // Within a loop, which makes little into much.
+                // Inside a loop, which multiplies small costs.
                 let (rounds, inner) = (1 << self.0.random_range(0..14), self.statement());
                 format!("{{% for i in range({rounds}) %}}{inner}{{% endfor %}}")
             }
@@ -229,7 +229,7 @@ impl Composer {
         }
     }
 
-    /// What makes a value, and its name.
+    /// Returns the setup of a value, and its name.
     fn value(&mut self) -> (String, String) {
         let (rounds, width) = (1 << self.0.random_range(0..15), self.0.random_range(1..4));
         let of = |what: &str| vec![what; width].join(", ");

@@ -1,13 +1,14 @@
-//! Real data sets, tokenizers and models, where they are at hand.
+//! Real data sets, tokenizers and models, if they are available.
 
 use std::path::{Path, PathBuf};
 
 use super::skip::skipped;
 
-/// A file of the material folder beside the workspace; `None`, and a visible line, where it is absent.
+/// Returns a file of the material folder next to the workspace; prints a visible line and returns `None` if it is
+/// absent.
 ///
 /// # Panics
-/// When it is absent and `GRADUS_REQUIRE` asks for `material`.
+/// If it is absent and `GRADUS_REQUIRE` contains `material`.
 pub fn material(file: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/material").join(file);
     if !path.exists() {

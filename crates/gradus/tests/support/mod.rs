@@ -1,4 +1,4 @@
-//! What several test programs share.
+//! Helpers shared by several test programs.
 
 #![allow(dead_code, unused_imports, reason = "no program needs all of it")]
 

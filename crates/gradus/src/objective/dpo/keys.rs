@@ -1,4 +1,4 @@
-//! The keys of `method.dpo`.
+//! Configuration of DPO.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,27 +11,29 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DpoConfig {
-    /// How strongly the policy is held to the reference. Default 0.1 (Rafailov et al. 2023).
+    /// Strength of the pull toward the reference. Default 0.1 (Rafailov et al. 2023).
     pub beta: f64,
-    /// The loss on the log-ratios of policy and reference; several are added. Default `sigmoid`.
+    /// Loss on the log-ratios of policy and reference; several losses are added. Default `sigmoid`.
     pub loss_type: DpoLosses,
-    /// The weight of each loss of `loss_type`. Default: 1 each.
+    /// Weight of each loss of `loss_type`. Default: 1 each.
     pub loss_weights: Option<Vec<f64>>,
-    /// The probability that a label is wrong (`sigmoid`, `robust`, `exo_pair`, `aot`, `aot_unpaired`). Default 0.
+    /// Probability that a label is wrong (`sigmoid`, `robust`, `exo_pair`, `aot`, `aot_unpaired`). Default 0.
     pub label_smoothing: f64,
-    /// Weight of the tokens beyond the length of the pair's shorter completion (LD-DPO), from 0 to 1. Default: they count like all others.
+    /// Weight, from 0 to 1, of tokens beyond the length of the pair's shorter completion (LD-DPO). Default: the same as
+    /// all others.
     pub ld_alpha: Option<f64>,
-    /// How the distance from the reference is measured (f-DPO; losses on the difference of both sides only). Default `reverse_kl`.
+    /// Divergence from the reference (f-DPO; only for losses on the difference of both sides). Default `reverse_kl`.
     pub f_divergence_type: Divergence,
-    /// The α of `alpha_divergence`. Default 0.5 (TRL).
+    /// Parameter α of `alpha_divergence`. Default 0.5 (TRL).
     pub f_alpha_divergence_coef: f64,
-    /// Where `discopop` turns from logistic to exponential: its temperature τ. Default 0.05 (Lu et al. 2024).
+    /// Temperature τ of `discopop`, at which it changes from logistic to exponential. Default 0.05 (Lu et al. 2024).
     pub discopop_tau: f64,
-    /// Weigh each pair by how likely the policy itself is to write completions like its two (WPO). Default false.
+    /// Weight each pair by how likely the policy itself is to write completions like its two (WPO). Default false.
     pub use_weighting: bool,
-    /// Where the reference's logprobs come from. Default `precomputed`: one pass before training, then the reference is dropped.
+    /// Source of the reference's log-probabilities. Default `precomputed`: one pass before training, after which the
+    /// reference is dropped.
     pub reference: ReferenceLogprobs,
-    /// The reference: a model directory. Default: the model training starts from.
+    /// The reference: a model directory. Default: the start model of the training.
     pub reference_model: Option<String>,
 }
 
@@ -54,28 +56,28 @@ impl Default for DpoConfig {
 }
 
 impl DpoConfig {
-    /// Each loss with its weight.
+    /// Returns each loss with its weight.
     pub fn losses(&self) -> impl Iterator<Item = (DpoLossType, f64)> {
         let weight = |i: usize| self.loss_weights.as_ref().map_or(1.0, |weights| weights[i]);
         self.loss_type.0.iter().enumerate().map(move |(i, &loss)| (loss, weight(i)))
     }
 
-    /// Whether the reference is asked beside every step.
+    /// Whether the reference runs in each step.
     pub fn is_live(&self) -> bool {
         self.reference == ReferenceLogprobs::Live
     }
 
-    /// Whether a loss sorts the pairs of a step, and so needs to know all of them.
+    /// Whether a loss sorts the pairs of a step and therefore needs all of them at once.
     pub fn sorts(&self) -> bool {
         self.loss_type.0.iter().any(|loss| matches!(loss, DpoLossType::Aot | DpoLossType::AotUnpaired))
     }
 }
 
-/// One loss, or several that are added: `sigmoid` or `[sigmoid, sft]`.
+/// One loss, or a list of losses that are added: `sigmoid` or `[sigmoid, sft]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpoLosses(pub Vec<DpoLossType>);
 
-/// A loss of DPO. `Δ = s_w − s_l` is the difference of the log-ratios of the chosen and the rejected completion.
+/// Losses of DPO. `Δ = s_w − s_l` is the log-ratio of the chosen completion minus that of the rejected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DpoLossType {
@@ -85,11 +87,11 @@ pub enum DpoLossType {
     Hinge,
     /// (Δ̄ − 1/(2β))² on length-normalized log-ratios, Azar et al. 2023.
     Ipo,
-    /// The reverse KL to labels of which a share is wrong, Ji et al. 2024 (EXO).
+    /// Reverse KL to labels, assuming that a share of them is wrong, Ji et al. 2024 (EXO).
     ExoPair,
     /// Noise contrastive alignment, Chen et al. 2024.
     NcaPair,
-    /// Unbiased where a share of the labels is flipped, Chowdhury et al. 2024.
+    /// Unbiased if a share of the labels is flipped, Chowdhury et al. 2024.
     Robust,
     /// Binary classifier optimization, Jung et al. 2024.
     BcoPair,
@@ -99,25 +101,26 @@ pub enum DpoLossType {
     Aot,
     /// Optimal transport: sorted log-ratios of chosen and rejected, Melnyk et al. 2024.
     AotUnpaired,
-    /// Anchored: the chosen completion becomes likelier, D'Oosterlinck et al. 2024.
+    /// Anchored: makes the chosen completion more probable, D'Oosterlinck et al. 2024.
     ApoZero,
-    /// Anchored: both become less likely, the rejected one more so, D'Oosterlinck et al. 2024.
+    /// Anchored: makes both less probable, the rejected one more so, D'Oosterlinck et al. 2024.
     ApoDown,
     /// Log-ratio modulated, Lu et al. 2024 (DiscoPOP).
     Discopop,
-    /// The negative log-likelihood of the chosen completions, mean over the tokens of a step.
+    /// Negative log-likelihood of the chosen completions, averaged over the tokens of a step.
     Sft,
     /// −log σ(βΔ̄) on length-normalized log-ratios.
     SigmoidNorm,
 }
 
 impl DpoLossType {
-    /// Whether it reads a label as a probability.
+    /// Whether the loss supports label smoothing.
     pub fn smooths_labels(self) -> bool {
         matches!(self, Self::Sigmoid | Self::Robust | Self::ExoPair | Self::Aot | Self::AotUnpaired)
     }
 
-    /// Whether it is a loss of the difference of both sides, which is what another divergence than the reverse KL needs.
+    /// Whether the loss depends only on the difference of both sides. Divergences other than the reverse KL require
+    /// this.
     pub fn is_of_difference(self) -> bool {
         matches!(
             self,
@@ -126,27 +129,27 @@ impl DpoLossType {
     }
 }
 
-/// How the distance from the reference is measured: Wang et al. 2024 (f-DPO).
+/// Divergence from the reference: Wang et al. 2024 (f-DPO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
-    /// KL(policy ‖ reference): DPO itself.
+    /// KL(policy ‖ reference), as in the original DPO.
     ReverseKl,
     /// KL(reference ‖ policy).
     ForwardKl,
-    /// Jensen and Shannon.
+    /// Jensen–Shannon divergence.
     JsDivergence,
-    /// Between both, by `f_alpha_divergence_coef`.
+    /// Between forward and reverse KL, set by `f_alpha_divergence_coef`.
     AlphaDivergence,
 }
 
-/// Where the reference's logprobs come from.
+/// Source of the reference's log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReferenceLogprobs {
     /// One pass over the data before training.
     Precomputed,
-    /// A forward pass of the reference beside every step.
+    /// One forward pass of the reference in each step.
     Live,
 }
 
@@ -162,7 +165,7 @@ impl fmt::Display for DpoLosses {
 
 impl fmt::Display for DpoLossType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // serde writes the name of a variant into a formatter.
+        // serde can serialize a variant's name into a formatter.
         self.serialize(f)
     }
 }
@@ -176,7 +179,7 @@ impl Serialize for DpoLosses {
     }
 }
 
-// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+// Written by hand because an untagged enum would report every mistake as "did not match any variant".
 impl<'de> Deserialize<'de> for DpoLosses {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OneOrMore;

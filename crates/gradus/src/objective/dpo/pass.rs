@@ -1,4 +1,4 @@
-//! The loss of one forward pass, from the logprobs of its tokens: which losses, of which log-ratios, with which weights.
+//! The loss of one forward pass, computed from the logprobs of its tokens: log-ratios, losses and weights.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -9,51 +9,53 @@ use crate::math::rank::of_same_rank;
 use crate::math::weights::beyond_shared;
 use crate::objective::Totals;
 
-/// The completions of a pass: all chosen ones, then all rejected ones, in the order of their pairs.
+/// Completions of a pass: all chosen ones, then all rejected ones, in the order of their pairs.
 #[derive(Debug)]
 pub struct Completions<'a> {
     /// Logprobs of their tokens, `[M]`; carries gradient.
     pub logprobs_m: Tensor<1>,
-    /// How many tokens each has, `[2P]`.
+    /// Number of tokens of each completion, `[2P]`.
     pub counts_b: &'a [usize],
-    /// What [`sums`] makes of their logprobs under the reference, `[2P]`.
+    /// Output of [`sums`] for the reference's logprobs, `[2P]`.
     pub reference_b: Vec<f32>,
-    /// What the sorted step has beside each pair; `None`: these pairs are the whole step. Only for losses that sort.
+    /// Partners of each pair in the sorted step, for losses that sort. `None` if these pairs are the whole step.
     pub beside_p: Option<Vec<Beside>>,
-    /// What the losses of each pair are multiplied with; `None`: nothing.
+    /// Factor of the losses of each pair; `None` means 1.
     pub weights_p: Option<Vec<f32>>,
 }
 
-/// What stands beside a pair when those of its step are sorted.
+/// Partner values of a pair after its step is sorted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Beside {
-    /// The reference's difference of chosen and rejected that has the rank of the policy's.
+    /// The reference's difference (chosen minus rejected) that has the same rank as the policy's.
     pub difference: f32,
-    /// The rejected log-ratio that has the rank of the chosen one.
+    /// Rejected log-ratio with the rank of the chosen one.
     pub chosen: f32,
-    /// The chosen log-ratio that has the rank of the rejected one.
+    /// Chosen log-ratio with the rank of the rejected one.
     pub rejected: f32,
 }
 
-/// What a pass gave.
+/// Loss and measurements of a pass.
 #[derive(Debug)]
 pub struct Found {
-    /// Its share of the step's loss, `[1]`.
+    /// The pass's share of the step's loss, `[1]`.
     pub loss: Tensor<1>,
-    /// What [`sums`] made of the logprobs, `[2P]`.
+    /// Output of [`sums`] for the policy's logprobs, `[2P]`.
     pub sums_b: Vec<f32>,
-    /// Of policy and reference, `[2P]`.
+    /// Log-ratios of policy and reference, `[2P]`.
     pub log_ratios_b: Vec<f32>,
 }
 
-/// The logprob of each completion, `[2P]`; tokens beyond the length of the pair's shorter one weigh `ld_alpha`.
+/// Sums the logprobs of each completion, `[2P]`. Tokens beyond the length of the pair's shorter completion have weight
+/// `ld_alpha`.
 pub fn sums(logprobs_m: Tensor<1>, counts_b: &[usize], ld_alpha: Option<f64>) -> Tensor<1> {
     let Some(alpha) = ld_alpha else { return reduce::segment_sum(logprobs_m, counts_b) };
     let shares_m = on(&logprobs_m.device(), beyond_shared(counts_b, alpha as f32));
     reduce::segment_sum(logprobs_m * shares_m, counts_b)
 }
 
-/// Sorts the pairs of a step by their logprobs under policy and reference, `[2P]` each.
+/// Sorts the pairs of a step by their logprobs under policy and reference, `[2P]` each, and returns the partners of
+/// each pair.
 pub fn beside(sums_b: &[f32], reference_b: &[f32]) -> Vec<Beside> {
     let p = sums_b.len() / 2;
     let minus = |a: &[f32], b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a - b).collect() };
@@ -66,7 +68,8 @@ pub fn beside(sums_b: &[f32], reference_b: &[f32]) -> Vec<Beside> {
 }
 
 impl Completions<'_> {
-    /// The loss that `config` asks for. `totals` are those of the step: pairs, and tokens of chosen completions.
+    /// Computes the loss that `config` specifies. `totals` counts the pairs of the step and the tokens of its chosen
+    /// completions.
     pub fn loss(&self, config: &DpoConfig, totals: Totals) -> Found {
         let sums_b = sums(self.logprobs_m.clone(), self.counts_b, config.ld_alpha);
         let log_ratios_b = sums_b.clone() - on(&self.logprobs_m.device(), self.reference_b.clone());
@@ -93,7 +96,7 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// The share that the pairs of this pass have in `loss` over the step, `[1]`.
+    /// Computes this pass's share of `loss` over the step, `[1]`.
     fn term(&self, loss: DpoLossType, totals: Totals) -> Tensor<1> {
         if loss == DpoLossType::Sft {
             let tokens = self.pass.counts_b[..self.pass.counts_b.len() / 2].iter().sum();
@@ -106,7 +109,7 @@ impl Sides<'_> {
         losses_p.sum() / totals.examples as f64
     }
 
-    /// One value a pair.
+    /// Computes one value per pair.
     fn losses(&self, loss: DpoLossType) -> Tensor<1> {
         let DpoConfig { beta, label_smoothing, discopop_tau, .. } = *self.config;
         let delta_p = || difference(self.scores_b.clone());
@@ -142,7 +145,7 @@ impl Sides<'_> {
         }
     }
 
-    /// The difference of the scores over the tokens of each completion.
+    /// Computes Δ from scores averaged over the tokens of each completion.
     fn mean_delta(&self) -> Tensor<1> {
         let shares_b = self.pass.counts_b.iter().map(|&count| 1.0 / count.max(1) as f32).collect();
         difference(self.scores_b.clone() * self.host(shares_b))
@@ -166,13 +169,13 @@ fn on(device: &Device, values: Vec<f32>) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values, [n]), device)
 }
 
-/// `[2P]` to chosen and rejected, `[P]` each.
+/// Splits `[2P]` into chosen and rejected, `[P]` each.
 fn halves(values_b: Tensor<1>) -> [Tensor<1>; 2] {
     let p = values_b.dims()[0] / 2;
     [values_b.clone().narrow(0, 0, p), values_b.narrow(0, p, p)]
 }
 
-/// Chosen minus rejected: `[2P]` to `[P]`.
+/// Subtracts rejected from chosen: `[2P]` to `[P]`.
 fn difference(values_b: Tensor<1>) -> Tensor<1> {
     let [chosen_p, rejected_p] = halves(values_b);
     chosen_p - rejected_p

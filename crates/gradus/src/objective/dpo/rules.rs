@@ -1,4 +1,4 @@
-//! Rules of `method.dpo`: which keys a loss reads.
+//! Rules of `method.dpo`: which keys each loss reads.
 
 use super::{Divergence, DpoConfig, DpoLossType};
 use crate::method::Problems;

@@ -1,7 +1,8 @@
-//! What a program may answer for one completion.
+//! Answers of a program for one completion.
 //!
-//! `null` where it has no judgement, a number for the whole completion, or an object of named parts: each a number, `null`,
-//! or a list of `[start, end, value]` in characters of the completion. A segment's value stands on its last token.
+//! `null` for no judgement, a number for the whole completion, or an object of named parts. Each part is a number,
+//! `null`, or a list of `[start, end, value]` in characters of the completion. The value of a segment is assigned to
+//! its last token.
 
 use std::ops::Range;
 
@@ -11,26 +12,26 @@ use crate::error::Result;
 use crate::reward::place::last_token;
 use crate::reward::{Part, Score};
 
-/// One line of a program.
+/// One answer line of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Judgement {
-    /// Of the completion as a whole.
+    /// Value of the whole completion, or `None` for no judgement.
     Whole(Option<f32>),
-    /// By part; those that do not apply are left out.
+    /// Values by part, without those that do not apply.
     Parts(Vec<(String, Worth)>),
 }
 
-/// What a part is worth.
+/// Value of a part.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Worth {
-    /// As a whole.
+    /// One value for the whole completion.
     Whole(f32),
-    /// By characters of the completion.
+    /// Values of ranges of characters.
     Segments(Vec<(Range<usize>, f32)>),
 }
 
 impl Judgement {
-    /// What `line` says; nothing when it is none of the above.
+    /// Parses `line`; returns `None` for any other form.
     pub fn parse(line: &str) -> Option<Self> {
         Some(match serde_json::from_str(line.trim()).ok()? {
             Value::Null => Self::Whole(None),
@@ -42,11 +43,11 @@ impl Judgement {
         })
     }
 
-    /// The score of a completion of `tokens` ids; `ranges` are the bytes of `completion` behind each, asked for only where
-    /// a part has segments.
+    /// Converts the answer to the score of a completion of `tokens` ids. `ranges` returns the byte range of each token
+    /// in `completion` and is called only if a part has segments.
     ///
     /// # Errors
-    /// Of a segment that is not within the completion, in the inner result; in the outer one what `ranges` fails with.
+    /// The inner result fails if a segment is outside the completion; the outer one if `ranges` fails.
     pub fn score(
         self,
         completion: &str,
@@ -80,13 +81,13 @@ impl Judgement {
     }
 }
 
-/// Every segment's value on the last token that has some of its text.
+/// Assigns the value of each segment to the last token that contributes to its text.
 fn spread(
     segments: &[(Range<usize>, f32)],
     completion: &str,
     ranges_t: &[Range<usize>],
 ) -> std::result::Result<Vec<f32>, String> {
-    // Where each character begins, and where the last one ends.
+    // Start of each character, and the end of the last one.
     let bytes: Vec<usize> = completion.char_indices().map(|(at, _)| at).chain([completion.len()]).collect();
     let mut rewards_t = vec![0.0; ranges_t.len()];
     for (Range { start, end }, value) in segments {
@@ -143,7 +144,7 @@ mod tests {
     fn a_segment_stands_on_its_last_token() {
         let found = score(r#"{"a": [[0, 4, 1], [2, 6, 2], [8, 9, 4]], "b": 3, "c": []}"#).expect("within");
         let rewards: Vec<&[f32]> = found.parts.iter().map(|part| &*part.rewards_t).collect();
-        // Characters 5 and 8 are the third id's.
+        // Characters 5 and 8 belong to the third id.
         assert_eq!(rewards, [[1.0, 0.0, 6.0, 0.0], [0.0, 0.0, 0.0, 3.0], [0.0; 4]]);
     }
 

@@ -8,61 +8,68 @@ use serde::{Deserialize, Serialize};
 use crate::reward::label::{ClassifierValue, LabelName};
 use crate::text::{Level, Pattern};
 
-/// Parts of a reward, by the names under which they are logged. The reward of a token is the weighted sum of its parts there.
+/// Parts of a reward, by the names under which they are logged. The reward of a token is the weighted sum of the values
+/// that the parts assign to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct FineGrainedConfig(pub BTreeMap<String, SegmentConfig>);
 
-/// What a model says of the segments of a completion, and what that is worth. The worth of a segment stands on its last token.
+/// A model that judges the segments of a completion, and the rewards for its output. The reward of a segment is
+/// assigned to its last token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentConfig {
-    /// The model: a classifier of tokens (which reads all segments at once, each after a separator) or of texts, or a reward
-    /// model; a directory or a hub name.
+    /// The model: a token classifier (which reads all segments at once, each after a separator), a text classifier, or
+    /// a reward model; a directory or a hub name.
     pub model: String,
-    /// The judged unit: the `whole` completion, each `sentence`, or each `sub_sentence`. Default: `sentence` for classifiers of
-    /// tokens, `whole` for others.
+    /// Judged unit: the `whole` completion, each `sentence`, or each `sub_sentence`. Default: `sentence` for token
+    /// classifiers, `whole` for others.
     #[serde(default)]
     pub segments: Option<Level>,
-    /// The text that a classifier of tokens reads before the segments: `{prompt}` and the names of columns in braces are replaced by their words. Default `{prompt}`.
+    /// Text that a token classifier reads before the segments. Column names and `prompt` in braces are replaced by
+    /// their text. Default `{prompt}`.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// The text that other models read for each segment: `{prompt}`, `{completion}`, `{segment}`, `{so_far}` (the completion up to the end of the segment) and the names of columns in braces are replaced. Default: `{prompt}{so_far}`, which of the whole is prompt and
-    /// completion.
+    /// Text that other models read for each segment: `{prompt}`, `{completion}`, `{segment}`, `{so_far}` (the
+    /// completion up to the end of the segment) and the names of columns in braces are replaced. Default:
+    /// `{prompt}{so_far}`, which for the whole is prompt and completion.
     #[serde(default)]
     pub text: Option<String>,
-    /// A column that holds a list, such as `passages`: the model is asked once for each element, which `prompt` or `text` names
-    /// by `{passages}`, or by `{passages.content}` where it has fields. A segment is worth the least that an element makes of
-    /// it: of an empty list, the most that `values` say. Needs `values`. Default: the model is asked once.
+    /// Column that holds a list, such as `passages`. The model is run once per element, which `prompt` or `text` names
+    /// as `{passages}`, or as `{passages.content}` if it has fields. The lowest value over the elements counts; for an
+    /// empty list, the highest of `values`. Needs `values`. Default: the model is run once.
     #[serde(default)]
     pub each: Option<String>,
-    /// Divides the reward of a whole completion evenly among its segments of this level, instead of placing all of it on the last token. Default: the last token.
+    /// Divide the reward of a whole completion evenly among its segments of this level, instead of placing all of it on
+    /// the last token. Default: the last token.
     #[serde(default)]
     pub spread: Option<Level>,
-    /// The word before each segment that a classifier of tokens reads. Default `</s>`.
+    /// Word before each segment that a token classifier reads. Default `</s>`.
     #[serde(default)]
     pub separator: Option<String>,
-    /// The reward of a segment, by its most likely label among the named ones: at least two. Without them it is
-    /// worth a number: of a reward model its score, of a classifier what `label` and `value` say.
+    /// Reward of a segment by its most probable label among the listed ones, at least two. Without `values` the reward
+    /// is a number: the score of a reward model, or of a classifier the number that `label` and `value` select.
     #[serde(default)]
     pub values: BTreeMap<String, f64>,
-    /// The label whose `value` counts. Default: the only one there is.
+    /// Label whose `value` counts. Default: the only one, if the model has one.
     #[serde(default)]
     pub label: Option<LabelName>,
-    /// The value of the label. Default: its probability, or the number itself for a regression model.
+    /// Value of the label. Default: its probability, or the number itself for a regression model.
     #[serde(default)]
     pub value: Option<ClassifierValue>,
-    /// Whether the reward of a segment is the change of the number: the number of the text up to its end minus that of the text before it (0 before the first segment). Default false.
+    /// Use the change of the number as reward: the number of the text up to the segment's end minus that of the text
+    /// before it (0 before the first segment). Default false.
     #[serde(default)]
     pub change: bool,
-    /// The token that gets the reward of a segment.
+    /// Token that gets the reward of a segment.
     #[serde(default)]
     pub segment_end: SegmentEnd,
-    /// A number s becomes ((s − mean) / std) · scale + bias. Default: the mean of scores that the model's directory knows
-    /// from its training, else 0.
+    /// A number s becomes ((s − mean) / std) · scale + bias. Default: the mean of the training scores that the model's
+    /// directory stores, otherwise 0.
     #[serde(default)]
     pub mean: Option<f64>,
-    /// See `mean`. Default: the standard deviation of scores that the model's directory knows from its training, else 1.
+    /// See `mean`. Default: the standard deviation of the training scores that the model's directory stores, otherwise
+    /// 1.
     #[serde(default)]
     pub std: Option<f64>,
     /// See `mean`. Default 0.
@@ -71,24 +78,25 @@ pub struct SegmentConfig {
     /// See `mean`. Default 1.
     #[serde(default = "one")]
     pub scale: f64,
-    /// The factor of the part in the sum. 0 measures the part without rewarding it. Default 1.
+    /// Factor of the part in the sum. 0 measures the part without rewarding it. Default 1.
     #[serde(default = "one")]
     pub weight: f64,
-    /// The most tokens that the model reads; longer texts lose their end, and lost segments get the reward 0. Default: the
-    /// length that the model was trained with, where its directory says so, else its positions.
+    /// Maximum number of tokens that the model reads; longer texts lose their end, and lost segments get the reward 0.
+    /// Default: the length that the model was trained with, if its directory states it, otherwise its number of
+    /// positions.
     #[serde(default)]
     pub max_length: Option<usize>,
 }
 
-/// The token that gets the reward of a segment.
+/// Token that gets the reward of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentEnd {
-    /// The one that writes its last character that is no white space.
+    /// The token that writes the last character that is not white space.
     #[default]
     Text,
-    /// The one whose number is that of the tokens of the text up to its end, tokenized anew (FineGrainedRLHF). A blank at the end of a
-    /// part of a sentence may be a token of its own, and the worth then stands on the first token of the next part.
+    /// The token at the length of the text up to the segment's end, tokenized again (FineGrainedRLHF). A blank at the
+    /// end of a part of a sentence may be a token of its own; the reward is then on the first token of the next part.
     Retokenised,
 }
 
@@ -97,7 +105,7 @@ fn one() -> f64 {
 }
 
 impl SegmentConfig {
-    /// The model in `model`, which judges as models of its kind do.
+    /// Creates the settings of `model` with all other keys at their defaults.
     pub fn of(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
@@ -121,7 +129,7 @@ impl SegmentConfig {
         }
     }
 
-    /// What is wrong with its keys, by key.
+    /// Returns the mistakes in its values, by key.
     pub(crate) fn mistakes(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         let mut unless = |holds: bool, key: &'static str, message: String| {

@@ -1,4 +1,4 @@
-//! The models that judge segments, and what their answers are worth.
+//! Models that judge segments, and the rewards for their output.
 
 use burn::tensor::Device;
 
@@ -12,26 +12,26 @@ use crate::reward::label::ClassifierValue;
 use crate::reward::{RewardError, config_error};
 use crate::text::{Cut, Joined, Level, Pattern, Tokenizer};
 
-/// The word before a segment unless the configuration says otherwise.
+/// Default separator before a segment.
 const SEPARATOR: &str = "</s>";
-/// What a classifier of tokens reads before the segments, and what others read.
+/// Default text before the segments for token classifiers, and default text for other models.
 const PROMPT: &str = "{prompt}";
 const TEXT: &str = "{prompt}{so_far}";
 
-/// A model with its tokenizer, and what it reads.
+/// A model with its tokenizer and its input format.
 pub(super) struct Judge {
     model: Model,
     tokenizer: Tokenizer,
-    /// Before the segments, or of each.
+    /// Text before all segments (token classifiers), or text of each segment (others).
     pattern: Pattern,
     separator: String,
     cut: Option<Cut>,
 }
 
 enum Model {
-    /// Of tokens: it reads all segments at once.
+    /// A token classifier, which reads all segments at once.
     Tokens(Classifier),
-    /// Of texts.
+    /// A text classifier.
     Texts(Classifier),
     /// A reward model on a decoder.
     Scalar(RewardModel),
@@ -67,7 +67,7 @@ impl Judge {
         Ok(Self { model, tokenizer, pattern, separator, cut: limit.map(Cut::Right) })
     }
 
-    /// Refuses keys that do not fit the model.
+    /// Rejects keys that do not fit the model.
     pub fn check(&self, config: &SegmentConfig, level: Level) -> std::result::Result<(), (String, Option<String>)> {
         let name = &config.model;
         let is_of_tokens = matches!(self.model, Model::Tokens(_));
@@ -97,7 +97,7 @@ impl Judge {
         Ok(())
     }
 
-    /// What is judged unless the configuration says otherwise.
+    /// Returns the default unit that the model judges.
     pub fn usual_level(&self) -> Level {
         match self.model {
             Model::Tokens(_) => Level::Sentence,
@@ -105,12 +105,12 @@ impl Judge {
         }
     }
 
-    /// What stands before the segments, where the model reads all of them at once.
+    /// Returns the text before the segments, if the model reads all of them at once.
     pub fn prompt(&self) -> Option<&Pattern> {
         matches!(self.model, Model::Tokens(_)).then_some(&self.pattern)
     }
 
-    /// The name of a label, where there are labels.
+    /// Returns the name of a label, if the model has labels.
     pub fn label(&self, number: usize) -> Option<String> {
         self.task()?.labels.get(number).cloned()
     }
@@ -122,8 +122,8 @@ impl Judge {
         }
     }
 
-    /// The words of `before` and of the segments, a separator before each, and where the separators stand that were not cut
-    /// off.
+    /// Tokenizes the words of `before` and of the segments, with a separator before each segment. Also returns the
+    /// positions of the separators that were not cut off.
     pub fn separated(&self, before: &str, segments: &[&str]) -> Result<(Joined, Vec<usize>)> {
         let mut words: Vec<String> = before.split_whitespace().map(str::to_owned).collect();
         let mut separators = Vec::with_capacity(segments.len());
@@ -133,18 +133,18 @@ impl Judge {
             words.extend(segment.split_whitespace().map(str::to_owned));
         }
         let (joined, firsts) = self.tokenizer.encode_words(&words, self.cut)?;
-        // A cut takes the last ones.
+        // Cutting removes separators at the end only.
         Ok((joined, separators.into_iter().map_while(|word| firsts[word]).collect()))
     }
 
-    /// What the model reads of one segment, and whether it was cut.
+    /// Returns the model's input for one segment, and whether it was cut.
     pub fn alone(
         &self,
         value: impl FnMut(&str) -> std::result::Result<String, RewardError>,
         has_ended: bool,
     ) -> std::result::Result<(Joined, bool), RewardError> {
         let mut text = self.pattern.fill(value)?;
-        // As reward models are trained: what has ended ends with the end-of-text token.
+        // As in reward model training, a finished text ends with the end-of-text token.
         if matches!(self.model, Model::Scalar(_)) && has_ended && !self.tokenizer.appends_eos() {
             text.push_str(self.tokenizer.eos_token().unwrap_or(""));
         }
@@ -158,7 +158,7 @@ impl Judge {
         }
     }
 
-    /// Refuses what the model cannot read.
+    /// Rejects a text that the model cannot read.
     pub fn check_text(&self, joined: &Joined) -> std::result::Result<(), String> {
         match &self.model {
             Model::Tokens(model) | Model::Texts(model) => model.encoder.check(&text(joined)),
@@ -167,11 +167,11 @@ impl Judge {
         }
     }
 
-    /// One row of numbers for everything asked, in order. Every text goes through the model once. `told` hears after each pass how
-    /// many questions are done.
+    /// Returns one row of numbers per question, in order. Each text goes through the model once. `told` receives the
+    /// number of finished questions after each pass.
     ///
     /// # Errors
-    /// That of `told`, which ends the work.
+    /// An error of `told`, which ends the work.
     pub fn say(
         &self,
         questions: &[(&Joined, &[usize])],
@@ -208,11 +208,11 @@ fn text(joined: &Joined) -> Text<'_> {
     Text { ids: &joined.ids, types: &joined.types, global: None }
 }
 
-/// What an answer is worth.
+/// Conversion of a model's output to a reward.
 pub(super) enum Worth {
-    /// By the label that fits best of these.
+    /// The value of the most probable of these labels.
     Labels(Vec<(usize, f32)>),
-    /// A number.
+    /// A normalized number.
     Number { task: Option<Task>, label: usize, value: ClassifierValue, mean: f32, std: f32, bias: f32, scale: f32 },
 }
 
@@ -255,7 +255,7 @@ impl Worth {
                 .map_err(|(message, hint)| (message, Some(hint)))?,
             None => (0, ClassifierValue::Logit),
         };
-        // What a text changes has a distribution of its own.
+        // Changes of scores have their own distribution.
         let trained = if config.change { Default::default() } else { dir.trained() };
         Ok(Self::Number {
             task: task.cloned(),
@@ -268,7 +268,7 @@ impl Worth {
         })
     }
 
-    /// The value of the label that fits best, the first of equal ones as `argmax` has it; or the number.
+    /// Returns the value of the most probable label (the first of equal ones, as `argmax`), or the number.
     pub fn raw(&self, logits: &[f32]) -> f32 {
         match self {
             Self::Labels(labels) => best(labels, logits).1,
@@ -277,7 +277,7 @@ impl Worth {
         }
     }
 
-    /// The number of the label whose value [`raw`](Self::raw) gives.
+    /// Returns the index of the label whose value [`raw`](Self::raw) returns.
     pub fn label(&self, logits: &[f32]) -> Option<usize> {
         match self {
             Self::Labels(labels) => Some(best(labels, logits).0),
@@ -285,7 +285,7 @@ impl Worth {
         }
     }
 
-    /// What a raw value is worth.
+    /// Converts a raw value to a reward.
     pub fn reward(&self, raw: f32) -> f32 {
         match self {
             Self::Labels(_) => raw,
@@ -293,7 +293,7 @@ impl Worth {
         }
     }
 
-    /// The raw value of what is worth most; of numbers 0.
+    /// Returns the highest raw value that a label can have; 0 for numbers.
     pub fn most(&self) -> f32 {
         match self {
             Self::Labels(labels) => labels.iter().map(|(_, value)| *value).fold(f32::NEG_INFINITY, f32::max),
@@ -301,7 +301,7 @@ impl Worth {
         }
     }
 
-    /// What is counted of segments.
+    /// Returns the name of the segment statistic.
     pub fn counted(&self) -> &'static str {
         match self {
             Self::Labels(_) => "right",
@@ -309,7 +309,8 @@ impl Worth {
         }
     }
 
-    /// Of labels: 1 where the segment has the one that is worth most. Of numbers the number in standard deviations.
+    /// Returns the segment statistic. With labels: 1 if the segment has the label of the highest value. With numbers:
+    /// the number in standard deviations from the mean.
     pub fn count(&self, raw: f32) -> f64 {
         match self {
             Self::Labels(_) => f64::from(u8::from(raw == self.most())),
@@ -318,7 +319,7 @@ impl Worth {
     }
 }
 
-/// The label that fits best with its value; the first of equal ones.
+/// Returns the most probable label with its value; the first of equal ones.
 fn best(labels: &[(usize, f32)], logits: &[f32]) -> (usize, f32) {
     let best = labels.iter().rev().max_by(|(a, _), (b, _)| logits[*a].total_cmp(&logits[*b]));
     *best.expect("two labels or more")

@@ -1,8 +1,9 @@
-//! Dense rewards: what models say of the segments of a completion, each on the last token of its segment.
+//! Dense rewards: models judge the segments of a completion, and each reward is on the last token of its segment.
 //!
 //! Wu et al. 2023, "Fine-Grained Human Feedback Gives Better Rewards for Language Model Training",
-//! <https://arxiv.org/abs/2306.01693>: relevance by parts of sentences, factuality by sentences, completeness of the whole.
-//! A part is a [`SegmentReward`]; several are a sum of rewards, each of which reads the completions of a batch once.
+//! <https://arxiv.org/abs/2306.01693>: relevance by parts of sentences, factuality by sentences, completeness of the
+//! whole. A part is a [`SegmentReward`]; several parts form a sum of rewards, each of which reads the completions of a
+//! batch once.
 
 mod config;
 mod judge;
@@ -29,68 +30,69 @@ use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{Joined, Level, RuleSplitter, SentenceSplitter, segments};
 
-/// What a model says of the segments of a completion. Completions are read as they are, thoughts included.
+/// Reward of the segments of a completion, judged by a model. Completions are read unchanged, thoughts included.
 ///
-/// A segment that the model cannot read because its text is cut off before it is worth 0. Where two segments end within one
-/// token, the later one's worth stands there. Both are counted.
+/// A segment gets the reward 0 if the model cannot read it because its text is cut off before it. If two segments end
+/// within one token, the token gets the reward of the later one. Both are counted.
 pub struct SegmentReward {
     judge: Judge,
     splitter: Box<dyn SentenceSplitter>,
     level: Level,
     worth: Worth,
-    /// The column whose elements the model is asked about, one by one.
+    /// Column whose elements the model judges one by one.
     each: Option<String>,
-    /// Among what the worth of a whole completion is divided.
+    /// Level of the segments among which the reward of a whole completion is divided.
     spread: Option<Level>,
-    /// Whether a number counts by how much it changed.
+    /// Whether the change of the number is the reward.
     change: bool,
     end: SegmentEnd,
     passes: MicroBatch,
 }
 
-/// What is made of a text that stands for itself, without tokens that could carry rewards.
+/// Judgement of a text alone, without tokens that could carry rewards.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// The worth of all segments together, before weighting.
+    /// Sum of the rewards of all segments, before weighting.
     pub total: f32,
-    /// The segments that the model read; none where it judges texts as a whole.
+    /// The segments that the model read; empty if it judges texts as a whole.
     pub segments: Vec<JudgedSegment>,
 }
 
-/// A segment of a text, and what is made of it.
+/// A segment of a text with its reward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JudgedSegment {
-    /// Its bytes in the text.
+    /// Byte range in the text.
     pub bytes: Range<usize>,
-    /// What it is worth, before weighting.
+    /// Reward before weighting.
     pub value: f32,
-    /// The label that fits it best, where it is worth what its label is.
+    /// Most probable label, if labels determine the reward.
     pub label: Option<String>,
 }
 
-/// What is asked of the model about one completion.
+/// Questions to the model about one completion.
 struct Reading {
     segments: Vec<Range<usize>>,
-    /// Of one element after another, those about each element's segments in order.
+    /// Questions by element, and within an element by segment.
     questions: Vec<Question>,
-    /// How many segments the model could read of each element.
+    /// Number of segments that the model could read, per element.
     read: Vec<usize>,
-    /// Texts that lost their end.
+    /// Number of texts that lost their end.
     cut: usize,
 }
 
-/// A text, and the tokens of it that say something: of a model that judges whole texts the first stands for the text.
+/// A text and the token positions to read the output at. For models of whole texts, the first position stands for the
+/// text.
 struct Question {
     joined: Joined,
     asked: Vec<usize>,
 }
 
 impl SegmentReward {
-    /// Reads the model in `dir` onto `device`, which tracks no gradients; its weights are held as `weights` says.
+    /// Loads the model in `dir` onto `device`, which tracks no gradients. `weights` sets the format of its weights.
     ///
     /// # Errors
-    /// When `config` does not fit the model: labels that it does not know, a separator that is no token, segments that it
-    /// cannot tell apart; or a file is missing or corrupt.
+    /// If `config` does not fit the model (unknown labels, a separator that is not a token, segments that it cannot
+    /// distinguish), or a file is missing or corrupt.
     pub fn load(
         dir: &ModelDir,
         config: &SegmentConfig,
@@ -124,7 +126,7 @@ impl SegmentReward {
         Ok(Self { judge, splitter, level, worth, each, spread, change, end, passes })
     }
 
-    /// The segments of a completion. A completion that is judged as a whole is one, whatever it says.
+    /// Splits a completion into segments. A completion that is judged as a whole is one segment, even if it is empty.
     fn segments(&self, completion: &str) -> Vec<Range<usize>> {
         match self.level {
             Level::Whole => std::iter::once(0..completion.len()).collect(),
@@ -132,7 +134,7 @@ impl SegmentReward {
         }
     }
 
-    /// What is asked about a completion.
+    /// Prepares the questions about a completion.
     fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Reading, RewardError> {
         let completion = &rollout.completion;
         let segments = self.segments(completion);
@@ -175,8 +177,8 @@ impl SegmentReward {
         Ok(Reading { segments, questions, read, cut })
     }
 
-    /// What the model is asked about, one after another: the elements of the list, each with the name of its column; or nothing
-    /// but the row.
+    /// Returns the elements of the list, each with the name of its column; or one `None` if the model judges only the
+    /// row.
     fn elements<'p>(
         &'p self,
         prompt: &'p Prompt,
@@ -189,8 +191,8 @@ impl SegmentReward {
         }
     }
 
-    /// What the model said of each segment, and its raw value. Of several elements the one that makes least of the segment
-    /// counts; a segment that was cut off for one of them was read of none.
+    /// Returns the model's output and the raw value of each segment. With several elements, the one with the lowest
+    /// value counts. A segment that was cut off for one of them counts as unread.
     fn heard<'s>(&self, reading: &Reading, said: &'s [Vec<f32>]) -> Vec<(Option<&'s [f32]>, f32)> {
         if reading.read.is_empty() {
             let most = self.worth.most();
@@ -212,10 +214,10 @@ impl SegmentReward {
         (0..segments).map(least).collect()
     }
 
-    /// Judges one completion by its text alone; its tokens are not looked at.
+    /// Judges one completion by its text alone, without its tokens.
     ///
     /// # Errors
-    /// When the model cannot read it, or the prompt lacks a column.
+    /// If the model cannot read it, or the prompt lacks a column.
     pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
         let reading = self.read(prompt, rollout)?;
         let questions: Vec<(&Joined, &[usize])> = reading.questions.iter().map(|q| (&q.joined, &*q.asked)).collect();
@@ -231,7 +233,7 @@ impl SegmentReward {
         Ok(Judgement { total, segments: if self.level == Level::Whole { Vec::new() } else { segments } })
     }
 
-    /// The raw values of what the model said of segments.
+    /// Returns the raw values of the model's output on segments.
     fn values(&self, said: &[Vec<f32>]) -> Vec<f32> {
         let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
         if self.change {
@@ -241,7 +243,7 @@ impl SegmentReward {
         values
     }
 
-    /// The tokens of rollout `i` that have the worth of its segments.
+    /// Returns the token of rollout `i` that gets the reward of each segment.
     fn places(&self, rollouts: &Rollouts, i: usize, segments: &[Range<usize>]) -> Result<Vec<usize>> {
         let Rollout { completion, completion_ids, .. } = &rollouts.rollouts[i];
         let last = completion_ids.len() - 1;
@@ -264,7 +266,7 @@ impl SegmentReward {
         }
     }
 
-    /// What the segments of a completion are worth, from what the model said of those that it read.
+    /// Returns the score of a completion from the model's output on the segments that it read.
     fn judged(
         &self,
         reading: &Reading,
@@ -277,7 +279,7 @@ impl SegmentReward {
         let mut rewards_t = vec![0.0; tokens];
         let mut collided = 0;
         if let (Level::Whole, Some(level)) = (self.level, self.spread) {
-            // Parts of one worth add up where they meet: nothing of it is lost.
+            // Shares of one reward add up if they meet on a token, so nothing is lost.
             let parts = segments(&*self.splitter, &rollout.completion, level);
             let places = if parts.is_empty() {
                 vec![tokens - 1]
@@ -316,7 +318,8 @@ impl SegmentReward {
     }
 }
 
-/// The text of `{list}` or `{list.field}` of an element of the column `list`; none where `name` is about something else.
+/// Returns the text of `{list}` or `{list.field}` for an element of the column `list`; `None` if `name` does not refer
+/// to the list.
 fn element_text(list: &str, element: &Value, name: &str) -> Option<std::result::Result<String, String>> {
     let field = match name.strip_prefix(list)? {
         "" => None,
@@ -349,7 +352,8 @@ impl Reward for SegmentReward {
             (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
         let questions: Vec<(&Joined, &[usize])> =
             readings.iter().flatten().flat_map(|reading| &reading.questions).map(|q| (&q.joined, &*q.asked)).collect();
-        // A completion is one question or several: rollouts are counted by the share of the questions.
+        // A completion has one or more questions, so the progress in rollouts is derived from the share of finished
+        // questions.
         let told = |done: usize| report(progress, rollouts.len() * done / questions.len(), rollouts.len());
         let Ok(said) = self.judge.say(&questions, self.passes, &told) else { return interrupted(rollouts) };
         let mut said = said.into_iter();

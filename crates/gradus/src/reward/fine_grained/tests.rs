@@ -1,4 +1,4 @@
-//! Segments beside transformers (tools/parity/fine_grained.py), and what is refused.
+//! Segment rewards compared to transformers (tools/parity/fine_grained.py), and rejected settings.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
 }
 
-/// The classifier of tokens with the tokenizer that belongs to it.
+/// The token classifier with its tokenizer.
 fn token_model() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     let copy = |from: &str, file: &str| {
@@ -42,7 +42,7 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
 }
 
-/// One completion a row, each ended.
+/// One finished completion per row.
 fn rollouts(rows: &[Value]) -> Rollouts {
     let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: 1, tokenizer: None };
     made.tokenizer = Some(Tokenizer::from_dir(&sequence_model()).expect("a tokenizer"));
@@ -106,7 +106,7 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         assert_eq!(count(&labeled[i], "right"), (right, logits.len() as f64));
         let paid = f64::from(labeled[i].total().expect("scored"));
         assert_eq!(count(&labeled[i], "per_segment"), (paid, places.len() as f64));
-        // The same without tokens: the text alone, by the labels that fit best.
+        // The same from the text alone, by the most probable labels.
         let judged = by_label.judge(&made.prompts[i], &made.rollouts[i]).expect("judged");
         let named = |logits: &Vec<f32>| {
             let label = if logits[0] >= logits[2] { "LABEL_0" } else { "LABEL_2" };
@@ -144,7 +144,7 @@ fn a_whole_completion_is_normalised_and_paid_at_its_end() {
 
 #[test]
 fn changes_add_up_to_the_number_of_the_whole_text() {
-    // Of one sentence, of several, of none; the weight makes of toxicity what it takes away.
+    // One sentence, several, none. The weight turns toxicity into a penalty.
     let ids = |text: &str| {
         let tokenizer = Tokenizer::from_dir(&sequence_model()).expect("a tokenizer");
         json!({ "question": "", "completion": text, "completion_ids": tokenizer.encode(text, false).expect("ids") })
@@ -187,7 +187,7 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
         json!({ "wikipage": "Cup", "content": "It is cold." }),
     ];
     let values = "segments: whole\nvalues: { '0': 0.5, LABEL_2: -0.25 }\n";
-    // Each passage by itself, in a column of its own.
+    // Each passage alone, in a column of its own.
     let alone: Vec<Vec<Vec<f32>>> = passages
         .iter()
         .map(|passage| {
@@ -214,7 +214,7 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
         let judged = load(model.path(), &yaml).expect("loads").judge(&made.prompts[i], &made.rollouts[i]);
         assert_eq!(judged.expect("judged").total, least[least.len() - 1]);
     }
-    // The same worth, divided among sentences.
+    // The same reward, divided among sentences.
     for ((whole, spread), sentences) in both.iter().zip(score(&made, "spread: sentence")).zip([2, 1]) {
         let (whole, spread) = (whole.total().expect("scored"), spread.rewards_t().expect("scored"));
         let paid: Vec<f32> = spread.iter().copied().filter(|reward| *reward != 0.0).collect();
@@ -224,10 +224,10 @@ fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
         );
         assert!((spread.iter().sum::<f32>() - whole).abs() < 1e-6);
     }
-    // No passage says anything wrong.
+    // Without passages, the highest value counts.
     made.prompts.iter_mut().for_each(|prompt| _ = prompt.columns.insert("passages".into(), json!([])));
     assert!(score(&made, "").iter().all(|score| score.total() == Some(0.5)));
-    // What is no list, and what has no such field.
+    // A column that is not a list, and elements without the field.
     made.prompts[0].columns.insert("passages".into(), json!("Tea"));
     made.prompts[1].columns.insert("passages".into(), json!([{ "wikipage": "Tea" }]));
     let told: Vec<String> = load(model.path(), &yaml)
@@ -247,7 +247,7 @@ fn two_segments_in_one_token_are_counted() {
     let mut made = rollouts(&[json!({ "question": "", "completion": "a. b.", "completion_ids": [1, 2, 3] })]);
     let rollout = made.rollouts.remove(0);
     let said = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];
-    // The tokens are the bytes 0..4 and 4..5, and two without text.
+    // The tokens cover the bytes 0..4 and 4..5; two tokens have no text.
     let score = reward.judged(&reading, &said, &rollout, |_| Ok(vec![0, 0, 1])).expect("scored");
     let p = |z: f32| z.exp() / (1.0 + z.exp());
     let found = score.rewards_t().expect("scored");
@@ -270,7 +270,7 @@ fn the_original_counts_the_tokens_of_the_text_so_far() {
         reward.places(&made, 0, &reward.segments(text)).expect("placed")
     };
     for level in ["sentence", "sub_sentence"] {
-        // A prefix has as many tokens as it has; the last place is at most the last token.
+        // The place is the token count of the prefix, at most the last token.
         let reward = load(&sequence_model(), &format!("label: 1\nsegments: {level}")).expect("loads");
         let counts = reward
             .segments(text)
@@ -279,13 +279,13 @@ fn the_original_counts_the_tokens_of_the_text_so_far() {
         let expected: Vec<usize> = counts.map(|place| place.min(ids.len())).collect();
         assert_eq!(places(&format!("segments: {level}\nsegment_end: retokenised")), expected, "{level}");
     }
-    // Without blanks at their ends, sentences end where they do by the text.
+    // For sentences without trailing blanks, both kinds of end agree.
     assert_eq!(places("segments: sentence\nsegment_end: retokenised"), places("segments: sentence"));
 }
 
 #[test]
 fn shares_are_of_all_segments_together() {
-    // 1 of 2 and 9 of 10 are 10 of 12, not 0.7; what has no segment says nothing.
+    // 1 of 2 and 9 of 10 make 10 of 12, not 0.7; a text without segments does not count.
     let score = |right: f64, of: usize| Score {
         counts: vec![Count::new("relevance/right", right, of)],
         ..Score::per_token(vec![0.0])

@@ -1,4 +1,4 @@
-//! What the server is asked for, again and again where it is not there, for so long and no longer.
+//! Requests to the server, repeated until it answers or a time limit is reached.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,47 +13,47 @@ use super::score::{self, Passage, TokenScore};
 use super::{Endpoint, LOOK, ServerKind};
 use crate::error::{Error, Result};
 
-/// The most bytes of an answer that has no completions.
+/// Maximum size of an answer without completions, in bytes.
 const ANSWER_BYTES: u64 = 8 << 20;
 
-/// The first and the longest pause between two tries.
+/// First and longest pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The shortest wait that the user is told of afterwards.
+/// Shortest wait that is reported to the user afterwards.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// Weights in the shared folder.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// What they are called at the server.
+    /// Name of the weights on the server.
     pub name: String,
-    /// After how many steps they were the policy's.
+    /// Number of steps after which the policy had these weights.
     pub step: usize,
-    /// Where they are.
+    /// Local path.
     pub path: PathBuf,
-    /// Where the server sees them.
+    /// Path as the server sees it.
     pub there: PathBuf,
-    /// Whether they are an adapter.
+    /// Whether the weights are an adapter.
     pub is_adapter: bool,
 }
 
-/// A server and what happens with it.
+/// Connection to a server, and its state.
 pub(super) struct Client {
     http: Http,
     kind: ServerKind,
     connections: usize,
     patience: Duration,
-    /// What the model is called there.
+    /// Name of the model on the server.
     model: OnceLock<String>,
     named: Option<String>,
     stopped: AtomicBool,
     done: AtomicUsize,
-    /// Since when nothing comes back.
+    /// Start of the current silence of the server.
     silent: Mutex<Option<Instant>>,
     notices: Mutex<Vec<String>>,
 }
 
-/// Which question, and what came of it.
+/// Index of a question, and its result.
 type Answered<T> = (usize, Result<T, Failure>);
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -76,32 +76,32 @@ impl Client {
         })
     }
 
-    /// Nobody waits any more.
+    /// Cancels all waits.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Completions of the job that came so far.
+    /// Returns the number of completions of the current job that have arrived.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// How long the server has not answered, where it does not.
+    /// Returns how long the server has been silent, if it is.
     pub fn waited(&self) -> Option<Duration> {
         lock(&self.silent).map(|since| since.elapsed())
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn url(&self) -> &str {
         self.http.url()
     }
 
-    /// How long a server is waited for that does not answer.
+    /// Returns the maximum wait for a silent server.
     pub fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// What happened since this was asked last.
+    /// Returns the messages since the last call.
     pub fn notices(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.notices))
     }
@@ -110,7 +110,7 @@ impl Client {
         lock(&self.notices).push(notice);
     }
 
-    /// Tries until it works, it cannot, or the server was silent for too long.
+    /// Retries until the request succeeds, it fails permanently, or the server was silent for too long.
     fn patiently<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         let mut pause = PAUSES.0;
         loop {
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Waits, unless nobody waits any more.
+    /// Sleeps, unless the wait is canceled.
     fn rest(&self, pause: Duration) -> Result<(), Failure> {
         let end = Instant::now() + pause;
         loop {
@@ -166,7 +166,7 @@ impl Client {
         self.patiently(|| self.http.post(path, body, ANSWER_BYTES))
     }
 
-    /// A failure that is nobody's to mend.
+    /// Converts a failure that cannot be repaired to an error.
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Never(error) => error,
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Waits for the server, and finds what the model is called there.
+    /// Waits for the server, and looks up the model's name there.
     pub fn find(&self) -> Result<()> {
         let error = |failure| self.error(failure);
         self.get("/health").map_err(error)?;
@@ -203,7 +203,7 @@ impl Client {
         self.model.get().map_or("", String::as_str)
     }
 
-    /// Has the server sample with `weights`.
+    /// Makes the server sample with `weights`.
     pub fn load(&self, weights: &Weights) -> Result<()> {
         let done = match (weights.is_adapter, self.kind) {
             (true, ServerKind::Sglang) => self.load_adapter("/load_lora_adapter", weights),
@@ -242,13 +242,13 @@ impl Client {
                 let reason = answer["error_message"].as_str().unwrap_or("it gives no reason");
                 Err(Failure::Never(self.http.wrong(path, reason)))
             }
-            // The first try was heard, but not its answer.
+            // The first attempt arrived, but its answer was lost.
             Err(Failure::Never(error)) if tries > 1 && error.to_string().contains("already") => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// vLLM's sequence.
+    /// Loads whole weights with vLLM's sequence of requests.
     fn reload(&self, weights: &Weights) -> Result<(), Failure> {
         self.post("/pause?mode=keep", &json!({}))?;
         let mut arguments = json!({ "weights_path": weights.there });
@@ -263,12 +263,12 @@ impl Client {
                 version["model"] = json!(self.model());
             }
             match self.post("/update_weight_version", &version) {
-                // Older versions have no names for weights.
+                // Older versions do not name weights.
                 Err(Failure::Lost(_)) => Ok(()),
                 other => other.map(drop),
             }
         });
-        // Also after a failure: nobody else ends the pause.
+        // Required after a failure too: nothing else ends the pause.
         let resumed = self.post("/resume", &json!({}));
         named.and(resumed.map(drop))
     }
@@ -291,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Has the server forget an adapter. It is asked once: nothing depends on it.
+    /// Unloads an adapter from the server. The request is sent only once because nothing depends on it.
     pub fn forget(&self, weights: &Weights) {
         if !weights.is_adapter {
             return;
@@ -306,10 +306,11 @@ impl Client {
         }
     }
 
-    /// Samples what `questions` ask, several at a time. Where the server has lost the weights, they are loaded again, once.
+    /// Samples the completions of `questions`, several at a time. If the server has lost the weights, they are loaded
+    /// again, once.
     ///
     /// # Errors
-    /// The first that cannot be mended.
+    /// The first error that cannot be repaired.
     pub fn sample(&self, weights: &Weights, questions: &[Question]) -> Result<Vec<Vec<Completed>>> {
         self.done.store(0, Ordering::SeqCst);
         let mut found: Vec<Option<Vec<Completed>>> = questions.iter().map(|_| None).collect();
@@ -322,11 +323,12 @@ impl Client {
             self.note(format!("the server {} lost the weights, which were loaded again: {lost}", self.http.url()));
             self.load(weights)?;
         }
-        // Nothing is missing: each was found, or an error was.
+        // Nothing is missing: each entry was found, or the function has returned an error.
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Does `once` patiently for each of `tasks`, several at a time, until all are done, one fails, or nobody waits any more.
+    /// Runs `once` with retries for each of `tasks`, several at a time, until all are done, one fails, or the wait is
+    /// canceled.
     fn each<T: Send>(&self, tasks: &[usize], once: impl Fn(usize) -> Result<T, Failure> + Sync) -> Vec<Answered<T>> {
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let answers: Mutex<Vec<Answered<T>>> = Mutex::default();
@@ -351,10 +353,11 @@ impl Client {
         answers.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One completion. Where the server has lost the weights, they are loaded again, once by all who ask: `loads` counts it.
+    /// Samples one completion. If the server has lost the weights, they are loaded again, once for all concurrent
+    /// requests; `loads` counts this.
     ///
     /// # Errors
-    /// What cannot be mended.
+    /// An error that cannot be repaired.
     pub fn draw(&self, weights: &Weights, question: &Question, loads: &Mutex<usize>) -> Result<Completed> {
         let before = *lock(loads);
         let mut found = self.patiently(|| self.complete(weights, question));
@@ -375,7 +378,7 @@ impl Client {
         found.map_err(|failure| self.error(failure))?.pop().ok_or_else(missing)
     }
 
-    /// The scores of each passage, several at a time.
+    /// Scores each passage, several at a time.
     ///
     /// # Errors
     /// The first failure.
@@ -402,7 +405,7 @@ impl Client {
         })
     }
 
-    /// The ids that the server makes of each text.
+    /// Returns the ids into which the server tokenizes each text.
     ///
     /// # Errors
     /// The first failure.
@@ -415,7 +418,7 @@ impl Client {
         })
     }
 
-    /// Does `once` for each of `n`; gives all in order.
+    /// Runs `once` for each of `n` tasks and returns all results in order.
     fn all<T: Send>(&self, n: usize, once: impl Fn(usize) -> Result<T, Failure> + Sync) -> Result<Vec<T>> {
         self.done.store(0, Ordering::SeqCst);
         let tasks: Vec<usize> = (0..n).collect();
@@ -428,11 +431,11 @@ impl Client {
         for (i, answer) in answers {
             found[i] = Some(answer.map_err(|failure| self.error(failure))?);
         }
-        // Nothing is missing: each was found, or an error was.
+        // Nothing is missing: each entry was found, or the function has returned an error.
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Samples what is not there yet; gives what the server said where it does not know the weights.
+    /// Samples the missing completions. Returns the server's message if it does not have the weights.
     fn sample_missing(
         &self,
         weights: &Weights,
@@ -456,7 +459,7 @@ impl Client {
         Ok(lost)
     }
 
-    /// The completions of one prompt.
+    /// Requests the completions of one prompt.
     fn complete(&self, weights: &Weights, question: &Question) -> Result<Vec<Completed>, Failure> {
         let limit = question.limit();
         let adapter = weights.is_adapter.then_some(weights.name.as_str());
@@ -475,7 +478,8 @@ impl Client {
             Wrong::BrokenOff => Failure::Later("a completion was broken off".into()),
             Wrong::Unusable(message) => Failure::Never(self.http.wrong(path, &message)),
         })?;
-        // An adapter is named in the request. Whole weights are not, so a server that was started again would sample with others.
+        // A request names its adapter, but not the whole weights. A restarted server would therefore sample with other
+        // weights.
         let knows = |version: &String| weights.is_adapter || *version == weights.name;
         match completed.iter().filter_map(|completed| completed.version.as_ref()).find(|version| !knows(version)) {
             Some(version) => {

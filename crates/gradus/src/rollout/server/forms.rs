@@ -1,4 +1,4 @@
-//! What is asked of each kind of server, and how its answers are read: everything that is not as it should be is an error that says so.
+//! Request and answer formats of each kind of server. Every deviation in an answer is an error with a message.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use serde_json::{Map, Value, json};
 use crate::generate::SamplingParams;
 use crate::rng::stream_of_key;
 
-/// What vLLM writes in the place of a log-probability that it does not know.
+/// Number that vLLM writes for an unknown log-probability.
 pub(super) const UNKNOWN_LOGPROB: f64 = -9999.0;
 
-/// How far above 0 a log-probability may be by rounding.
+/// Amount by which rounding may lift a log-probability above 0.
 pub(super) const ROUNDING: f64 = 1e-3;
 
-/// Bytes of an answer for each token at most: its id, its name, its text, its log-probability.
+/// Maximum bytes of an answer per token: its id, name, text and log-probability.
 const TOKEN_BYTES: usize = 1024;
 
-/// Bytes of an answer besides.
+/// Maximum bytes of the rest of an answer.
 pub(super) const FRAME_BYTES: usize = 1 << 20;
 
-/// Completions of one prompt.
+/// Request for completions of one prompt.
 pub(super) struct Question {
-    /// Its ids.
+    /// Ids of the prompt.
     pub prompt: Vec<u32>,
-    /// The keys of the streams that each completion draws from.
+    /// Keys of the random streams, one per completion.
     pub keys: Vec<String>,
-    /// How they are drawn.
+    /// Sampling parameters.
     pub params: Arc<SamplingParams>,
     /// Strings that end a completion.
     pub stop: Arc<[String]>,
-    /// How many ids there are.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
 }
 
@@ -38,20 +38,20 @@ pub(super) struct Question {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Completed {
     pub ids: Vec<u32>,
-    /// NaN where the server does not know one.
+    /// Log-probabilities; NaN if the server does not report one.
     pub logprobs: Vec<f32>,
-    /// Whether it ended because it was long.
+    /// Whether it was cut at the length limit.
     pub is_cut: bool,
-    /// What the weights are called, where the server says so.
+    /// Name of the weights, if the server reports it.
     pub version: Option<String>,
 }
 
-/// What is wrong with an answer.
+/// Problem with an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum Wrong {
-    /// The completion was broken off, by a pause or a restart.
+    /// The completion was interrupted by a pause or a restart.
     BrokenOff,
-    /// It cannot be used.
+    /// The answer cannot be used.
     Unusable(String),
 }
 
@@ -60,19 +60,19 @@ fn unusable<T>(message: impl Into<String>) -> Result<T, Wrong> {
 }
 
 impl Question {
-    /// The most bytes of an answer.
+    /// Returns the maximum size of an answer in bytes.
     pub fn limit(&self) -> u64 {
         let tokens = self.keys.len() * (self.params.max_new_tokens + self.prompt.len() + 1);
         (FRAME_BYTES + tokens * TOKEN_BYTES) as u64
     }
 
-    /// A seed for servers that have no streams.
+    /// Derives a seed for servers without random streams.
     fn seed(key: &str) -> u64 {
-        // The numbers of other languages have a sign.
+        // Integers of other languages are signed.
         stream_of_key(key).map_or(0, |mut stream| stream.next_u64() >> 1)
     }
 
-    /// What vLLM and gradus are asked at `/v1/completions`; gradus has a stream for each completion.
+    /// Returns the request to vLLM or gradus at `/v1/completions`; gradus gets a random stream per completion.
     pub fn openai(&self, model: &str, has_streams: bool) -> Value {
         let params = &self.params;
         let mut body = json!({
@@ -108,7 +108,7 @@ impl Question {
         body
     }
 
-    /// Reads what they answer.
+    /// Parses their answer.
     pub fn read_openai(&self, answer: &Value) -> Result<Vec<Completed>, Wrong> {
         let Some(choices) = answer["choices"].as_array() else { return unusable("the answer has no `choices`") };
         let n = self.keys.len();
@@ -125,7 +125,7 @@ impl Question {
                 return unusable(format!("two completions have the index {index}"));
             }
         }
-        // As many as there are places, no two in one.
+        // There are as many entries as places, and no two share one.
         Ok(found.into_iter().flatten().collect())
     }
 
@@ -172,7 +172,7 @@ impl Question {
         self.checked(Completed { ids, logprobs, is_cut, version })
     }
 
-    /// What SGLang is asked at `/generate`.
+    /// Returns the request to SGLang at `/generate`.
     pub fn sglang(&self, adapter: Option<&str>) -> Value {
         let params = &self.params;
         let of = |key: &String| {
@@ -206,7 +206,7 @@ impl Question {
         Value::Object(body)
     }
 
-    /// Reads what it answers.
+    /// Parses its answer.
     pub fn read_sglang(&self, answer: &Value) -> Result<Vec<Completed>, Wrong> {
         let Some(all) = answer.as_array() else { return unusable("the answer is no list of completions") };
         let n = self.keys.len();
@@ -241,7 +241,7 @@ impl Question {
         self.checked(Completed { ids, logprobs, is_cut, version })
     }
 
-    /// Refuses what the sampler cannot have drawn.
+    /// Rejects completions that the sampler cannot have produced.
     fn checked(&self, completed: Completed) -> Result<Completed, Wrong> {
         let (ids, most) = (&completed.ids, self.params.max_new_tokens);
         if ids.is_empty() || ids.len() > most {
@@ -257,7 +257,7 @@ impl Question {
     }
 }
 
-/// A setting as it is written, not as its bits are.
+/// Converts a setting by its decimal notation, not by its bits.
 fn number(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value))
 }
@@ -276,7 +276,7 @@ fn is_cut(reason: Option<&str>) -> Result<bool, Wrong> {
     }
 }
 
-/// A log-probability; NaN where it is not known.
+/// Parses a log-probability; NaN if it is unknown.
 fn logprob(value: &Value) -> Result<f32, Wrong> {
     match value {
         Value::Null => Ok(f32::NAN),

@@ -1,4 +1,4 @@
-//! Requests to the server, and what may be wrong with answers.
+//! HTTP requests to the server, and the failures of answers.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use ureq::Agent;
 use super::Endpoint;
 use crate::error::{Error, Result, excerpt};
 
-/// Characters of a refusal that a message tells.
+/// Maximum number of characters of a refusal that a message quotes.
 const TOLD: usize = 400;
 
-/// Why a request came to nothing.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server is not there, is too busy, or broke off: it may work later.
+    /// The server is unreachable or busy, or broke off: a later attempt may work.
     Later(String),
-    /// The server does not know the weights (any more).
+    /// The server does not have the weights (any more).
     Lost(String),
-    /// It will not work.
+    /// The request will never work.
     Never(Error),
 }
 
-/// The way to a server.
+/// HTTP connection to a server.
 pub(super) struct Http {
     agent: Agent,
     url: String,
     key: Option<String>,
-    /// The configuration keys of the server.
+    /// Configuration keys of the server.
     keys: &'static str,
 }
 
@@ -42,7 +42,7 @@ impl Http {
             .timeout_global(Some(options.timeout))
             .timeout_connect(Some(options.timeout.min(Duration::from_secs(10))))
             .http_status_as_error(false)
-            // A key goes nowhere but where it was meant to.
+            // Redirects must not carry the API key elsewhere.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .build()
@@ -50,17 +50,17 @@ impl Http {
         Ok(Self { agent, url, key: options.key.clone(), keys: options.keys })
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The configuration keys of the server.
+    /// Returns the configuration keys of the server.
     pub fn keys(&self) -> &'static str {
         self.keys
     }
 
-    /// What the server says at `path`, of at most `limit` bytes; null where it says nothing.
+    /// Sends a GET request to `path` and returns the answer, of at most `limit` bytes; null if it is empty.
     pub fn get(&self, path: &str, limit: u64) -> Result<Value, Failure> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -69,7 +69,7 @@ impl Http {
         self.read(path, request.call(), limit)
     }
 
-    /// What it answers to `body` at `path`, of at most `limit` bytes; null where it answers nothing.
+    /// Posts `body` to `path` and returns the answer, of at most `limit` bytes; null if it is empty.
     pub fn post(&self, path: &str, body: &Value, limit: u64) -> Result<Value, Failure> {
         let mut request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
         if let Some(key) = &self.key {
@@ -100,7 +100,7 @@ impl Http {
             200..=299 if text.trim().is_empty() => Ok(Value::Null),
             200..=299 => match said {
                 Ok(said) => Ok(said),
-                // Some answers of vLLM are words.
+                // Some answers of vLLM are plain text.
                 Err(_) if !text.trim_start().starts_with(['{', '[']) => Ok(Value::String(text)),
                 Err(error) => {
                     let message = format!("the answer is not JSON: {error} (`{}`)", excerpt(&text, TOLD));
@@ -121,7 +121,7 @@ impl Http {
         }
     }
 
-    /// What a refusal says.
+    /// Extracts the reason from a refusal.
     fn reason(&self, text: &str) -> String {
         let said = serde_json::from_str::<Value>(text).unwrap_or_default();
         let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -129,7 +129,7 @@ impl Http {
         excerpt(&self.without_key(reason.as_deref().unwrap_or(text).trim()), TOLD)
     }
 
-    /// What the server does wrong, as an error.
+    /// Converts a fault of the server to an error.
     pub fn wrong(&self, path: &str, message: &str) -> Error {
         let what = format!("the server {}{path}", self.url);
         Error::Network { what, message: message.to_owned(), hint: None }

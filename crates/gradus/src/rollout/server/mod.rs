@@ -1,8 +1,9 @@
-//! Completions that a server samples: ids in, ids and log-probabilities out; and the weights that it samples with.
+//! Completions sampled by a server: ids in, ids and log-probabilities out; and the weights that the server samples
+//! with.
 //!
-//! Weights go through a folder that both see: an adapter is loaded under a new name for every version, whole weights are loaded in the
-//! place of those before. One thread does what the server is asked for, one job after the other, so every completion is sampled with
-//! weights that are known, also when the trainer is ahead ([`RolloutSource::begin`]).
+//! Weights are passed through a folder that both sides can access. An adapter is loaded under a new name for each
+//! version; whole weights replace the previous ones. One thread sends the requests, one job after the other, so the
+//! weights of each completion are known even if sampling runs ahead of training ([`RolloutSource::begin`]).
 
 mod client;
 mod forms;
@@ -40,13 +41,13 @@ use crate::progress::Progress;
 use crate::rng::{Stream, key_of};
 use crate::text::{StopStrings, continuation, cut_at_stop};
 
-/// How often someone who waits looks whether the user wants to stop.
+/// Interval at which a wait checks for interruption.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the end of a run waits for the server to forget its adapter.
+/// How long the end of a run waits for the server to unload its adapter.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What a server understands.
+/// Protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerKind {
@@ -59,24 +60,24 @@ pub enum ServerKind {
     Sglang,
 }
 
-/// A server, and how it is asked.
+/// A server and the settings of requests to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
-    /// Its address, such as `http://localhost:8000`.
+    /// Address, such as `http://localhost:8000`.
     pub url: String,
-    /// What it understands.
+    /// Protocol of the server.
     pub kind: ServerKind,
-    /// What the model is called there; without a name, the first of its list.
+    /// Name of the model on the server; without it, the first of the server's list.
     pub model: Option<String>,
-    /// The key that the server wants.
+    /// API key of the server.
     pub key: Option<String>,
-    /// Requests under way at a time.
+    /// Number of concurrent requests.
     pub connections: usize,
-    /// How long one request may take.
+    /// Time limit of one request.
     pub timeout: Duration,
-    /// How long a server is waited for that does not answer.
+    /// Maximum wait for a silent server.
     pub wait: Duration,
-    /// The configuration keys that all this is from, for messages: `rollouts`.
+    /// Configuration key of these settings, for messages: `rollouts`.
     pub keys: &'static str,
 }
 
@@ -85,49 +86,49 @@ pub struct Endpoint {
 pub struct ServerOptions {
     /// The server.
     pub endpoint: Endpoint,
-    /// A folder for adapters and weights that both see.
+    /// Folder for adapters and weights that both sides can access.
     pub shared: PathBuf,
-    /// Where the server sees that folder, where that is elsewhere.
+    /// Path of that folder on the server, if it differs.
     pub shared_there: Option<PathBuf>,
-    /// How many iterations ahead it samples.
+    /// Number of iterations that sampling runs ahead.
     pub ahead: usize,
 }
 
-/// Writes a policy (without gradient) into a directory.
+/// Writes a policy (without gradient) to a directory.
 type Save<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
 
-/// Samples at a server.
+/// Samples completions on a server.
 pub struct ServerSource<'a> {
     options: ServerOptions,
     save: Save<'a>,
     client: Arc<Client>,
-    /// Within the shared folder; it goes with this value.
+    /// Folder within the shared folder; deleted with this value.
     folder: TempDir,
     jobs: Option<Sender<Job>>,
     has_ended: Receiver<()>,
-    /// The iteration that asks.
+    /// Iteration of the next request.
     iteration: usize,
-    /// What was begun for iterations to come.
+    /// Requests started for later iterations.
     begun: BTreeMap<usize, Begun>,
-    /// The weights that were written last, and which version of the policy they are.
+    /// Weights written last, with their policy version.
     written: Option<(u64, Arc<Weights>)>,
 }
 
-/// What the thread is to do with weights.
+/// A task of the thread, and its weights.
 struct Job {
     weights: Arc<Weights>,
     task: Task,
 }
 
-/// A job, and where its result goes.
+/// A task, and the channel for its result.
 enum Task {
-    /// Sample.
+    /// Sample completions.
     Sample(Vec<Question>, SyncSender<Result<Vec<Vec<Completed>>>>),
-    /// Nothing more: somebody else samples with them.
+    /// Only load the weights: another thread samples with them.
     Load(SyncSender<Result<()>>),
 }
 
-/// Completions on their way.
+/// Completions in progress.
 struct Begun {
     prompts: Vec<Prompt>,
     weights: Arc<Weights>,
@@ -135,11 +136,11 @@ struct Begun {
 }
 
 impl<'a> ServerSource<'a> {
-    /// Finds the server and what it serves. `save` writes the policy.
+    /// Connects to the server and looks up its model. `save` writes the policy.
     ///
     /// # Errors
-    /// [`Error::Network`] when it does not answer in time or serves no model, [`Error::Io`] when the shared folder cannot be written,
-    /// [`Error::Interrupted`] when `progress` ends the wait.
+    /// [`Error::Network`] if it does not answer in time or serves no model, [`Error::Io`] if the shared folder cannot
+    /// be written, [`Error::Interrupted`] if `progress` ends the wait.
     pub fn connect(options: ServerOptions, save: Save<'a>, progress: &dyn Progress) -> Result<Self> {
         std::fs::create_dir_all(&options.shared).map_err(|error| Error::io(&options.shared, error))?;
         let mut folder = tempfile::Builder::new();
@@ -154,7 +155,7 @@ impl<'a> ServerSource<'a> {
         let worker = Arc::clone(&client);
         std::thread::spawn(move || {
             work(&worker, &inbox);
-            // Who would hear it may be gone.
+            // The receiver may be gone.
             let _ = ended.send(());
         });
         let source = Self {
@@ -175,7 +176,7 @@ impl<'a> ServerSource<'a> {
         Ok(source)
     }
 
-    /// The weights of `policy` in the shared folder.
+    /// Writes the weights of `policy` to the shared folder, unless they are already there.
     fn weights(&mut self, policy: &Policy) -> Result<Arc<Weights>> {
         if let Some((version, weights)) = &self.written
             && *version == policy.version
@@ -199,7 +200,7 @@ impl<'a> ServerSource<'a> {
         Ok(weights)
     }
 
-    /// Has the thread sample.
+    /// Queues a sampling job.
     fn ask(
         &mut self,
         policy: &Policy,
@@ -228,7 +229,7 @@ impl<'a> ServerSource<'a> {
         self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)
     }
 
-    /// Samples episodes: the server draws their turns.
+    /// Samples episodes whose turns the server samples.
     fn play(
         &mut self,
         policy: &Policy,
@@ -251,13 +252,13 @@ impl<'a> ServerSource<'a> {
         Ok(rollouts)
     }
 
-    /// Waits for an answer of the thread, which reports how far it is.
+    /// Waits for an answer of the thread and reports progress.
     fn wait<T>(&self, answer: &Receiver<Result<T>>, total: usize, progress: &dyn Progress) -> Result<T> {
         wait(&self.client, answer, ("sampled", total), progress)
     }
 }
 
-/// Waits for an answer of the thread that `client` works in, which reports how many of `total` are done.
+/// Waits for an answer of the thread that uses `client`, and reports how many of `total` are done.
 fn wait<T>(
     client: &Client,
     answer: &Receiver<Result<T>>,
@@ -288,7 +289,7 @@ fn gone() -> Error {
     Error::input("the thread that talks to the server has ended")
 }
 
-/// Refuses what no server can do.
+/// Rejects settings that no server supports.
 fn check(policy: &CausalLm, sampler: &Sampler<'_>) -> Result<()> {
     let refused = [
         (sampler.masking.is_some(), "a mask over what is drawn"),
@@ -320,7 +321,7 @@ impl RolloutSource for ServerSource<'_> {
             Some(begun) => begun,
             None => self.ask(&policy, prompts, sampler, stream)?,
         };
-        // The weights lie in the folder by now.
+        // The weights are in the folder by now.
         drop(policy);
         let total = begun.prompts.len() * sampler.group_size;
         let found = self.wait(&begun.answer, total, sampler.progress)?;
@@ -337,7 +338,7 @@ impl RolloutSource for ServerSource<'_> {
 
     fn at(&mut self, iteration: usize) {
         self.iteration = iteration;
-        // Nobody asks for what is past.
+        // Past iterations are not requested any more.
         self.begun = self.begun.split_off(&iteration);
     }
 
@@ -375,23 +376,23 @@ impl RolloutSource for ServerSource<'_> {
 
 impl Drop for ServerSource<'_> {
     fn drop(&mut self) {
-        // What was begun is wanted by nobody any more.
+        // Requests in progress are no longer needed.
         if !self.begun.is_empty() {
             self.client.stop();
         }
         self.jobs = None;
-        // The adapter is forgotten while its folder is there; a server that does not answer is not waited for.
+        // The adapter is unloaded while its folder exists. An unresponsive server is not waited for.
         let _ = self.has_ended.recv_timeout(GOODBYE);
         self.client.stop();
     }
 }
 
-/// Does one job after the other.
+/// Runs the jobs in order.
 fn work(client: &Client, inbox: &Receiver<Job>) {
     let mut loaded: Option<Arc<Weights>> = None;
     while let Ok(Job { weights, task }) = inbox.recv() {
         let is_loaded = load(client, &mut loaded, &weights);
-        // Who asked may have gone.
+        // The requester may be gone.
         match task {
             Task::Sample(questions, answer) => {
                 let _ = answer.send(is_loaded.and_then(|()| client.sample(&weights, &questions)));
@@ -406,7 +407,7 @@ fn work(client: &Client, inbox: &Receiver<Job>) {
     }
 }
 
-/// Has the server sample with `weights` from now on; the ones before are forgotten, and their files removed.
+/// Makes the server sample with `weights`; unloads the previous weights and removes their files.
 fn load(client: &Client, loaded: &mut Option<Arc<Weights>>, weights: &Arc<Weights>) -> Result<()> {
     if loaded.as_ref().is_some_and(|loaded| Arc::ptr_eq(loaded, weights)) {
         return Ok(());
@@ -414,13 +415,13 @@ fn load(client: &Client, loaded: &mut Option<Arc<Weights>>, weights: &Arc<Weight
     client.load(weights)?;
     if let Some(old) = loaded.replace(Arc::clone(weights)) {
         client.forget(&old);
-        // What cannot be removed now goes with the folder.
+        // Files that cannot be removed now are removed with the folder.
         let _ = std::fs::remove_dir_all(&old.path);
     }
     Ok(())
 }
 
-/// Why a completion ended, as the engine here would have noticed it, after each id.
+/// Returns why a completion ended, as the local engine would have determined it after each id.
 fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
     let mut strings = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
     let mut has_string = || !sampler.stop.is_empty() && (1..=ids.len()).any(|end| strings.stops(0, &ids[..end]));
@@ -432,7 +433,7 @@ fn stop_of(ids: &[u32], is_cut: bool, sampler: &Sampler<'_>) -> StopReason {
     }
 }
 
-/// The rollouts that completions make.
+/// Builds rollouts from completions.
 fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> Result<Rollouts> {
     let Begun { prompts, weights, .. } = begun;
     let mut rollouts = Vec::with_capacity(prompts.len() * sampler.group_size);
@@ -440,7 +441,7 @@ fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> 
         for Completed { ids, logprobs, is_cut, version } in completed {
             let text = continuation(sampler.tokenizer, prompt.continued(), &ids)?;
             let stop = stop_of(&ids, is_cut, sampler);
-            // What a server calls its weights does not name the adapter on them.
+            // A server's version of the weights does not name the adapter.
             let version = version.filter(|_| !weights.is_adapter).unwrap_or_else(|| weights.name.clone());
             rollouts.push(Rollout {
                 completion: cut_at_stop(&text, sampler.stop).to_owned(),
@@ -456,7 +457,7 @@ fn assemble(begun: Begun, found: Vec<Vec<Completed>>, sampler: &Sampler<'_>) -> 
     Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size, tokenizer })
 }
 
-/// The settings that a server of this kind has no word for, of those that `params` changes.
+/// Returns the non-default settings in `params` that servers of this kind do not support.
 pub fn unknown_settings(kind: ServerKind, params: &SamplingParams) -> Vec<&'static str> {
     if kind == ServerKind::Gradus {
         return Vec::new();

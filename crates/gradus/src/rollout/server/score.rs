@@ -1,6 +1,6 @@
-//! What a served model thinks of given ids: the log-probability of each, and the likeliest ids in its place.
+//! Scores of given ids by a served model: the log-probability of each id, and the most probable ids at its position.
 //!
-//! vLLM and gradus tell it as `prompt_logprobs`, SGLang as `input_token_logprobs` and `input_top_logprobs`.
+//! vLLM and gradus return them as `prompt_logprobs`, SGLang as `input_token_logprobs` and `input_top_logprobs`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,33 +8,33 @@ use serde_json::{Value, json};
 use super::ServerKind;
 use super::forms::{FRAME_BYTES, ROUNDING, UNKNOWN_LOGPROB, ids};
 
-/// Bytes of an answer for each log-probability at most: its id, its number, its rank, its text.
+/// Maximum bytes of an answer per log-probability: its id, number, rank and text.
 const SCORE_BYTES: usize = 256;
 
-/// How far above 1 the probabilities of the likeliest ids may be together: formats with few bits round.
+/// Amount by which the sum of the top probabilities may exceed 1: formats with few bits round.
 const MASS_ROUNDING: f64 = 0.02;
 
 /// Ids to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passage {
-    /// All of them.
+    /// All ids.
     pub ids: Vec<u32>,
-    /// The first that is scored; at least 1, because nothing stands before the first of all.
+    /// Index of the first scored id; at least 1, because the first id of a text has no context.
     pub first: usize,
 }
 
-/// What a model thinks of one id.
+/// Score of one id by a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenScore {
     /// The id.
     pub id: u32,
-    /// Its log-probability; none where the server does not know it.
+    /// Log-probability of the id; `None` if the server does not report it.
     pub logprob: Option<f32>,
-    /// The likeliest ids in its place with their log-probabilities, best first; -9999 stands for an id that cannot be.
+    /// Most probable ids at its position with their log-probabilities, best first; -9999 marks an impossible id.
     pub likeliest: Vec<(u32, f32)>,
 }
 
-/// Where a server is asked which ids a text has, and how.
+/// Returns path and body of the request for the ids of a text.
 pub(super) fn text_request(kind: ServerKind, model: &str, text: &str) -> (&'static str, Value) {
     match kind {
         ServerKind::Sglang => {
@@ -52,7 +52,7 @@ pub(super) fn text_request(kind: ServerKind, model: &str, text: &str) -> (&'stat
     }
 }
 
-/// gradus scores without a sample; vLLM samples at least one token.
+/// gradus scores without sampling; vLLM samples at least one token.
 fn scores_alone(body: &mut Value, is_gradus: bool) {
     if is_gradus {
         body["max_tokens"] = json!(0);
@@ -60,7 +60,7 @@ fn scores_alone(body: &mut Value, is_gradus: bool) {
     }
 }
 
-/// The ids of the text that [`text_request`] asks for.
+/// Parses the ids of the text from the answer to [`text_request`].
 pub(super) fn ids_of_text(kind: ServerKind, answer: &Value) -> Result<Vec<u32>, String> {
     match kind {
         ServerKind::Sglang => {
@@ -88,7 +88,7 @@ fn id(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// A log-probability; none where the server does not know it.
+/// Parses a log-probability; `None` if it is unknown.
 fn logprob(value: &Value) -> Result<Option<f32>, String> {
     match value {
         Value::Null => Ok(None),
@@ -102,12 +102,12 @@ fn logprob(value: &Value) -> Result<Option<f32>, String> {
 }
 
 impl Passage {
-    /// The most bytes of an answer.
+    /// Returns the maximum size of an answer in bytes.
     pub(super) fn limit(&self, likeliest: usize) -> u64 {
         (FRAME_BYTES + self.ids.len() * (likeliest + 2) * SCORE_BYTES) as u64
     }
 
-    /// What vLLM and gradus are asked at `/v1/completions`.
+    /// Returns the request to vLLM or gradus at `/v1/completions`.
     pub(super) fn openai(&self, model: &str, likeliest: usize, is_gradus: bool) -> Value {
         let mut body = json!({
             "model": model,
@@ -121,7 +121,7 @@ impl Passage {
         body
     }
 
-    /// Reads what they answer.
+    /// Parses their answer.
     pub(super) fn read_openai(&self, answer: &Value) -> Result<Vec<TokenScore>, String> {
         let choice = only_choice(answer)?;
         match ids(&choice["prompt_token_ids"]) {
@@ -161,20 +161,20 @@ impl Passage {
         places.iter().zip(&self.ids).skip(self.first).map(place).collect()
     }
 
-    /// What SGLang is asked at `/generate`.
+    /// Returns the request to SGLang at `/generate`.
     pub(super) fn sglang(&self, likeliest: usize) -> Value {
         json!({
             "input_ids": self.ids,
             "sampling_params": { "max_new_tokens": 0, "temperature": 1.0 },
             "return_logprob": true,
-            // The place before: the first place of an answer has no log-probability.
+            // One position earlier: the first position of an answer has no log-probability.
             "logprob_start_len": self.first - 1,
             "top_logprobs_num": likeliest,
             "stream": false,
         })
     }
 
-    /// Reads what it answers.
+    /// Parses its answer.
     pub(super) fn read_sglang(&self, answer: &Value) -> Result<Vec<TokenScore>, String> {
         let (meta, needed) = (&answer["meta_info"], self.ids.len() + 1 - self.first);
         let places = |name: &str| match meta[name].as_array() {
@@ -183,7 +183,7 @@ impl Passage {
             None => Err(format!("the answer has no `{name}`")),
         };
         let own = places("input_token_logprobs")?;
-        // Without any, the list is missing.
+        // Without top ids, the list is missing.
         let top = if meta["input_top_logprobs"].is_null() { None } else { Some(places("input_top_logprobs")?) };
         let mut found = Vec::with_capacity(needed - 1);
         for (i, &expected) in self.ids[self.first..].iter().enumerate() {
@@ -203,7 +203,7 @@ impl Passage {
         Ok(found)
     }
 
-    /// The scores with the `likeliest` ids alone, best first; refuses those that no model gives.
+    /// Keeps only the `likeliest` ids, best first, and rejects scores that no model can produce.
     pub(super) fn checked(
         &self,
         mut scores: Vec<TokenScore>,

@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::Tokenizer;
 
-/// How many ids of the vocabulary the check of tokenizers reads at most, and how many a text has.
+/// Maximum number of vocabulary ids that the tokenizer check uses, and the number per text.
 const PROBED: (usize, usize) = (2048, 128);
 
-/// Scores ids at a server.
+/// Scores ids on a server.
 #[derive(Clone)]
 pub struct Scorer {
     client: Arc<Client>,
-    /// How many of the likeliest ids are told.
+    /// Number of most probable ids per position.
     likeliest: usize,
 }
 
@@ -28,21 +28,23 @@ impl std::fmt::Debug for Scorer {
 }
 
 impl Scorer {
-    /// Finds the server and its model. It is asked for so many of the likeliest ids at each place.
+    /// Connects to the server and finds its model. `likeliest` is the number of most probable ids to request per
+    /// position.
     ///
     /// # Errors
-    /// [`Error::Network`] when it does not answer in time or serves no such model, [`Error::Interrupted`] when `progress` ends the wait.
+    /// [`Error::Network`] if it does not answer in time or serves no such model, [`Error::Interrupted`] if `progress`
+    /// ends the wait.
     pub fn connect(endpoint: &Endpoint, likeliest: usize, progress: &dyn Progress) -> Result<Self> {
         let scorer = Self { client: Arc::new(Client::new(endpoint)?), likeliest };
         scorer.work(("found", 1), progress, Client::find)?;
         Ok(scorer)
     }
 
-    /// The scores of each passage, from its `first` id on, by a model with at least `vocabulary` ids.
+    /// Scores each passage from its `first` id on, with a model of at least `vocabulary` ids.
     ///
     /// # Errors
-    /// [`Error::Network`] when the server does not answer in time, or its answer cannot be used, [`Error::Interrupted`] when `progress`
-    /// ends the wait.
+    /// [`Error::Network`] if the server does not answer in time or its answer cannot be used, [`Error::Interrupted`] if
+    /// `progress` ends the wait.
     pub fn score(
         &self,
         passages: Vec<Passage>,
@@ -55,7 +57,8 @@ impl Scorer {
         })
     }
 
-    /// Refuses a server that makes other ids of texts than `tokenizer` does. The texts are tokens from all over the vocabulary.
+    /// Rejects a server that tokenizes texts differently from `tokenizer`. The texts contain tokens from the whole
+    /// vocabulary.
     ///
     /// # Errors
     /// [`Error::Input`] with the first difference, and as [`score`](Self::score).
@@ -86,7 +89,7 @@ impl Scorer {
         Ok(())
     }
 
-    /// Does `work` on a thread of its own, which is left alone when `progress` ends the wait.
+    /// Runs `work` on its own thread, which is abandoned if `progress` ends the wait.
     fn work<T: Send + 'static>(
         &self,
         (what, total): (&'static str, usize),
@@ -95,13 +98,13 @@ impl Scorer {
     ) -> Result<T> {
         let (answer, found) = sync_channel(1);
         let client = Arc::clone(&self.client);
-        // Who asked may have gone.
+        // The requester may be gone.
         std::thread::spawn(move || drop(answer.send(work(&client))));
         wait(&self.client, &found, (what, total), progress)
     }
 }
 
-/// Texts that hold tokens from all over the vocabulary.
+/// Returns texts with tokens from the whole vocabulary.
 fn probes(tokenizer: &Tokenizer) -> Result<Vec<String>> {
     let (most, each) = PROBED;
     let stride = tokenizer.vocab_size().div_ceil(most).max(1);

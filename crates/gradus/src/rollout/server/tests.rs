@@ -1,4 +1,4 @@
-//! Servers written from the forms of vLLM and SGLang, which also misbehave.
+//! Fake servers with the formats of vLLM and SGLang, which also misbehave.
 
 mod scores;
 mod turns;
@@ -18,24 +18,24 @@ use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::text::Tokenizer;
 
-/// What a fake server does with a request.
+/// Reaction of a fake server to a request.
 enum Reply {
-    /// It answers.
+    /// A JSON answer.
     Json(u16, Value),
-    /// It writes these bytes and closes.
+    /// These bytes, after which the server closes the connection.
     Raw(String),
-    /// It says nothing until the client gives up.
+    /// No answer until the client gives up.
     Silence,
 }
 
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A server that answers by a function of the path and the body.
+/// A server whose answers are a function of the path and the body.
 struct Fake {
     address: SocketAddr,
-    /// What it was asked.
+    /// Requests received so far.
     asked: Asked,
-    /// Ends it.
+    /// Ends the server.
     end: Sender<()>,
 }
 
@@ -76,21 +76,21 @@ impl Fake {
         }
     }
 
-    /// The paths that were asked for, in order.
+    /// Returns the requested paths, in order.
     fn paths(&self) -> Vec<String> {
         self.asked.lock().expect("no panic").iter().map(|(path, _)| path.clone()).collect()
     }
 
-    /// The bodies that came to a path.
+    /// Returns the bodies sent to a path.
     fn bodies(&self, path: &str) -> Vec<Value> {
         let asked = self.asked.lock().expect("no panic");
         asked.iter().filter(|(asked, _)| asked == path).map(|(_, body)| body.clone()).collect()
     }
 
-    /// Nobody listens any more.
+    /// Stops listening.
     fn end(&self) {
         self.end.send(()).expect("it listens");
-        // One more connection, which it meets the end with.
+        // One more connection wakes the server so that it can end.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -127,12 +127,12 @@ fn serve(mut stream: TcpStream, log: &Asked, answer: &(dyn Fn(&str, &Value) -> R
             let _ = write!(stream, "{head}Content-Length: {}\r\n\r\n{said}", said.len());
         }
         Reply::Raw(text) => drop(stream.write_all(text.as_bytes())),
-        // It reads until the client closes.
+        // Reads until the client closes the connection.
         Reply::Silence => drop(reader.read_to_end(&mut Vec::new())),
     }
 }
 
-/// What vLLM answers at `/v1/completions`: completion `i` of prompt `p` counts up from `p[0] + i`.
+/// vLLM's answer at `/v1/completions`: completion `i` of prompt `p` counts up from `p[0] + i`.
 fn completions(body: &Value, version: &str) -> Value {
     let prompt: Vec<u64> = serde_json::from_value(body["prompt"].clone()).expect("ids");
     let choice = |i: u64| {
@@ -149,7 +149,7 @@ fn completions(body: &Value, version: &str) -> Value {
     json!({ "id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices })
 }
 
-/// What SGLang answers at `/generate`.
+/// SGLang's answer at `/generate`.
 fn generated(body: &Value, version: &str) -> Value {
     let prompts: Vec<Vec<u64>> = serde_json::from_value(body["input_ids"].clone()).expect("ids");
     let one = |(i, prompt): (usize, &Vec<u64>)| {
@@ -167,7 +167,7 @@ fn generated(body: &Value, version: &str) -> Value {
     prompts.iter().enumerate().map(one).collect()
 }
 
-/// A server of vLLM that remembers which weights it was given.
+/// A vLLM server that records the weights it was given.
 fn vllm() -> Fake {
     let state = Mutex::new(("default".to_owned(), BTreeSet::new()));
     Fake::new(move |path, body| {
@@ -211,7 +211,7 @@ fn whole_weights(name: &str) -> Weights {
     Weights { name: name.into(), step: 0, path: PathBuf::new(), there: "/there".into(), is_adapter: false }
 }
 
-/// A client of a server that knows all weights as `v`, and answers with `change` of what is right.
+/// A client of a server whose weights are always `v`, and which answers with a `change` of the right answer.
 fn sampled(
     kind: ServerKind,
     change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + 'static,
@@ -411,7 +411,7 @@ fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
     let error = client.sample(&whole_weights("v"), &[question(1)]).expect_err("it is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--resume")), "{error}");
-    // Nobody waits any more: the wait ends at once, however long it may be.
+    // After a cancellation, the wait ends at once, however long it may be.
     let client = Client::new(&Endpoint { wait: Duration::from_secs(3600), ..endpoint }).expect("an address");
     client.stop();
     assert!(matches!(client.sample(&whole_weights("v"), &[question(1)]), Err(Error::Interrupted)));
@@ -419,7 +419,7 @@ fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
 
 #[test]
 fn weights_that_a_server_lost_are_loaded_again_once() {
-    // It was started again, and has the weights of before.
+    // The server was restarted and has its original weights.
     let other = |tried: usize, right: &mut Value| {
         if tried < 1 {
             right["choices"][0]["weight_versions"][0]["version"] = json!("default");
@@ -451,7 +451,7 @@ fn a_pause_ends_also_when_the_weights_cannot_be_loaded() {
     let error = client.load(&whole_weights("v")).expect_err("refused").to_string();
     assert!(error.contains("no such file"), "{error}");
     assert_eq!(fake.paths().last().map(String::as_str), Some("/resume"));
-    // Adapters are refused in words of their own.
+    // Rejected adapters have their own message.
     let fake = Fake::new(|_, _| Reply::Json(200, json!({ "success": false, "error_message": "rank 64 is too large" })));
     let client = Client::new(&fake.endpoint(ServerKind::Sglang)).expect("an address");
     let adapter = Weights { is_adapter: true, ..whole_weights("v") };
@@ -539,7 +539,7 @@ fn whole_weights_go_through_the_folder_and_completions_say_which_they_are_from()
     let with = |rollouts: &Rollouts| rollouts.rollouts[0].sampled_with.clone().expect("a server sampled it");
     let first = with(&rollouts);
     assert!(first.version.starts_with("gradus-") && first.version.ends_with("-v0") && first.step == 0, "{first:?}");
-    // The same weights are loaded once; others in their place.
+    // The same weights are loaded once; new weights replace them.
     assert_eq!(with(&sample(1, 0)), first);
     let second = with(&sample(2, 5));
     assert!(second.version.ends_with("-v2") && second.step == 2, "{second:?}");
@@ -599,7 +599,7 @@ fn each_version_of_an_adapter_has_a_name_of_its_own() {
             _ => of(named, "model"),
         };
         assert_eq!(json!(used), json!(names));
-        // The old adapter goes once the new one is there.
+        // The old adapter is unloaded after the new one is loaded.
         let paths = fake.paths();
         let at = |path: &str| paths.iter().position(|asked| asked == path);
         assert!(at(unload) > paths.iter().rposition(|asked| asked == load), "{paths:?}");
@@ -643,7 +643,7 @@ fn a_server_that_is_ahead_samples_with_the_weights_of_then() {
     let mut steps = Vec::new();
     for iteration in 0..4 {
         source.at(iteration);
-        // Each step moves the weights.
+        // Each step changes the weights.
         let policy = || setting.policy(iteration as u64);
         let rollouts = source.sample(policy(), vec![prompt(iteration)], &sampler, &stream).expect("completions");
         assert_eq!(rollouts.rollouts[0].completion_ids[0], 10 * (iteration as u32 + 1));
@@ -655,14 +655,14 @@ fn a_server_that_is_ahead_samples_with_the_weights_of_then() {
         assert!(source.has_begun(iteration + 1));
     }
     assert_eq!(steps, [0, 0, 1, 2]);
-    // What was begun for other prompts is not given for these.
+    // A request started for other prompts is not used for these.
     source.at(4);
     let rollouts = source.sample(setting.policy(9), vec![prompt(0)], &sampler, &stream).expect("completions");
     let rollout = &rollouts.rollouts[0];
     assert_eq!((rollout.completion_ids[0], rollout.sampled_with.as_ref().expect("it").step), (10, 4));
 }
 
-/// Ends the work at the second look.
+/// Ends the work at the second progress report.
 struct Ends(std::sync::atomic::AtomicUsize);
 
 impl Progress for Ends {

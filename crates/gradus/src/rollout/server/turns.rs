@@ -1,4 +1,4 @@
-//! Turns of episodes that a server draws: one request for each turn, with all ids so far.
+//! Turns of episodes sampled by a server: one request per turn, with all ids so far.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,18 +14,18 @@ use crate::rng::{Stream, key_of};
 use crate::rollout::Sampler;
 use crate::rollout::episodes::Drawer;
 
-/// How long the drawer waits for a turn before others are looked after.
+/// How long the drawer waits for a turn before it returns to other work.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What the threads share.
+/// State shared by the threads.
 struct Desk {
     client: Arc<Client>,
     weights: Arc<Weights>,
-    /// Turns that nobody asks for yet; none once nobody wants any.
+    /// Turns waiting to be requested; `None` when no more turns are needed.
     open: Mutex<Option<VecDeque<(usize, Question)>>>,
-    /// Wakes who waits for such a turn.
+    /// Wakes threads that wait for such a turn.
     wake: Condvar,
-    /// How often lost weights were loaded again.
+    /// Number of times that lost weights were loaded again.
     loads: Mutex<usize>,
 }
 
@@ -34,7 +34,7 @@ impl Desk {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next turn to ask for, once there is one; none once nobody wants any.
+    /// Waits for the next turn to request; returns `None` when no more turns are needed.
     fn next(&self) -> Option<(usize, Question)> {
         let mut open = self.open();
         loop {
@@ -46,16 +46,16 @@ impl Desk {
     }
 }
 
-/// Draws turns at a server.
+/// Samples turns on a server.
 pub(super) struct RemoteDrawer<'s> {
     desk: Arc<Desk>,
     sampler: &'s Sampler<'s>,
     stop: Arc<[String]>,
     vocabulary: usize,
     connections: usize,
-    /// The ids of each row so far.
+    /// Ids of each row so far.
     rows: Vec<Vec<u32>>,
-    /// Rows whose turn is wanted.
+    /// Rows that await a turn.
     wanted: Vec<usize>,
     send: Sender<(usize, Result<Completed>)>,
     found: Receiver<(usize, Result<Completed>)>,
@@ -63,7 +63,7 @@ pub(super) struct RemoteDrawer<'s> {
 }
 
 impl<'s> RemoteDrawer<'s> {
-    /// A drawer at the server of `client`, which has loaded `weights`.
+    /// Creates a drawer on the server of `client`, which has loaded `weights`.
     pub fn new(
         client: &Arc<Client>,
         weights: &Arc<Weights>,
@@ -78,7 +78,7 @@ impl<'s> RemoteDrawer<'s> {
         Self { desk: Arc::new(desk), sampler, stop, vocabulary, connections, rows, wanted, send, found, threads: 0 }
     }
 
-    /// Wants the next turn of a row.
+    /// Queues a request for the next turn of a row.
     fn want(&mut self, row: usize, params: &Arc<SamplingParams>, stream: &Stream) {
         let question = Question {
             prompt: self.rows[row].clone(),
@@ -100,7 +100,7 @@ impl<'s> RemoteDrawer<'s> {
     }
 }
 
-/// Asks for one turn after the other, as long as somebody wants turns.
+/// Requests queued turns until no more are needed.
 fn work(desk: &Desk, send: &Sender<(usize, Result<Completed>)>) {
     while let Some((row, question)) = desk.next() {
         let completed = desk.client.draw(&desk.weights, &question, &desk.loads);
@@ -154,7 +154,7 @@ impl Drawer for RemoteDrawer<'_> {
             };
             patience = Duration::ZERO;
             let Completed { ids, logprobs, is_cut, .. } = completed?;
-            // Of a row that was given up, the turn comes too late.
+            // The row was given up, so its turn is too late.
             let Some(at) = self.wanted.iter().position(|wanted| *wanted == row) else { continue };
             self.wanted.swap_remove(at);
             self.rows[row].extend(&ids);

@@ -1,4 +1,4 @@
-//! Rows for a model with an encoder: a source and a target, tokenized apart.
+//! Rows for a model with an encoder: source and target, tokenized separately.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use gradus::text::Tokenizer;
 
 use super::Folder;
 
-/// Words, of which every text ends with `</s>`: the = 3, a = 4, sun = 5, moon = 6; `</s>` = 1.
+/// A word tokenizer that ends each text with `</s>`: the = 3, a = 4, sun = 5, moon = 6; `</s>` = 1.
 fn tokenizer() -> Tokenizer {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/t5");
     Tokenizer::from_dir(&folder).expect("a fixture")
@@ -27,7 +27,7 @@ fn made(rows: &str, options: &TokenizeOptions) -> Result<(Vec<SftExample>, Count
     Ok((made.examples, made.counts))
 }
 
-/// Source, target, and whether all of the target and nothing else carries loss.
+/// Returns the source, the target, and whether exactly the target carries loss.
 fn parts(example: &SftExample) -> (&[u32], &[u32], bool) {
     let (source, target) = example.ids.split_at(example.source_len);
     (source, target, example.loss_mask.iter().enumerate().all(|(i, counts)| *counts == (i >= source.len())))
@@ -69,7 +69,7 @@ fn each_is_cut_alone_and_a_source_keeps_its_end() {
     assert_eq!((examples.len(), counts.skipped), (1, 1));
 }
 
-/// As a tokenizer of `transformers` cuts labels: the end stays.
+/// As in `transformers`, cutting labels keeps the end token.
 #[test]
 fn a_target_may_be_cut_before_its_end() {
     let rows = "{\"prompt\": \"the sun the sun\", \"completion\": \"a moon the sun\"}\n\
@@ -80,7 +80,7 @@ fn a_target_may_be_cut_before_its_end() {
     assert_eq!(parts(&examples[1]), (&[3, 1][..], &[4, 6, 1][..], true));
     assert_eq!((counts.targets_cut, counts.kept, counts.skipped, counts.truncated), (1, 2, 0, 0));
     assert_eq!(counts.remarks(), ["1 of 2 rows have a target that was cut before its end-of-text token"]);
-    // Ids without an end have none to keep.
+    // Ids without an end token have none to keep.
     let (examples, _) = made("{\"input_ids\": [3, 5], \"labels\": [3, 4, 5, 6]}\n", &options).expect("made");
     assert_eq!(parts(&examples[0]), (&[3, 5][..], &[3, 4, 5][..], true));
 }
@@ -118,7 +118,7 @@ fn what_has_no_source_or_no_target_is_refused() {
     }
     assert!(error("{\"input_ids\": [3], \"labels\": [-100]}\n").contains("its target is empty"));
     assert!(error("{\"prompt\": \"\", \"completion\": \"a\"}\n").contains("the prompt is empty"));
-    // Labels that are no mask are refused where there is no encoder.
+    // Without an encoder, labels must be a mask; others are rejected.
     let folder = Folder::new();
     let path = folder.write("rows.jsonl", "{\"input_ids\": [3, 5], \"labels\": [6, 1]}\n");
     let rows = load(&path, &LoadOptions::default()).expect("rows").rows;

@@ -1,4 +1,4 @@
-//! Arrow files that pyarrow and `datasets` wrote (`tools/parity/arrow_files.py`), files that were damaged, and files of our own.
+//! Arrow files from pyarrow and `datasets` (`tools/parity/arrow_files.py`), damaged files, and files written by gradus.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(fixture(name)).expect("the fixture is part of the repository")
 }
 
-/// The rows that the tool beside the fixtures wrote as JSON.
+/// Returns the rows that the script wrote as JSON next to the fixtures.
 fn expected(name: &str) -> Vec<Columns> {
     let all: Value = serde_json::from_slice(&bytes("fixture.json")).expect("JSON");
     let rows = name.split('/').fold(&all, |value, key| &value[key]);
@@ -39,7 +39,7 @@ fn rows(path: &Path) -> Vec<Columns> {
     open(path).expect("known").map(|row| row.expect("a row").columns).collect()
 }
 
-/// The rows of a file up to its first error, and that error without the folder.
+/// Returns the rows of a file up to its first error, and that error without the folder.
 fn rows_and_error(folder: &Folder, path: &Path) -> (Vec<Columns>, Option<String>) {
     let told = |error: gradus::Error| error.to_string().replace(&format!("{}/", folder.0.path().display()), "");
     let found = match open(path) {
@@ -67,7 +67,7 @@ fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
         .expect("a batch")
 }
 
-/// The bytes of a stream of these batches.
+/// Returns the bytes of a stream of these batches.
 fn stream(batches: Vec<RecordBatch>) -> Vec<u8> {
     let folder = Folder::new();
     let path = folder.path("a.arrow");
@@ -115,7 +115,7 @@ fn every_form_holds_the_same_rows() {
         let packed = PathBuf::from(folder.write(&format!("{name}.gz"), gzip(&bytes(name))));
         assert_eq!(rows(&packed), expected, "{name}");
     }
-    // The content decides where it can.
+    // The content determines the format if it can.
     for name in ["batches.arrow", "file.arrow"] {
         assert_eq!(rows(Path::new(&folder.write("rows.jsonl", bytes(name)))), expected, "{name}");
     }
@@ -231,7 +231,7 @@ fn a_file_that_is_cut_off_anywhere_says_after_which_row() {
         let mut seen = Vec::new();
         for length in 0..content.len() {
             for (cut, is_packed) in [(content[..length].to_vec(), false), (gzip(&content[..length]), true)] {
-                // Compressed anew at every length takes long.
+                // Compressing at every length would take long.
                 if is_packed && !length.is_multiple_of(16) {
                     continue;
                 }
@@ -244,7 +244,7 @@ fn a_file_that_is_cut_off_anywhere_says_after_which_row() {
                     row => format!("after row {row}"),
                 };
                 let is_told = error == format!("cut.arrow: the Arrow data is cut off {after}");
-                // So short that it could be anything.
+                // Too short to recognize the format.
                 assert!(is_told || length < 6, "{name}, {length} bytes: {error}");
                 seen.push(rows.len());
             }
@@ -259,7 +259,7 @@ fn a_file_that_is_cut_off_anywhere_says_after_which_row() {
     assert_eq!(rows(Path::new(&folder.write("padded.arrow", padded))), whole);
 }
 
-/// `bytes` with every place that holds the number `from` changed to `to`, which must be there.
+/// Replaces the number `from`, which must occur, by `to` everywhere in `bytes`.
 fn with_number(mut bytes: Vec<u8>, from: i64, to: i64) -> Vec<u8> {
     let places: Vec<usize> =
         (0..bytes.len().saturating_sub(7)).step_by(8).filter(|&at| bytes[at..at + 8] == from.to_le_bytes()).collect();
@@ -294,7 +294,7 @@ fn a_file_stands_for_no_more_than_its_bytes_can_hold() {
     let plain = with_number(content, 4032 + 64, 1 << 50);
     assert_eq!(error("a.arrow", plain), "a.arrow: the Arrow data is cut off before the first row");
 
-    // One row of a small file that refers to a text of a megabyte seventy times.
+    // One row of a small file that refers seventy times to a text of one megabyte.
     let megabyte = StringArray::from(vec!["x".repeat(1 << 20)]);
     let texts: DictionaryArray<Int8Type> = DictionaryArray::new(Int8Array::from(vec![0; 70]), Arc::new(megabyte));
     let item = Field::new_list_field(texts.data_type().clone(), true);
@@ -321,7 +321,7 @@ fn rows_are_read_as_they_were_written() {
         assert_eq!(write_rows(&OutputFile::new(&path).unwrap(), &written).expect("written"), Format::Arrow);
         assert_eq!(rows(&path), written, "{name}");
     }
-    // Several batches, and a last one that is not full.
+    // Several batches, the last of which is not full.
     let many: Vec<Columns> = rows_of((0..2500).map(|i| json!({"text": format!("row {i}"), "n": i})).collect());
     let path = folder.path("many.arrow");
     write_rows(&OutputFile::new(&path).unwrap(), &many).expect("written");
@@ -337,7 +337,7 @@ fn batches_are_written_whole_or_not_at_all() {
     let path = folder.path("a.arrow");
     let texts = |texts: &[&str]| batch(vec![("text", Arc::new(StringArray::from(texts.to_vec())))]);
     let schema = texts(&[]).schema();
-    // As another language hands them over: as a stream of C structs.
+    // As passed from another language: as a stream of C structs.
     let reader = RecordBatchIterator::new([Ok(texts(&["a", "b"])), Ok(texts(&["c"]))], schema.clone());
     let handed = RecordBatchStreamReader::try_new(FFI_ArrowArrayStream::new(Box::new(reader))).expect("a stream");
     assert_eq!(write_stream(handed, &schema, &path).expect("written"), 3);
@@ -364,8 +364,9 @@ fn batches_are_written_whole_or_not_at_all() {
     assert!(matches!(missing, gradus::Error::Io { .. }), "{missing}");
 }
 
-/// Not a test: `GRADUS_ROWS=arrow cargo test -p gradus --test it -- --ignored --nocapture a_million_rows` says how long a format
-/// (`arrow`, `parquet`, `jsonl`) takes and what the process holds at its peak. The first call for a format only writes its file.
+/// Not a test: `GRADUS_ROWS=arrow cargo test -p gradus --test it -- --ignored --nocapture a_million_rows` prints the
+/// time that a format (`arrow`, `parquet`, `jsonl`) takes and the peak memory of the process. The first call for a
+/// format only writes its file.
 #[test]
 #[ignore = "a measurement"]
 fn a_million_rows() {

@@ -1,4 +1,4 @@
-//! Bad input and the exact message it gives.
+//! Bad input, with the exact message of each.
 
 use gradus::data::{
     BadRows, LoadOptions, Need, Side, TokenizeOptions, TooLong, load, prompts, reward_examples, sft_examples,
@@ -250,14 +250,14 @@ fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
     let options = |too_long| TokenizeOptions { max_length: Some(most), too_long, ..TokenizeOptions::default() };
     let skipped = reward_examples(&rows, &tokenizer, None, &options(TooLong::Skip)).unwrap();
     assert_eq!((skipped.examples.len(), skipped.counts.skipped), (1, 2));
-    // As transformers cuts: the end-of-sequence token stays. The third pair has lost what its answers differ in.
+    // As in transformers, the end-of-sequence token stays. The third pair has lost the difference between its answers.
     let cut = reward_examples(&rows, &tokenizer, None, &options(TooLong::Truncate)).unwrap();
     assert_eq!((cut.examples.len(), cut.counts.cut, cut.counts.without_loss), (2, 1, 1));
     let rejected =
         tokenizer.encode_joined("the kettle is it is", None, Some(gradus::text::Cut::Right(most))).unwrap().ids;
     assert_eq!((&cut.examples[1].chosen_ids, &cut.examples[1].rejected_ids), (&whole[1].chosen_ids, &rejected));
     assert_eq!(cut.examples[0], whole[0]);
-    // At the left, as `truncation_side: left` there: special tokens stay, and so does the answer.
+    // At the left, as with `truncation_side: left` in transformers: special tokens and the answer stay.
     let left = TokenizeOptions { pair_cut: Side::Left, ..options(TooLong::Truncate) };
     let cut = reward_examples(&rows, &tokenizer, None, &left).unwrap();
     assert_eq!((cut.examples.len(), cut.counts.cut, cut.counts.without_loss), (3, 2, 0));

@@ -1,5 +1,5 @@
-//! Fine-grained feedback: what is refused, and QA-Feedback's development split beside what FineGrainedRLHF's own scripts
-//! make of it (tools/parity/feedback.py).
+//! Fine-grained feedback: rejected rows, and QA-Feedback's development split compared to the output of
+//! FineGrainedRLHF's own scripts (tools/parity/feedback.py).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::Folder;
 use crate::support::material;
 
-/// A row of our own.
+/// A handwritten row.
 fn row() -> Value {
     json!({
         "question": "Who sings before the tea is poured?",
@@ -135,7 +135,7 @@ fn what_breaks_the_annotation_is_refused_with_its_place() {
     assert_eq!(found, "a.json:1: missing column `prediction 3` (row 1 of the array)");
 }
 
-/// Errors and comparisons may be two people's work: what annotates errors alone has no preferences.
+/// Errors and comparisons may be annotated separately: annotations of errors alone have no preferences.
 #[test]
 fn errors_are_read_without_preferences() {
     let mut alone = row();
@@ -175,7 +175,7 @@ fn rows_with_feedback_are_converted_before_they_teach() {
     let labels: Vec<&str> = words.iter().enumerate().map(label).collect();
     let expected = json!({ "id": "7", "text": words, "feedback_tags": labels, "sentences": "gradus-rules-1" });
     assert_eq!(Value::Object(tags(SegmentForm::R1)), expected);
-    // The first sentence has an error of the other kind alone: nothing is known of its facts.
+    // The first sentence has only an error of the other kind, so nothing is known of its facts.
     assert_eq!(segment_labels(feedback, &SegmentForm::R2, &RuleSplitter), ["Ignore", "F-ERR"]);
     let words = tags(SegmentForm::R2)["text"]
         .as_array()
@@ -201,12 +201,12 @@ fn rows_with_feedback_are_converted_before_they_teach() {
 fn coverage_leaves_out_what_matters_little_and_was_not_said() {
     let (dataset, _folder) = loaded(&row());
     let mut feedback = feedback(&dataset.rows[0]).clone();
-    // `The cup is warm.` is the second sentence, of minor interest, and no part of the first answer.
+    // `The cup is warm.` is the second sentence. It is of minor interest and not part of the first answer.
     assert_eq!(information(&feedback, &RuleSplitter), BTreeSet::from([(1, 1)]));
     feedback.answers[0] = "The cup is warm.".into();
     assert_eq!(information(&feedback, &RuleSplitter), BTreeSet::from([(1, 1), (1, 2)]));
-    // `The kettle.` is close enough to the first sentence (20 of 21 characters), `The cup is warm.` is the second, `Nobody
-    // sings.` is none.
+    // `The kettle.` is close enough to the first sentence (20 of 21 characters), `The cup is warm.` is the second, and
+    // `Nobody sings.` matches none.
     let found = coverage_preferences(&feedback, &RuleSplitter).expect("information");
     let (equal, first) = (Preference::Equal, Preference::First);
     assert_eq!(found, [equal, equal, first, equal, first, first]);
@@ -214,7 +214,7 @@ fn coverage_leaves_out_what_matters_little_and_was_not_said() {
     assert_eq!(coverage_preferences(&feedback, &RuleSplitter), None);
 }
 
-/// The split of the material, and what the original's scripts make of it.
+/// Returns the development split, and the output of the original's scripts for it.
 fn development() -> Option<(Dataset, Value)> {
     let path = material("qa_feedback/dev_feedback.json")?;
     let dataset = load(&path.to_string_lossy(), &LoadOptions::default()).expect("every row is sound");
@@ -223,7 +223,7 @@ fn development() -> Option<(Dataset, Value)> {
     Some((dataset, fixture))
 }
 
-/// spaCy's sentences of known texts.
+/// spaCy's sentences of recorded texts.
 #[derive(Debug, Default)]
 struct Recorded(HashMap<String, Vec<usize>>);
 
@@ -244,7 +244,8 @@ fn numbers(value: &Value) -> Vec<usize> {
     value.as_array().expect("a list").iter().map(|number| number.as_u64().expect("a number") as usize).collect()
 }
 
-/// The texts of a row that have sentences: its answers, and its correction with white space normalized.
+/// Returns the texts of a row that have recorded sentences: its answers, and its correction with normalized white
+/// space.
 fn texts(feedback: &Feedback) -> Vec<String> {
     let corrected = feedback.corrected.split_whitespace().collect::<Vec<_>>().join(" ");
     feedback.answers.iter().cloned().chain([corrected]).collect()
@@ -326,7 +327,7 @@ fn questions_are_joined_and_prompts_made_anew() {
         with_bars += usize::from(prompt.plain().split_whitespace().eq(trained_on.split_whitespace()));
     }
     assert_eq!(passages, [2, 93, 168, 228, 9]);
-    // Twelve passages lost white space where they were split into sentences.
+    // Twelve passages lost white space when they were split into sentences.
     assert_eq!((with_bars, same), (91, 489));
 }
 
@@ -336,7 +337,7 @@ fn rules_find_spacys_boundaries() {
     let recorded = Recorded::of(&dataset, &fixture);
     let (mut both, mut rules, mut spacy) = (0, 0, 0);
     for text in dataset.rows.iter().flat_map(|row| texts(feedback(row))).filter(|text| !text.is_empty()) {
-        // By the word that begins the next sentence.
+        // Compared by the word that begins the next sentence.
         let starts = |ranges: Vec<Range<usize>>| -> BTreeSet<usize> {
             let next =
                 |range: &Range<usize>| range.start + text[range.clone()].len() - text[range.clone()].trim_start().len();
@@ -417,7 +418,7 @@ fn with_rules_the_files_are_what_they_should_be() {
         }
     }
     assert_eq!(rows, [500, 436]);
-    // A few per cent around what a regular expression finds: 2,699 segments with 50.4 % errors; 522, 618 and 282.
+    // Within a few percent of the result of a regular expression: 2,699 segments with 50.4 % errors; 522, 618 and 282.
     let near = |found: usize, expected: usize| found.abs_diff(expected) * 20 <= expected;
     let of = |k: usize, label: &str| counts[k].get(label).copied().unwrap_or(0);
     assert!(near(of(0, "NF-ERR"), 1360) && near(of(0, "O"), 1339) && of(0, "Ignore") == 0, "{counts:?}");

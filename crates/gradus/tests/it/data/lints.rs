@@ -1,4 +1,4 @@
-//! What the linter finds.
+//! Findings of the linter.
 
 use gradus::data::{FindingKind, TokenizeOptions, lint};
 use gradus::text::Tokenizer;

@@ -1,4 +1,4 @@
-//! Real data sets and tokenizers, where they are at hand.
+//! Real data sets and tokenizers, if they are available.
 
 use gradus::data::{
     FindingKind, LoadOptions, Need, RowData, RowKind, TokenizeOptions, lint, load, preference_examples, prompts,
@@ -45,7 +45,7 @@ fn gpt2_reads_from_its_two_old_files() {
     assert_eq!((old.vocab_size(), old.eos_id()), (50257, Some(50256)));
 }
 
-/// As `cardiffnlp/twitter-roberta-base-sentiment` and others lie on the hub, with nothing that names their special tokens.
+/// As in `cardiffnlp/twitter-roberta-base-sentiment` and others on the hub, no file names the special tokens.
 #[test]
 fn roberta_bart_and_longformer_read_from_their_two_old_files() {
     for name in ["roberta", "bart", "longformer"] {

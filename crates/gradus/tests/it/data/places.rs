@@ -1,4 +1,4 @@
-//! Which bytes of a completion stand behind each id.
+//! The byte range of each id in a completion.
 
 use std::ops::Range;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn tokenizers() -> Vec<(String, Tokenizer)> {
     found
 }
 
-/// The same by decoding everything up to each id again: what its text shares with the whole.
+/// Computes the ranges by decoding each prefix again and comparing it to the whole text.
 fn by_prefixes(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Vec<Range<usize>> {
     let text = continuation(tokenizer, before, ids).expect("readable");
     let prompt = tokenizer.decode(before, true).expect("readable");
@@ -48,7 +48,7 @@ fn by_prefixes(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Vec<Range<
     (0..ids.len()).map(one).collect()
 }
 
-/// What holds for any ids.
+/// Checks properties that hold for any ids.
 #[track_caller]
 fn check(tokenizer: &Tokenizer, before: &[u32], ids: &[u32], about: &str) -> Vec<Range<usize>> {
     let (text, found) =
@@ -74,7 +74,7 @@ fn ranges_join_to_the_text_wherever_a_prompt_ends() {
             for prompt in 0..ids.len() {
                 let (before, after) = ids.split_at(prompt);
                 let found = check(&tokenizer, before, after, &format!("{name}: {text:?} from id {prompt}"));
-                // A prompt that ends within a character reads otherwise alone.
+                // A prompt that ends inside a character decodes differently on its own.
                 let whole = tokenizer.decode(&ids, true).expect("readable");
                 if whole.starts_with(&tokenizer.decode(before, true).expect("readable")) {
                     assert_eq!(found, by_prefixes(&tokenizer, before, after), "{name}: {text:?} from id {prompt}");
@@ -114,7 +114,7 @@ fn a_completion_keeps_the_space_it_begins_with() {
     assert_eq!((pieces.concat().as_str(), pieces[0].starts_with(' ')), (" there was", true));
 }
 
-/// The generator of Numerical Recipes, its upper half.
+/// The generator of Numerical Recipes, upper half of its output.
 fn next(state: &mut u64) -> u32 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     (*state >> 16) as u32 & 0xffff
@@ -132,7 +132,7 @@ fn ids_drawn_by_chance_have_places_too() {
             same += found.iter().zip(&expected).filter(|(a, b)| a == b).count();
             all += found.len();
         }
-        // Bytes that are no text make it a matter of taste whose they are.
+        // For bytes that are not text, their id is ambiguous.
         assert!(same * 100 >= all * 98, "{name}: {same} of {all}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tokenizer directories that cannot be used, and what is read from those that can.
+//! Unusable tokenizer directories, and the content read from usable ones.
 
 use std::path::Path;
 
@@ -47,11 +47,11 @@ fn words_of_roberta_s_kin_have_a_space_before_them() {
         folder.write("m/tokenizer_config.json", config);
         folder.write("m/config.json", model);
         let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
-        // Texts are read as they are.
+        // Texts are read unchanged.
         assert_eq!(tokenizer.encode("tea", false).unwrap(), [tokenizer.token_id("tea").unwrap()]);
         tokenizer.encode_words(&words, None).expect("ids")
     };
-    // What the tokenizer itself makes of words where its file asks for the space.
+    // The tokenizer's own ids of words if its file requests the prefix space.
     let asked = plain.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
     let asked = asked.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
     let expected = {
@@ -118,8 +118,8 @@ fn the_template_file_wins_over_the_configuration() {
     assert!(message.contains("chat_template.jinja: not a valid chat template: "), "{message}");
 }
 
-/// As `t5-small`, `bart-base`, `gpt2` and their like lie on the hub: the class of the tokenizer knows which tokens are special,
-/// and the model says which class it is.
+/// As `t5-small`, `bart-base`, `gpt2` and similar models on the hub: the tokenizer's class defines the special tokens,
+/// and the model determines the class.
 #[test]
 fn what_the_files_leave_open_is_the_classs() {
     let folder = Folder::new();
@@ -153,10 +153,10 @@ fn what_the_files_leave_open_is_the_classs() {
     assert_eq!(open(r#"{"model_type": "bart"}"#, bare), is("<s>", "</s>", "<pad>", true));
     assert_eq!(open(r#"{"model_type": "gpt2"}"#, bare), is("<|endoftext|>", "<|endoftext|>", "<|endoftext|>", false));
     assert_eq!(open(r#"{"model_type": "bert"}"#, bare), is("", "", "[PAD]", false));
-    // A token that the vocabulary lacks is none.
+    // A token that is not in the vocabulary does not count.
     assert_eq!(open(r#"{"model_type": "deberta-v2"}"#, bare), is("", "[SEP]", "[PAD]", false));
     assert_eq!(open(r#"{"model_type": "mt5", "tokenizer_class": "T5Tokenizer"}"#, "{}"), is("", "</s>", "<pad>", true));
-    // What is named wins, also where it is said to be none; a class that is not known takes nothing for granted.
+    // Named tokens win, including those set to null; an unknown class implies nothing.
     assert_eq!(
         open(r#"{"model_type": "t5"}"#, r#"{"eos_token": "tea", "pad_token": null}"#),
         is("", "tea", "tea", false)
@@ -176,12 +176,12 @@ fn old_files_of_other_tokenizers_are_refused() {
     folder.write("m/config.json", r#"{"model_type": "blenderbot-small"}"#);
     let message = "m: no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
     assert_eq!(error(&folder), message);
-    // Without the tokens that stand around every text.
+    // Without the tokens around each text.
     folder.write("m/config.json", r#"{"model_type": "roberta"}"#);
     assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which stands around every text");
 }
 
-/// BERT's `vocab.txt` is read as `BertTokenizer` reads it: `transformers` 5.23.
+/// BERT's `vocab.txt` is read like `BertTokenizer` of `transformers` 5.23.
 #[test]
 fn word_pieces_of_a_text_file_are_those_of_the_class() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/bert");
@@ -205,7 +205,7 @@ fn word_pieces_of_a_text_file_are_those_of_the_class() {
         assert_eq!((joined.ids, joined.types), (ids(&text["ids"]), ids(&text["types"])), "{first}");
     }
     assert_eq!(open().pad_token(), Some("[PAD]"));
-    // The flags of the class; BertTokenizer(vocab, do_lower_case=…, strip_accents=…, tokenize_chinese_chars=…).
+    // Flags of the class: BertTokenizer(vocab, do_lower_case=…, strip_accents=…, tokenize_chinese_chars=…).
     let tea = |flags: &str| {
         folder.write("m/tokenizer_config.json", flags);
         open().encode("Tea téa tea水tea", false).expect("ids")
@@ -217,14 +217,14 @@ fn word_pieces_of_a_text_file_are_those_of_the_class() {
     assert_eq!(tea(r#"{"do_lower_case": false, "strip_accents": true}"#), [unknown, known, known, unknown, known]);
     assert_eq!(tea(r#"{"strip_accents": false}"#), [known, unknown, known, unknown, known]);
     assert_eq!(tea(r#"{"tokenize_chinese_chars": false}"#), [known, known, unknown]);
-    // What cannot be one.
+    // Invalid files.
     folder.write("m/vocab.txt", lines.replace("[CLS]\n", "[CLASS]\n"));
     assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which stands around every text");
     folder.write("m/vocab.txt", "tea\n");
     assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for what is unknown");
 }
 
-/// A tokenizer file with these steps and this model.
+/// Returns a tokenizer file with these steps and this model.
 fn tokenizer_file(steps: &Value, model: &Value) -> String {
     let mut file = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -285,7 +285,7 @@ fn tokenizers_that_make_much_of_little_are_refused() {
         let place = folder.path("m").display().to_string();
         assert!(message.starts_with(&place) && message.contains(expected), "{expected}: {message}");
     }
-    // What is usual stays: Llama's steps, T5's, and one replacement that makes a text longer.
+    // Usual steps are accepted: Llama's, T5's, and one replacement that lengthens a text.
     let llama = sequence(vec![
         json!({ "type": "Prepend", "prepend": "▁" }),
         json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" }),
@@ -315,7 +315,8 @@ fn a_text_that_is_far_too_long_is_not_read_to_its_end() {
     assert_eq!(tokenizer.encode_within(&text, false, whole.len()).expect("no error"), Some(whole));
 }
 
-/// The files of SentencePiece as the fast tokenizers of `transformers` 4.57.1 read them (`tools/parity/sentencepiece_files.py`).
+/// SentencePiece files are read like the fast tokenizers of `transformers` 4.57.1
+/// (`tools/parity/sentencepiece_files.py`).
 #[test]
 fn files_of_sentencepiece_are_read_as_their_classes_read_them() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece");
@@ -355,7 +356,7 @@ fn files_of_sentencepiece_that_cannot_be_read() {
     assert_eq!(error(&folder), "m/spiece.model: nothing says which class of tokenizers reads this file");
     folder.write("m/tokenizer_config.json", r#"{"tokenizer_class": "GPT2Tokenizer"}"#);
     assert_eq!(error(&folder), "m/spiece.model: tokenizers of its class do not read files of SentencePiece");
-    // The kind of the model says which class it is.
+    // The model type determines the class.
     std::fs::remove_file(folder.path("m/tokenizer_config.json")).expect("it is there");
     folder.write("m/config.json", r#"{"model_type": "t5"}"#);
     assert!(Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer").appends_eos());
@@ -366,7 +367,7 @@ fn files_of_sentencepiece_that_cannot_be_read() {
     assert_eq!(error(&folder), "m/spiece.model: not a file of SentencePiece: it has no pieces");
 }
 
-/// Tokens that stand beside an older vocabulary get the ids that their files name, or are refused.
+/// Tokens added to an older vocabulary get the ids that their files state, or are rejected.
 #[test]
 fn added_tokens_keep_their_ids() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece/gemma");
@@ -386,7 +387,7 @@ fn added_tokens_keep_their_ids() {
     );
 }
 
-/// Ids of `transformers` 4.57's `ByT5Tokenizer`, which has no file but its settings.
+/// Ids of `ByT5Tokenizer` from `transformers` 4.57, which has no file except its settings.
 #[test]
 fn byt5_reads_bytes_and_has_no_file() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Words with a label each: what is refused, what the linter finds, and the files that are made for reward models of segments.
+//! Words with one label each: rejected rows, findings of the linter, and files for reward models of segments.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ fn what_is_no_list_of_words_and_labels_is_refused_with_its_place() {
         let error = Folder::new().error("a.jsonl", format!("{good}\n{bad}\n"), &LoadOptions::default());
         assert_eq!(error, format!("a.jsonl:2: {message}"));
     }
-    // They teach nobody but classifiers.
+    // They can only train classifiers.
     for need in [Need::Sft, Need::Preference, Need::Prompt] {
         Folder::new().error("a.jsonl", good.to_string(), &LoadOptions::needing(need));
     }
@@ -105,7 +105,7 @@ fn labels_of_segments_stand_at_the_separators_before_them() {
     let message =
         "`sentences` says `spacy`, but `gradus-rules-1` at a.jsonl:1: a model of both cannot tell what cuts its texts";
     assert_eq!(found(&[good.clone(), other]), [(2, message.to_owned())]);
-    // Of factuality segments may be ignored.
+    // Segments of factuality may be ignored.
     let facts = segments(&[begin, ("</s>", "F-ERR"), ("Milk.", "Ignore"), ("</s>", "Ignore"), ("Oats.", "Ignore")]);
     assert_eq!(found(&[facts]), []);
 }

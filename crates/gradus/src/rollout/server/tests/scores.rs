@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// A log-probability of an id after another: the likeliest follows it.
+/// The log-probability of an id after another: the successor is the most probable.
 fn told(before: u64, id: u64) -> f64 {
     -1.5 - ((id + 320 - before - 1) % 320) as f64 / 8.0
 }
 
-/// The likeliest ids after another.
+/// The most probable ids after another.
 fn best(before: u64, k: u64) -> impl Iterator<Item = u64> {
     (1..=k).map(move |i| (before + i) % 320)
 }
 
-/// What vLLM answers where ids or a text are scored: the text's ids are its bytes.
+/// vLLM's answer to a request for scores; the ids of a text are its bytes.
 fn scored(body: &Value) -> Value {
     let ids: Vec<u64> = match &body["prompt"] {
         Value::String(text) => text.bytes().map(u64::from).collect(),
@@ -28,7 +28,7 @@ fn scored(body: &Value) -> Value {
     json!({ "choices": [{ "index": 0, "text": "", "prompt_token_ids": ids, "prompt_logprobs": places }] })
 }
 
-/// What SGLang answers where ids or a text are scored.
+/// SGLang's answer to a request for scores.
 fn scored_by_sglang(body: &Value) -> Value {
     let ids: Vec<u64> = match &body["text"] {
         Value::String(text) => text.bytes().map(u64::from).collect(),
@@ -50,7 +50,7 @@ fn scored_by_sglang(body: &Value) -> Value {
     json!({ "text": "", "output_ids": [], "meta_info": meta })
 }
 
-/// A server that scores, and answers the `tried`th request with `change` of what is right.
+/// A scoring server that answers the `tried`th request with a `change` of the right answer.
 fn scoring(change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + 'static) -> Fake {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     Fake::new(move |path, body| {
@@ -69,7 +69,7 @@ fn passages() -> Vec<Passage> {
     vec![
         Passage { ids: vec![10, 11, 13, 12], first: 2 },
         Passage { ids: vec![5, 6], first: 1 },
-        // Nothing is asked of a prompt without a completion.
+        // A prompt without a completion needs no request.
         Passage { ids: vec![9], first: 1 },
     ]
 }
@@ -151,7 +151,7 @@ fn scores_that_cannot_be_are_refused() {
     ];
     for (kind, cases) in [(ServerKind::Vllm, vllm), (ServerKind::Sglang, sglang)] {
         for &(change, message) in cases {
-            // The passage of two ids alone, so that there is one answer to change.
+            // Only the passage of two ids, so that there is one answer to change.
             let fake = scoring(move |_, right| change(right));
             let scorer = Scorer::connect(&fake.endpoint(kind), 3, &Unwatched).expect("it is there");
             let error = scorer.score(passages()[1..2].to_vec(), 320, &Unwatched).expect_err(message).to_string();
@@ -170,7 +170,7 @@ fn remove(place: &mut Value, i: usize) -> Option<Reply> {
     None
 }
 
-/// The last place of the first choice.
+/// The last position of the first choice.
 fn last(right: &mut Value) -> &mut Value {
     &mut right["choices"][0]["prompt_logprobs"][1]
 }

@@ -1,4 +1,4 @@
-//! Episodes whose turns a server draws.
+//! Episodes whose turns a server samples.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,12 +8,12 @@ use super::*;
 use crate::rollout::episodes::{Episodes, Limits, Scene};
 use crate::rollout::{Dialogue, EpisodeEnd};
 
-/// The turn that the server draws after a prompt.
+/// The turn that the server samples after a prompt.
 fn turn_after(prompt: &[u64]) -> [u64; 2] {
     [20 + prompt.len() as u64 % 30, 12]
 }
 
-/// A server of vLLM that draws turns and answers the `tried`th request for one with `change` of what is right.
+/// A vLLM server that samples turns and answers the `tried`th request with a `change` of the right answer.
 fn drawing(change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + 'static) -> Fake {
     let (tries, version) = (AtomicUsize::new(0), Mutex::new(String::new()));
     Fake::new(move |path, body| {
@@ -40,7 +40,7 @@ fn drawing(change: impl Fn(usize, &mut Value) -> Option<Reply> + Send + Sync + '
     })
 }
 
-/// Plays three guesses twice with each of two prompts.
+/// Plays a game of three guesses twice with each of two prompts.
 fn played(fake: &Fake, progress: &dyn Progress) -> Result<(Rollouts, Vec<String>)> {
     let (folder, setting) = (tempfile::tempdir().expect("a folder"), Setting::new(false));
     let endpoint = Endpoint { timeout: Duration::from_millis(500), ..fake.endpoint(ServerKind::Vllm) };
@@ -90,7 +90,7 @@ fn a_server_draws_turn_after_turn_with_all_ids_so_far() {
             rest = others;
         }
     }
-    // One request a turn, each with another stream.
+    // One request per turn, each with its own stream.
     let bodies = fake.bodies("/v1/completions");
     let mut found: Vec<Vec<u64>> =
         bodies.iter().map(|body| serde_json::from_value(body["prompt"].clone()).expect("ids")).collect();
@@ -108,7 +108,7 @@ fn turns_of_a_server_that_fails_are_drawn_again() {
         |tried, _| (tried % 3 == 1).then(|| Reply::Json(503, json!({ "error": "busy" }))),
         |tried, _| (tried == 5).then(|| Reply::Raw("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"cho".into())),
         |tried, _| (tried == 4).then_some(Reply::Silence),
-        // It was started again, and has other weights.
+        // The server was restarted and has other weights.
         |tried, right| {
             if tried == 6 {
                 right["choices"][0]["weight_versions"][0]["version"] = json!("others");
