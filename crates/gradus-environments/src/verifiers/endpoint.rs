@@ -18,8 +18,8 @@ const CONNECTIONS: usize = 8192;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The ids that a server wants continued, and where the continuation goes.
-# Ids that a server wants continued, and the channel for the continuation.
+/// Ids that a server wants continued, and the channel for the continuation.
+#[derive(Debug)]
 pub struct Ask {
     /// Ids of the prompt and of all turns so far.
     pub ids: Vec<u32>,
