@@ -1,7 +1,6 @@
 """Records the schemas that transformers derives from the functions in `tools_of_tests.py`.
 
-Run `python record_tools.py > tool_schemas.json`. The tests compare `gradus` with this file, so they do not need
-transformers.
+Run `python record_tools.py > tool_schemas.json`. The tests compare `gradus` with this file, so they do not need transformers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Records the arguments of TRL's six trainers and the numbers of small runs: `python tests/record_trl.py`.
 
-The result is tests/trl_arguments.json. The tests compare `gradus.trl` with this file, so they do not need TRL. If TRL
-is
+The result is tests/trl_arguments.json. The tests compare `gradus.trl` with this file, so they do not need TRL. If TRL is
 installed, they compare the arguments with TRL too.
 """
 

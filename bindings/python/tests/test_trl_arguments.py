@@ -1,5 +1,4 @@
-"""`gradus.trl` accepts every argument of TRL's trainers, and honors it, reports that it has no effect, or rejects
-it."""
+"""`gradus.trl` accepts every argument of TRL's trainers, and honors it, reports that it has no effect, or rejects it."""
 
 from __future__ import annotations
 
@@ -381,8 +380,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"group_size": 4, "batch_size": 4, "micro_batch_size": 4},
     ),
-    # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps per iteration, so every interval is a
-    # fourth.
+    # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps per iteration, so every interval is a fourth.
     (
         "GRPO",
         {

@@ -1,5 +1,4 @@
-"""Small runs whose numbers do not depend on random streams. gradus must match TRL's numbers, recorded in
-trl_arguments.json."""
+"""Small runs whose numbers do not depend on random streams. gradus must match TRL's numbers, recorded in trl_arguments.json."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Write ``gradus/_methods.py``: a function for every training method, with its keys as types.
 
     python tools/make_methods.py            # writes the file
-    python tools/make_methods.py --check    # fails where it is not up to date
+    python tools/make_methods.py --check    # fails if the file is not up to date
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 
 def native() -> Any:
-    """The native module alone: the package cannot be imported before it has the file that is made here."""
     """Returns the native module alone, because the package cannot be imported before the generated file exists."""
+    package = importlib.util.find_spec("gradus")
     if package is None or package.submodule_search_locations is None:
         raise SystemExit("the package `gradus` is not installed")
     for folder in package.submodule_search_locations:
@@ -32,12 +32,12 @@ def native() -> Any:
 
 TARGET = Path(__file__).parents[1] / "python" / "gradus" / "_methods.py"
 
-#: Parameters that every function has itself.
+#: Parameters that every function declares itself.
 OWN = {"model", "data", "eval_data", "test_data", "output_dir", "reward", "config"}
-Parameters that every function declares itself.
-#: Methods whose command has a name that means something else in Python.
+
+#: Methods whose command name has another meaning in Python.
 RENAMED = {"reward": "reward_model"}
-Methods whose command name has another meaning in Python.
+
 HEAD = '''"""A function for every training method. Made by ``tools/make_methods.py`` from the configuration's schema."""
 
 from __future__ import annotations

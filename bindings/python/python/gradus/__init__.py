@@ -8,8 +8,7 @@
     run = gradus.grpo("Qwen/Qwen3-0.6B", [{"prompt": "The kettle"}], reward=brevity, max_steps=10)
     print(run.model.generate("The kettle"))
 
-Every method is a function (``sft``, ``dpo``, ``grpo``, ``ppo``, …) that returns a :class:`Run`. :func:`load` opens a
-model, and
+Every method is a function (``sft``, ``dpo``, ``grpo``, ``ppo``, …) that returns a :class:`Run`. :func:`load` opens a model, and
 :class:`Trainer` has the primitives for custom training loops.
 """
 

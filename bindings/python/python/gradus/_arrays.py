@@ -7,8 +7,7 @@ from typing import Any
 
 
 def floats(data: bytes) -> Any:
-    """Return a ``numpy.ndarray`` of ``float32``, or an ``array.array`` if numpy is not
-    installed."""
+    """Return a ``numpy.ndarray`` of ``float32``, or an ``array.array`` if numpy is not installed."""
     if importlib.util.find_spec("numpy") is not None:
         import numpy
 

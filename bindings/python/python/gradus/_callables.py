@@ -1,5 +1,4 @@
-"""Python functions as rewards, metrics, post-processors, tasks, observers, tools and environments of a
-configuration."""
+"""Python functions as rewards, metrics, post-processors, tasks, observers, tools and environments of a configuration."""
 
 from __future__ import annotations
 
@@ -72,12 +71,9 @@ def _number(value: Any, what: str) -> float:
 class Rewards:
     """One or several reward functions, called with every batch of completions.
 
-    Functions have TRL's contract. They are called with the keyword arguments that they accept: ``prompts``,
-    ``completions``,
-    ``completion_ids``, ``trainer_state``, ``log_extra``, ``log_metric`` and every column of the rows, each a list with
-    one entry per
-    completion. They return a list of numbers. ``None`` means that the function gives the completion no score. Async
-    functions run
+    Functions have TRL's contract. They are called with the keyword arguments that they accept: ``prompts``, ``completions``,
+    ``completion_ids``, ``trainer_state``, ``log_extra``, ``log_metric`` and every column of the rows, each a list with one entry per
+    completion. They return a list of numbers. ``None`` means that the function gives the completion no score. Async functions run
     concurrently.
     """
 
@@ -176,8 +172,7 @@ def _checked(name: str, answer: Any, rows: Sequence[int]) -> list[float | None]:
 
 
 class Metric:
-    """A metric function, called with the keyword arguments that it accepts: ``predictions``, ``references``,
-    ``prompts``, ``rows``.
+    """A metric function, called with the keyword arguments that it accepts: ``predictions``, ``references``, ``prompts``, ``rows``.
 
     It returns a number for all rows, a list with a number for each row, or a dict of these.
     """
@@ -208,8 +203,7 @@ class Metric:
 
 
 class Task:
-    """A task: a function of a split, or an object with a method ``samples``, that returns the split's samples in a
-    fixed order.
+    """A task: a function of a split, or an object with a method ``samples``, that returns the split's samples in a fixed order.
 
     It is called with ``"train"``, ``"validation"`` or ``"test"``. A sample is a dict with a ``prompt`` and optional
     ``references``: a text or a list. Its other keys are columns that rewards and metrics read.
@@ -266,8 +260,7 @@ class Callables:
         return chosen
 
     def reward(self, reward: Any, weights: Sequence[float] | None, timeout_s: float | None) -> Any:
-        """Return the configuration of a reward: a function, the name of a reward model, a mapping, or a list of
-        these."""
+        """Return the configuration of a reward: a function, the name of a reward model, a mapping, or a list of these."""
         several = isinstance(reward, (list, tuple))
         parts: list[Any] = list(reward) if several else [reward]
         if not parts:
@@ -350,8 +343,7 @@ class Callables:
         ]
 
     def environment(self, environment: Any) -> Any:
-        """Return the configuration of an environment: a mapping as in a configuration, or a factory that is called for
-        each episode."""
+        """Return the configuration of an environment: a mapping as in a configuration, or a factory that is called for each episode."""
         from gradus._environments import Environment
 
         if isinstance(environment, Mapping) and not (environment and all(callable(one) for one in environment.values())):
@@ -360,8 +352,7 @@ class Callables:
         return {"plugin": {self.add("environment", name, Environment(environment)): {}}}
 
     def inside(self, value: Any) -> Any:
-        """Return a mapping of the configuration with its functions replaced: rewards of a ``mix``, lists of
-        ``metrics``."""
+        """Return a mapping of the configuration with its functions replaced: rewards of a ``mix``, lists of ``metrics``."""
         if isinstance(value, Mapping):
             return {
                 key: self.metrics(item)

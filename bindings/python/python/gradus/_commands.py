@@ -56,8 +56,7 @@ def doctor() -> dict[str, Any]:
 
 
 class Keys(list[dict[str, Any]]):
-    """Keys of the configuration: dicts with ``key``, ``type``, ``default``, ``required`` and ``doc``, and with
-    ``argument`` if a
+    """Keys of the configuration: dicts with ``key``, ``type``, ``default``, ``required`` and ``doc``, and with ``argument`` if a
     function takes the key. Displayed as text, and as a table in a notebook."""
 
     def __repr__(self) -> str:
@@ -84,8 +83,7 @@ class Keys(list[dict[str, Any]]):
 
 
 def explain(key: str | Callable[..., Any] | None = None) -> Keys:
-    """Explain keys of the configuration: all keys of a method (``"grpo"`` or ``gradus.grpo``), one key
-    (``"learning_rate"``), a
+    """Explain keys of the configuration: all keys of a method (``"grpo"`` or ``gradus.grpo``), one key (``"learning_rate"``), a
     part (``"train.evaluation"``), or every key."""
     name: str | None = key if key is None or isinstance(key, str) else key.__name__
     methods = {METHOD_NAMES.get(method["name"], method["name"]): method for method in _native.keys()}

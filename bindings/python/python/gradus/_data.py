@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from gradus import _native
 
-#: Rows: a path, a hub name, a table with Arrow's interface (``datasets``, ``polars``, ``pandas``, ``pyarrow``,
-#: ``duckdb``), or dicts.
+#: Rows: a path, a hub name, a table with Arrow's interface (``datasets``, ``polars``, ``pandas``, ``pyarrow``, ``duckdb``), or dicts.
 Rows: TypeAlias = Any
 
 
@@ -100,8 +99,7 @@ def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
 
 
 def as_path(rows: Rows, name: str = "data") -> str:
-    """Return the path of a file with these rows: the path itself, or a file in the cache folder that is named after its
-    content.
+    """Return the path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
 
     A run stores that path, so ``gradus runs resume`` finds the rows again.
     """

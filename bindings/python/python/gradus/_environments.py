@@ -82,8 +82,7 @@ def _run(answer: Any) -> Any:
 
 
 class Tool:
-    """A function that the policy may call. The JSON schema of its arguments comes from its type hints and its
-    docstring.
+    """A function that the policy may call. The JSON schema of its arguments comes from its type hints and its docstring.
 
     The tool's answer is ``str`` of the return value or, after an exception, the text of the exception, as in TRL.
     """

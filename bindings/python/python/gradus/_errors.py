@@ -1,7 +1,6 @@
 """The exceptions of gradus.
 
-Each has the text that the command line prints, with names of arguments instead of flags. ``hint`` contains a remedy, if
-one is
+Each has the text that the command line prints, with names of arguments instead of flags. ``hint`` contains a remedy, if one is
 known.
 """
 
@@ -10,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A flag in quotes or at the beginning of a line, optionally with a placeholder: `--max-steps`, `--adapter DIR`. Whole
-#: commands (`gradus runs list --json`) are kept.
+#: A flag in quotes or at the beginning of a line, optionally with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
+#: (`gradus runs list --json`) are kept.
 _FLAG = re.compile(r"(?:(?<=[`'])|^ *)--([a-z][a-z0-9-]*)(?: (?=[A-Z]+[`']))?", re.MULTILINE)
 
 

@@ -18,8 +18,7 @@ Weights: TypeAlias = Literal["f32", "bf16", "int8", "nf4"]
 
 
 class Completion(dict[str, Any]):
-    """A completion: ``prompt``, ``completion``, ``completion_ids``, ``logprobs`` and ``stop`` (why it ended). ``str``
-    gives its text."""
+    """A completion: ``prompt``, ``completion``, ``completion_ids``, ``logprobs`` and ``stop`` (why it ended). ``str`` gives its text."""
 
     def __str__(self) -> str:
         return str(self["completion"])
@@ -60,10 +59,8 @@ def _drawing(params: dict[str, Any]) -> dict[str, Any]:
 class Model:
     """A language model in memory. It processes one call at a time; other threads wait.
 
-    Sampling parameters have the names of ``transformers``' ``GenerationConfig``: ``max_new_tokens``, ``temperature``,
-    ``top_k``,
-    ``top_p``, ``min_p``, ``typical_p``, ``repetition_penalty``, ``no_repeat_ngram_size``, ``min_new_tokens``,
-    ``suppress_tokens``,
+    Sampling parameters have the names of ``transformers``' ``GenerationConfig``: ``max_new_tokens``, ``temperature``, ``top_k``,
+    ``top_p``, ``min_p``, ``typical_p``, ``repetition_penalty``, ``no_repeat_ngram_size``, ``min_new_tokens``, ``suppress_tokens``,
     ``bad_words_ids`` and others.
     """
 
@@ -143,8 +140,7 @@ class Model:
         seed: int = 42,
         **params: Any,
     ) -> Completion | list[Completion]:
-        """Return ``group_size`` completions of each prompt (texts, conversations, lists of ids), in the order of the
-        prompts. A
+        """Return ``group_size`` completions of each prompt (texts, conversations, lists of ids), in the order of the prompts. A
         single text gives a single completion.
 
         The same seed gives the same completions as ``gradus generate``.
@@ -175,8 +171,7 @@ class Model:
         template: Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Iterator[str]:
-        """Yield the pieces of one completion as they are sampled. ``template`` holds additional variables of the chat
-        template."""
+        """Yield the pieces of one completion as they are sampled. ``template`` holds additional variables of the chat template."""
         row = self._session.submit(_prompt(prompt), list(tools), dict(template or {}), _drawing(params), _stop(stop), seed)
         try:
             ended = False
@@ -207,8 +202,7 @@ class Model:
         return {"role": "assistant", "content": "".join(pieces)}
 
     def logprobs(self, prompts: Sequence[Prompt], completions: Sequence[str | Sequence[int]]) -> list[Any]:
-        """Return the log-probabilities of the tokens of each completion after its prompt, at temperature 1, in nats;
-        one array per row.
+        """Return the log-probabilities of the tokens of each completion after its prompt, at temperature 1, in nats; one array per row.
 
         A completion given as text is tokenized separately from its prompt.
         """
@@ -218,8 +212,7 @@ class Model:
         return [floats(one) for one in self._session.logprobs(rows)]
 
     def score(self, data: Any, **arguments: Any) -> list[dict[str, Any]]:
-        """Return ``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as in
-        training."""
+        """Return ``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as in training."""
         return score(data, model=self.name, adapter=self.adapter, **arguments)
 
     def merge(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
@@ -240,14 +233,12 @@ class Model:
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:
-    """Load a model directory, a run (its model), a checkpoint or a hub name. ``options`` are the arguments of
-    :class:`Model`."""
+    """Load a model directory, a run (its model), a checkpoint or a hub name. ``options`` are the arguments of :class:`Model`."""
     return Model(model, **options)
 
 
 def score(data: Any, **arguments: Any) -> list[dict[str, Any]]:
-    """Return log-probabilities (``model=``), rewards (``reward_model=``) or labels (``classifier=``) of rows, one dict
-    per row."""
+    """Return log-probabilities (``model=``), rewards (``reward_model=``) or labels (``classifier=``) of rows, one dict per row."""
     found: list[dict[str, Any]] = command("score", lines=True, data=data, **arguments)
     return found
 

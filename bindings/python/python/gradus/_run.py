@@ -50,8 +50,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The content of ``results.json``: the steps, metrics before and after, the best ones. Empty if the run has not
-        finished."""
+        """The content of ``results.json``: the steps, metrics before and after, the best ones. Empty if the run has not finished."""
         path = self.path / "results.json"
         if not path.exists():
             return {}
@@ -69,8 +68,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, list[float | None]]:
-        """The metrics as columns of equal length, for ``pandas.DataFrame`` and ``polars.DataFrame``; None if a step has
-        no value."""
+        """The metrics as columns of equal length, for ``pandas.DataFrame`` and ``polars.DataFrame``; None if a step has no value."""
         rows = self.rows
         names = list(dict.fromkeys(name for row in rows for name in row))
         return {name: [row.get(name) for row in rows] for name in names}
@@ -120,8 +118,7 @@ class Run:
         return load(self.model_path)
 
     def resume(self, **arguments: Any) -> Run:
-        """Continue from the last checkpoint. ``arguments`` are keys that may change, and the callables that the run
-        needs again."""
+        """Continue from the last checkpoint. ``arguments`` are keys that may change, and the callables that the run needs again."""
         from gradus._training import resume
 
         return resume(self.path, **arguments)
@@ -145,8 +142,7 @@ def _completion(row: sqlite3.Row) -> dict[str, Any]:
 
 
 class Completions:
-    """Completions of a run, newest last: rows of ``rollouts.sqlite``. ``components`` is a dict with the value of each
-    reward."""
+    """Completions of a run, newest last: rows of ``rollouts.sqlite``. ``components`` is a dict with the value of each reward."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

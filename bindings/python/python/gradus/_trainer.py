@@ -24,8 +24,7 @@ class Datum:
     completion: Ids
     #: A number for each id of the completion: its weight in ``cross_entropy``, its advantage in the other losses.
     weights: Any
-    #: Log-probabilities of the completion under the policy that sampled it, in nats. ``cross_entropy`` does not use
-    #: them.
+    #: Log-probabilities of the completion under the policy that sampled it, in nats. ``cross_entropy`` does not use them.
     old_logprobs: Any = field(default_factory=list)
 
 
@@ -107,8 +106,7 @@ class Trainer:
     ) -> ForwardBackward:
         """Add the gradient of the loss of ``data`` to the gradients of earlier calls.
 
-        ``low`` and ``high`` bound the ratio of ``ppo``; ``high`` bounds that of ``cispo``. ``beta`` is the weight of
-        the penalty of
+        ``low`` and ``high`` bound the ratio of ``ppo``; ``high`` bounds that of ``cispo``. ``beta`` is the weight of the penalty of
         ``dro``. An error discards the gradients of all calls.
         """
         rows = [
@@ -119,8 +117,7 @@ class Trainer:
         return ForwardBackward(value, [floats(one) for one in logprobs], tokens)
 
     def optim_step(self, learning_rate: float, *, max_grad_norm: float = 1.0) -> OptimStep:
-        """Update the weights with the summed gradients, and reset the gradients. A ``max_grad_norm`` of 0 disables
-        clipping."""
+        """Update the weights with the summed gradients, and reset the gradients. A ``max_grad_norm`` of 0 disables clipping."""
         return OptimStep(*self._trainer.optim_step(learning_rate, max_grad_norm))
 
     def logprobs(self, prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[Any]:
@@ -131,8 +128,7 @@ class Trainer:
         return [floats(one) for one in self._trainer.logprobs(rows)]
 
     def sample(self, prompts: Sequence[Ids], *, group_size: int = 1, seed: int = 0, **params: Any) -> list[Sample]:
-        """Return ``group_size`` completions of each prompt under the current policy. ``params`` as for
-        :meth:`gradus.Model.generate`."""
+        """Return ``group_size`` completions of each prompt under the current policy. ``params`` as for :meth:`gradus.Model.generate`."""
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         found = self._trainer.sample([numbers(prompt) for prompt in prompts], group_size, params, seed)

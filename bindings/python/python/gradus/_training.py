@@ -37,8 +37,7 @@ def _name_model(given: dict[str, Any]) -> None:
 
 
 def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
-    """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration
-    values."""
+    """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration values."""
     reward = given.pop("reward", None)
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
@@ -134,8 +133,7 @@ def run(config: str | os.PathLike[str], **arguments: Any) -> Run:
 
 
 def plan(method: str | None = None, **given: Any) -> dict[str, Any]:
-    """Estimate the memory of a run phase by phase, without training. The arguments are those of the method's
-    function."""
+    """Estimate the memory of a run phase by phase, without training. The arguments are those of the method's function."""
     config = given.pop("config", None)
     for name in ("overwrite", "resume", "resume_from", "progress", "on_step", "on_evaluation", "on_rollouts"):
         given.pop(name, None)

@@ -37,8 +37,7 @@ def compute(
 ) -> Score:
     """Measure predictions.
 
-    ``references`` has one or several texts for each prediction, ``prompts`` the prompts, ``columns`` other inputs of
-    the metric.
+    ``references`` has one or several texts for each prediction, ``prompts`` the prompts, ``columns`` other inputs of the metric.
     ``options`` are the metric's own: ``gradus.explain("train.evaluation.metrics")`` lists metrics and options.
 
     >>> compute("rouge", ["the cat sat"], ["the cat sat down"])["rouge1"]

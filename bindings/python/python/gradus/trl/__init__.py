@@ -4,8 +4,7 @@ A script for TRL only needs another import::
 
     from gradus.trl import GRPOConfig, GRPOTrainer  # was: from trl import GRPOConfig, GRPOTrainer
 
-Every argument of TRL 1.16's trainers and configurations is honored, has no effect on results here, or is rejected with
-a
+Every argument of TRL 1.16's trainers and configurations is honored, has no effect on results here, or is rejected with a
 hint. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
 """
 

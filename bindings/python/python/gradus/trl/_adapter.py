@@ -1,5 +1,4 @@
-"""Converts objects of peft and bitsandbytes to keys of gradus. Only their attributes are read; neither package is
-imported here."""
+"""Converts objects of peft and bitsandbytes to keys of gradus. Only their attributes are read; neither package is imported here."""
 
 from __future__ import annotations
 

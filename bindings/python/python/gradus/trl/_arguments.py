@@ -1,9 +1,7 @@
 """Treatment of every argument of TRL's six trainers, as one table for the code, the tests and docs/trl.md.
 
-There are three treatments. `Honored`: gradus does the same, with the listed keys. `NoEffect`: the argument affects only
-how
-fast or where something is computed; any value is accepted, and a warning names it. `Refused`: gradus does not support
-it; any
+There are three treatments. `Honored`: gradus does the same, with the listed keys. `NoEffect`: the argument affects only how
+fast or where something is computed; any value is accepted, and a warning names it. `Refused`: gradus does not support it; any
 value other than TRL's default is an error that describes the alternative.
 """
 
@@ -28,8 +26,7 @@ class Honored:
 
 @dataclass(frozen=True)
 class NoEffect:
-    """The argument does not affect the results of gradus. Any value is accepted, and a warning names values other than
-    the default."""
+    """The argument does not affect the results of gradus. Any value is accepted, and a warning names values other than the default."""
 
     reason: str
 

@@ -24,8 +24,7 @@ def name_of(model: Any) -> str:
 
 
 def refuse_quantized(model: Any) -> None:
-    """Raises for a model whose weights were quantized in memory, because its files would not be those of a trainable
-    model.
+    """Raises for a model whose weights were quantized in memory, because its files would not be those of a trainable model.
 
     Raises:
         ConfigError: with the alternative.

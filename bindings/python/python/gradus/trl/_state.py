@@ -19,8 +19,8 @@ class TrainOutput(NamedTuple):
 
 
 @dataclass
-"""The progress of a run."""
-    """How far a run is."""
+class TrainerState:
+    """The progress of a run."""
 
     epoch: float | None = None
     global_step: int = 0

@@ -125,8 +125,7 @@ class Trainer:
     ) -> TrainOutput:
         """Trains, and returns steps, mean loss and summary metrics of the whole run.
 
-        `resume_from_checkpoint`: true resumes from the last checkpoint in `output_dir`; a directory, from that
-        checkpoint.
+        `resume_from_checkpoint`: true resumes from the last checkpoint in `output_dir`; a directory, from that checkpoint.
 
         Raises:
             ConfigError: for arguments that gradus does not accept.
@@ -290,8 +289,7 @@ class Trainer:
         return checkpoints[-1]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Copies the trained model into `output_dir`, by default that of the configuration. The run also keeps it in
-        `model/`."""
+        """Copies the trained model into `output_dir`, by default that of the configuration. The run also keeps it in `model/`."""
         source, target = self._model_directory(), Path(str(output_dir or self.args.output_dir))
         shutil.copytree(source, target, dirs_exist_ok=True)
 

@@ -110,8 +110,7 @@ _FIXED: Final[Mapping[str, Keys]] = {
 
 @dataclass(frozen=True)
 class _Rollouts:
-    """An iteration of a method that samples: the number of prompts, and the passes of the optimizer over the
-    completions."""
+    """An iteration of a method that samples: the number of prompts, and the passes of the optimizer over the completions."""
 
     prompts: int
     group_size: int
