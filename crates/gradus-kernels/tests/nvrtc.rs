@@ -1,4 +1,4 @@
-//! Compiles the GPU kernels for NVIDIA GPUs without one: CubeCL writes CUDA C++, and NVRTC compiles it.
+//! Compiles the GPU kernels for NVIDIA GPUs on a machine without a GPU: CubeCL writes CUDA C++, and NVRTC compiles it.
 //!
 //! `GRADUS_NVRTC` names a folder with `lib/libnvrtc.so.*` and `include/`, such as `…/site-packages/nvidia/cu13` after
 //! `pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`.

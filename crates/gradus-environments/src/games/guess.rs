@@ -42,7 +42,7 @@ impl Guess {
     /// Creates the game.
     ///
     /// # Errors
-    /// Returns [`Error::Config`] if the range or the number of guesses is empty.
+    /// Returns [`Error::Config`] if `low` is not below `high`, or `guesses` is 0.
     pub fn new(config: GuessConfig) -> Result<Self> {
         if config.low >= config.high {
             let message = format!("`low` is {} and `high` is {}, but must be above it", config.low, config.high);

@@ -160,7 +160,7 @@ impl Kernel {
                 }
             };
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match (self, lines) {
                 #[cfg(target_arch = "x86_64")]
@@ -335,21 +335,21 @@ mod portable {
     #[inline(always)]
     pub(super) unsafe fn f32_tile<const F: bool>(tile: Tile) {
         let number = |word| [f32::from_bits(word)];
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self::tile::<1, F>(tile, number, |b, at| number(*b.add(at))) }
     }
 
     /// A tile of bf16.
     #[inline(always)]
     pub(super) unsafe fn bf16_tile<const F: bool>(tile: Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self::tile::<2, F>(tile, halves, |b, at| halves(*b.add(at))) }
     }
 
     /// A tile whose B is in INT8.
     #[inline(always)]
     pub(super) unsafe fn int8_tile<const F: bool>(tile: Tile) {
-        // SAFETY: passed on; a line holds two bytes per column.
+        // SAFETY: the caller upholds the contract; a line holds two bytes per column.
         unsafe { self::tile::<2, F>(tile, halves, |b, at| (*b.cast::<[i8; 2]>().add(at)).map(f32::from)) }
     }
 
@@ -359,7 +359,7 @@ mod portable {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             pub(super) unsafe fn $name(tile: Tile) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { $tile::<true>(tile) }
             }
         )*};
