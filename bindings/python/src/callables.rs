@@ -1,4 +1,4 @@
-//! Python callables where plug-ins stand: rewards, metrics, post-processors and tasks, and what `environments.rs` and `observers.rs` have.
+//! Python callables as plug-ins: rewards, metrics, post-processors and tasks. `environments.rs` and `observers.rs` have the others.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,36 +23,36 @@ use crate::convert::{from_json, from_map, to_json};
 use crate::environments::{PyEnvironment, PyTool};
 use crate::observers::PyObserver;
 
-/// What a run and its callables share.
+/// State that a run shares with its callables.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Stops the run.
     pub interrupt: Interrupt,
-    /// The first exception of a callable.
+    /// First exception raised by a callable.
     raised: Mutex<Option<PyErr>>,
-    /// Steps that are done.
+    /// Number of finished steps.
     pub step: AtomicUsize,
-    /// Steps that there will be; 0 while that is not known.
+    /// Total number of steps; 0 while it is unknown.
     pub total: AtomicUsize,
 }
 
 impl Shared {
-    /// Keeps an exception, unless an earlier one is kept.
+    /// Stores an exception, unless an earlier one is stored.
     pub fn keep(&self, error: PyErr) {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// The exception that was kept.
+    /// Takes the stored exception.
     pub fn take(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Options of every callable.
+/// Options that all callables have.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallableOptions {
-    /// Seconds that one call may take. Default 60, as for programs.
+    /// The time limit of one call, in seconds. Default 60, as for programs.
     pub timeout_s: f64,
 }
 
@@ -72,7 +72,7 @@ impl CallableOptions {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskOptions {
-    /// Seconds that the samples of a split may take. Default 600: a function may load a data set first.
+    /// The time limit for producing the samples of a split, in seconds. Default 600: a function may load a data set first.
     pub timeout_s: f64,
 }
 
@@ -89,12 +89,12 @@ fn time_limit(seconds: f64) -> gradus::Result<Duration> {
         .ok_or_else(|| gradus::Error::input(format!("`timeout_s` is {seconds}, but must be above 0")))
 }
 
-/// Options of what has none.
+/// Options of callables without options.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoOptions {}
 
-/// An exception while a run is prepared stops it, and the run raises it.
+/// Stores an exception that occurs while a run is prepared. The run stops and raises it.
 fn stops(shared: &Shared, error: PyErr) -> gradus::Error {
     shared.keep(error);
     gradus::Error::Interrupted
@@ -103,7 +103,7 @@ fn stops(shared: &Shared, error: PyErr) -> gradus::Error {
 /// Adds the callables of a run: `(kind, name, callable)`.
 ///
 /// # Errors
-/// When a name is taken, or is no name of a plug-in.
+/// Returns an error if a name is taken or is not valid for a plug-in.
 pub fn register(
     registry: &mut Registry,
     callables: Vec<(String, String, Py<PyAny>)>,
@@ -144,12 +144,12 @@ pub fn register(
     Ok(())
 }
 
-/// `TypeName: message`, as the last line of a traceback.
+/// Returns `TypeName: message`, like the last line of a traceback.
 pub fn headline(error: &PyErr) -> String {
     Python::attach(|py| error.value(py).str().map_or_else(|_| error.to_string(), |_| error.to_string()))
 }
 
-/// Why a callable gave nothing that can be used, in words.
+/// Describes why a callable returned no usable answer.
 fn failed(why: NoAnswer, limit: Duration) -> RewardError {
     match why {
         NoAnswer::Interrupted => RewardError::interrupted(),
@@ -158,7 +158,7 @@ fn failed(why: NoAnswer, limit: Duration) -> RewardError {
     }
 }
 
-/// One or several Python functions that judge completions.
+/// One or several Python functions that score completions.
 struct PyReward {
     name: String,
     /// A `gradus._callables.Rewards`.
@@ -167,7 +167,7 @@ struct PyReward {
     shared: Arc<Shared>,
 }
 
-/// A completion as functions see it.
+/// A completion in the form that functions receive.
 struct Judged {
     row: usize,
     prompt: String,
@@ -177,7 +177,7 @@ struct Judged {
     columns: Map<String, Value>,
 }
 
-/// What the functions gave: their names and weights, for each function a value of each completion, and what they logged.
+/// Result of the functions: their names and weights, one value per function and completion, and the numbers that they logged.
 type Given = (Vec<String>, Vec<f32>, Vec<Vec<Option<f32>>>, Vec<(String, f64)>);
 
 impl Reward for PyReward {
@@ -249,7 +249,7 @@ fn call_rewards(py: Python<'_>, callable: &Py<PyAny>, judged: &[Judged], steps: 
     callable.bind(py).call1((prompts, completions, ids, columns, rows, steps[0], steps[1]))?.extract()
 }
 
-/// A part for each function that judged, and what was logged with the first completion.
+/// Builds one part per function that scored the completion. The logged numbers are attached to the first completion.
 fn scores((names, weights, values, logged): &Given, lengths: impl Iterator<Item = usize>) -> Vec<Score> {
     let is_alone = names.len() == 1;
     let score = |(i, length): (usize, usize)| {
@@ -273,7 +273,7 @@ struct PyMetric {
     shared: Arc<Shared>,
 }
 
-/// Parts of a metric: name, value of all rows where it is not the mean, values of rows where there are any.
+/// Parts of a metric: name, value over all rows if it is not the mean, and values per row if available.
 type Measured = Vec<(String, Option<f64>, Option<Vec<f64>>)>;
 
 impl Metric for PyMetric {
@@ -323,7 +323,7 @@ struct PyPostProcessor {
 }
 
 impl PostProcessor for PyPostProcessor {
-    /// An exception stops the run: what is returned then is not used.
+    /// An exception stops the run, and the returned text is not used.
     fn apply(&self, completion: &str) -> String {
         let (callable, text) = (Arc::clone(&self.callable), completion.to_owned());
         let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<String> {
@@ -340,7 +340,7 @@ impl PostProcessor for PyPostProcessor {
     }
 }
 
-/// A Python function that makes the samples of a task.
+/// A Python function that produces the samples of a task.
 struct PyTask {
     name: String,
     /// A `gradus._callables.Task`.
@@ -385,13 +385,13 @@ impl Task for PyTask {
         Ok(samples.into_iter().enumerate().map(|(i, sample)| (place(i), sample)).collect())
     }
 
-    /// A run names its metrics itself.
+    /// Python tasks set no default metrics; the run names them itself.
     fn metrics(&self) -> Vec<MetricConfig> {
         Vec::new()
     }
 }
 
-/// Where a run is kept, as Python has it.
+/// Returns a path as the string that Python receives.
 pub fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! The commands of the binary, metrics, and the keys of the configuration.
+//! Commands of the binary, metrics, and the keys of the configuration.
 
 use std::ffi::OsString;
 
@@ -16,25 +16,22 @@ use crate::compute::compute;
 use crate::convert::{from_json, to_json};
 use crate::errors::{exception, of_command};
 
-/// Runs the command line, and gives its exit code.
-///
-/// # Errors
-/// None: errors are printed.
+/// Runs the command line and returns its exit code. Errors are printed.
 #[pyfunction]
 pub fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| gradus_cli::main(arguments))
 }
 
-/// How this program is started again, for processes of its own: those that render chat templates, and those of sweeps.
+/// Sets the command that starts this program again as a child process, for rendering chat templates and for sweeps.
 #[pyfunction]
 pub fn set_program(program: OsString, arguments: Vec<OsString>) {
     gradus_cli::start_as(Starter { program: program.into(), arguments });
 }
 
-/// Runs a command with `--json`: what it prints, and the messages beside it.
+/// Runs a command with `--json`. Returns its output and its other messages.
 ///
 /// # Errors
-/// The exception of what the command would have ended with.
+/// Raises the exception for the error that the command would have ended with.
 #[pyfunction]
 pub fn call(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<(String, Vec<String>)> {
     let interrupt = gradus_cli::interrupt();
@@ -42,10 +39,10 @@ pub fn call(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<(String, Vec<S
     called.map(|called| (called.output, called.messages)).map_err(|error| of_command(py, error))
 }
 
-/// Measures predictions: `(part, value, values of rows)` for each part, and what a reader of the values must know.
+/// Measures predictions. Returns `(part, value, values of rows)` for each part, and notes on how to read the values.
 ///
 /// # Errors
-/// Unknown names or options, and rows that cannot be measured.
+/// Raises an exception for unknown names or options, and for rows that cannot be measured.
 #[pyfunction]
 #[pyo3(signature = (name, options, predictions, references, prompts, columns))]
 pub fn measure<'py>(
@@ -98,10 +95,10 @@ pub fn measure<'py>(
     Ok((PyList::new(py, values)?, remark))
 }
 
-/// The methods and their keys, as the Python functions of methods are made from them.
+/// Returns the methods and their keys, from which the Python functions of the methods are generated.
 ///
 /// # Errors
-/// When Python has no memory left.
+/// Raises an exception if Python has no memory left.
 #[pyfunction]
 pub fn keys(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let schema = Schema::run_config();

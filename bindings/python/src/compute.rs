@@ -1,4 +1,4 @@
-//! The threads that compute, and the wait for them: without the interpreter's lock, and with an ear for Ctrl-C.
+//! Compute threads, and waiting for them: without the interpreter's lock, and interruptible by Ctrl-C.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use gradus::process::Interrupt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// How often a wait looks whether the user pressed Ctrl-C.
+/// Interval at which a waiting thread checks for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Stack of a thread that computes: that of a main thread.
+/// Stack size of a compute thread, the same as that of a main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// The pools by their number of threads; `None` is one thread a processor. Pools are kept: their threads sleep.
+/// Thread pools by number of threads; `None` means one thread per CPU. Pools are kept, because idle threads only sleep.
 static POOLS: LazyLock<Mutex<HashMap<Option<usize>, Arc<rayon::ThreadPool>>>> = LazyLock::new(Mutex::default);
 
 fn pool(threads: Option<usize>) -> PyResult<Arc<rayon::ThreadPool>> {
@@ -32,11 +32,12 @@ fn pool(threads: Option<usize>) -> PyResult<Arc<rayon::ThreadPool>> {
     Ok(pool)
 }
 
-/// Does `job` on threads that compute, `threads` of them or one a processor. Other Python threads run meanwhile. Ctrl-C raises
-/// `interrupt`, which the job may look at; the wait goes on until the job has ended.
+/// Runs `job` on compute threads: `threads` of them, or one per CPU. Other Python threads run meanwhile. Ctrl-C sets `interrupt`, which the
+/// job may check. The call still waits until the job has ended.
 ///
 /// # Errors
-/// `KeyboardInterrupt`, or what another signal's handler raised, once the job has ended; `RuntimeError` for a panic, which is a bug.
+/// Raises `KeyboardInterrupt`, or the exception of another signal's handler, after the job has ended; `RuntimeError` for a panic, which is
+/// a bug.
 pub fn compute<T: Send + 'static>(
     py: Python<'_>,
     threads: Option<usize>,
@@ -45,7 +46,7 @@ pub fn compute<T: Send + 'static>(
 ) -> PyResult<T> {
     let (sender, receiver) = channel();
     let pool = pool(threads)?;
-    // Nobody hears the answer where the wait was given up.
+    // If the wait was given up, there is no receiver any more.
     pool.spawn(move || drop(sender.send(catch_unwind(AssertUnwindSafe(job)))));
     let (found, raised) = py.detach(move || {
         let mut raised = None;
@@ -77,19 +78,19 @@ fn words(panic: &(dyn Any + Send)) -> String {
     literal.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }
 
-/// Why a callable gave no answer.
+/// Reason why a callable returned no answer.
 pub enum NoAnswer {
-    /// It took longer than it may.
+    /// It exceeded its time limit.
     TimedOut,
-    /// The user does not want to wait.
+    /// The user canceled the wait.
     Interrupted,
 }
 
-/// Calls Python on a thread of its own and waits, at most `limit`, on a thread that computes. A callable that is given up goes on,
-/// since Python cannot end it.
+/// Calls Python on a separate thread, while a compute thread waits for at most `limit`. A callable that exceeds the limit keeps running,
+/// because Python cannot end it.
 ///
 /// # Errors
-/// When there is no answer in time.
+/// Returns an error if there is no answer in time.
 pub fn call_python<T: Send + 'static>(
     limit: Duration,
     interrupt: &Interrupt,
@@ -111,8 +112,8 @@ pub fn call_python<T: Send + 'static>(
     }
 }
 
-/// The answer, if it comes soon. The callable may ask gradus to compute: with a single thread, that is the one that waits here, so it
-/// takes work meanwhile.
+/// Waits a moment for the answer. The callable may itself start computations in gradus. If there is only a single compute thread, that is
+/// the waiting one, so it executes work meanwhile.
 fn wait<T>(receiver: &Receiver<T>) -> Result<Option<T>, NoAnswer> {
     if rayon::current_num_threads() > 1 {
         return match receiver.recv_timeout(PATIENCE) {

@@ -1,17 +1,17 @@
-//! Python values as JSON, and JSON as Python values.
+//! Conversion between Python values and JSON.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::{Map, Number, Value};
 
-/// The deepest nesting: what holds itself has no end.
+/// Maximum nesting depth. It catches values that contain themselves.
 const DEPTH: usize = 64;
 
-/// `value` as JSON. Paths become texts, and numbers of other libraries (`numpy.float32`) become numbers.
+/// Converts `value` to JSON. Paths become strings, and numbers of other libraries (`numpy.float32`) become numbers.
 ///
 /// # Errors
-/// `TypeError` or `ValueError`, which name the argument `name`.
+/// Raises `TypeError` or `ValueError`, which name the argument `name`.
 pub fn to_json(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
     json(name, value, 0)
 }
@@ -73,10 +73,10 @@ fn json(name: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     )))
 }
 
-/// `value` as Python has it.
+/// Converts `value` to a Python object.
 ///
 /// # Errors
-/// When Python has no memory left.
+/// Raises an exception if Python has no memory left.
 pub fn from_json<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),
@@ -95,7 +95,7 @@ pub fn from_json<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyA
     })
 }
 
-/// `map` as a dict.
+/// Converts `map` to a dict.
 ///
 /// # Errors
 /// As [`from_json`].

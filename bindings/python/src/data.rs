@@ -1,4 +1,4 @@
-//! Rows of other libraries as files.
+//! Writes rows of other libraries to files.
 
 use std::fs;
 use std::io::Read as _;
@@ -16,11 +16,11 @@ use ring::digest::{Context, SHA256};
 use crate::callables::text_of;
 use crate::errors::exception;
 
-/// Writes a table that speaks Arrow's C stream interface to a file in `folder`, batch by batch as it is, under a name made of its
-/// content, and gives the path.
+/// Writes a table with Arrow's C stream interface to a file in `folder`, batch by batch and unchanged. Returns the path, whose name is
+/// derived from the content.
 ///
 /// # Errors
-/// `ValueError` when it has images, or a batch cannot be read; the exception of a file that cannot be written.
+/// Raises `ValueError` if it has images or a batch cannot be read, and the exception for a file that cannot be written.
 #[pyfunction]
 pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) -> PyResult<String> {
     let capsule = table.call_method0("__arrow_c_stream__")?;
@@ -28,8 +28,8 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
         .cast::<PyCapsule>()
         .map_err(|_| PyTypeError::new_err("`__arrow_c_stream__` returned something else than a capsule"))?;
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
-    // SAFETY: a capsule of this name holds a pointer to an `ArrowArrayStream` that is valid while the capsule lives. What is taken
-    // out of it leaves a released stream behind, which the capsule's destructor then leaves alone.
+    // SAFETY: a capsule of this name holds a pointer to an `ArrowArrayStream` that is valid while the capsule lives. Taking the stream out
+    // leaves a released stream, which the capsule's destructor ignores.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
     let reader = RecordBatchStreamReader::try_new(stream).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let schema = reader.schema();
@@ -49,7 +49,7 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
             Err(error) => Err(error),
         };
         if kept.is_err() {
-            // What is left of a table that cannot be read.
+            // Remove the partial file of a table that cannot be read.
             let _ = fs::remove_file(&path);
         }
         kept
@@ -57,10 +57,11 @@ pub fn write_table(py: Python<'_>, table: &Bound<'_, PyAny>, folder: PathBuf) ->
     kept.map(|kept| text_of(&kept)).map_err(|error| exception(py, error))
 }
 
-/// Moves a file into `folder`, under a name made of its content, and gives its path there. A file of the same content stays.
+/// Moves a file into `folder` under a name derived from its content, and returns its new path. An existing file with the same content is
+/// kept.
 ///
 /// # Errors
-/// When it cannot be read or moved.
+/// Raises an exception if the file cannot be read or moved.
 #[pyfunction]
 pub fn keep_file(py: Python<'_>, path: PathBuf, folder: PathBuf) -> PyResult<String> {
     let kept = py.detach(|| keep(&path, &folder));

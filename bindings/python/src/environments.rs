@@ -1,4 +1,4 @@
-//! Python objects that answer a policy: tools, and environments.
+//! Python objects as tools and environments.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::convert::{from_json, from_map, to_json};
 /// A Python function that the policy may call.
 pub struct PyTool {
     tool: Tool,
-    /// Takes a dict of arguments and returns a text.
+    /// Callable that takes a dict of arguments and returns a text.
     callable: Py<PyAny>,
     is_deterministic: bool,
 }
 
 impl PyTool {
-    /// The tool that a `gradus._environments.Tool` is.
+    /// Creates the tool from a `gradus._environments.Tool`.
     ///
     /// # Errors
-    /// An exception of Python.
+    /// Returns an exception of Python.
     pub fn new(py: Python<'_>, callable: Py<PyAny>) -> PyResult<Self> {
         let object = callable.bind(py);
         let of = |name: &str| -> PyResult<String> { object.getattr(name)?.extract() };
@@ -39,7 +39,7 @@ impl Function for PyTool {
         &self.tool
     }
 
-    /// What a function raises is the answer of the tool, as in TRL.
+    /// An exception of the function becomes the answer of the tool, as in TRL.
     fn call(&self, arguments: &Map<String, Value>) -> Result<String, String> {
         Python::attach(|py| -> PyResult<String> {
             let arguments = from_map(py, arguments)?;
@@ -53,14 +53,14 @@ impl Function for PyTool {
     }
 }
 
-/// The tools of a list of `gradus._environments.Tool`.
+/// Creates the tools from a list of `gradus._environments.Tool`.
 fn tools(py: Python<'_>, list: &Bound<'_, PyAny>) -> PyResult<Vec<PyTool>> {
     list.try_iter()?.map(|object| PyTool::new(py, object?.unbind())).collect()
 }
 
 /// Python classes that begin episodes.
 pub struct PyEnvironment {
-    /// A `gradus._environments.Environment`.
+    /// Object of the class `gradus._environments.Environment`.
     object: Arc<Py<PyAny>>,
     tools: Vec<Tool>,
     is_deterministic: bool,
@@ -68,10 +68,10 @@ pub struct PyEnvironment {
 }
 
 impl PyEnvironment {
-    /// The environment that a `gradus._environments.Environment` is.
+    /// Creates the environment from a `gradus._environments.Environment`.
     ///
     /// # Errors
-    /// An exception of Python.
+    /// Returns an exception of Python.
     pub fn new(py: Python<'_>, object: Arc<Py<PyAny>>, shared: Arc<Shared>) -> PyResult<Self> {
         let bound = object.bind(py);
         let is_deterministic = bound.getattr("deterministic")?.extract()?;
@@ -80,7 +80,7 @@ impl PyEnvironment {
     }
 }
 
-/// An exception of an environment stops the run, which then raises it.
+/// Stores an exception of an environment. The run stops and raises it.
 fn stops(shared: &Shared, error: PyErr) -> Error {
     shared.keep(error);
     Error::Interrupted
@@ -118,9 +118,9 @@ impl Environment for PyEnvironment {
 }
 
 struct PyEpisode {
-    /// A `gradus._environments.Episode`.
+    /// Object of the class `gradus._environments.Episode`.
     object: Py<PyAny>,
-    /// Answers calls of its tools; none where it answers whole turns.
+    /// Answers calls of the episode's tools; `None` if the episode answers whole turns.
     calls: Option<Box<dyn Episode>>,
     shared: Arc<Shared>,
 }

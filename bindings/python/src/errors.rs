@@ -1,11 +1,11 @@
-//! Errors of gradus as exceptions of Python: the classes of `gradus._errors`.
+//! Converts errors of gradus to Python exceptions, the classes of `gradus._errors`.
 
 use gradus::Error;
 use gradus_cli::error_text;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The class of `gradus._errors` for an error.
+/// Name of the class in `gradus._errors` for an error.
 fn class(error: &Error) -> &'static str {
     match error {
         Error::Config(_) => "ConfigError",
@@ -20,7 +20,7 @@ fn class(error: &Error) -> &'static str {
     }
 }
 
-/// An exception with the text that the command line prints, and with `hint`, `row` and `step` where they are known.
+/// Creates an exception with the text that the command line prints, and with `hint`, `row` and `step` if known.
 pub fn exception(py: Python<'_>, error: Error) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let name = class(&error);
@@ -42,7 +42,7 @@ pub fn exception(py: Python<'_>, error: Error) -> PyErr {
     make().unwrap_or_else(|error| error)
 }
 
-/// What went wrong in a command.
+/// Converts the error of a command.
 pub fn of_command(py: Python<'_>, error: gradus_cli::CommandError) -> PyErr {
     match error.downcast::<Error>() {
         Ok(error) => exception(py, error),

@@ -1,8 +1,8 @@
-//! The module `gradus._native`: what the Python package `gradus` stands on.
+//! The module `gradus._native`, on which the Python package `gradus` is built.
 //!
-//! Everything that computes runs on threads of gradus, without the interpreter's lock; the thread that waits for it hears Ctrl-C
-//! (`compute.rs`). Python callables are plug-ins (`callables.rs`), so a run from Python is a run like any other. Memory of gradus comes
-//! from an allocator of its own, which nothing else in the process uses.
+//! All computations run on threads of gradus, without the interpreter's lock; the waiting thread handles Ctrl-C (`compute.rs`). Python
+//! callables are plug-ins (`callables.rs`), so a run from Python is an ordinary run. gradus has its own memory allocator, which nothing
+//! else in the process uses.
 
 #![warn(missing_docs)]
 
@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What the Python package stands on.
+/// The native functions of the Python package.
 #[pymodule]
 mod _native {
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! What happens in a run, told to Python.
+//! Reports the events of a run to Python.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,26 +11,26 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::callables::{Shared, text_of};
 
-/// How often progress within a step is told.
+/// Minimum time between two reports of progress within a step.
 const TELLING: Duration = Duration::from_millis(100);
 
-/// Tells a Python function what happens: that of the run itself, and those that `observers` names.
+/// Calls a Python function for each event: the handler of the run itself, or an observer in `observers`.
 pub struct PyObserver {
     handler: Arc<Py<PyAny>>,
-    /// Whether it is told of completions, which costs a little for each.
+    /// Whether completions are reported, which costs a little for each one.
     wants_rollouts: bool,
     shared: Arc<Shared>,
-    /// When progress was told last.
+    /// Time of the last progress report.
     told: Option<Instant>,
 }
 
 impl PyObserver {
-    /// Tells `handler(kind, details)`; where it returns `False`, the run stops after a checkpoint.
+    /// Reports events to `handler(kind, details)`. If it returns `False`, the run stops after a checkpoint.
     pub fn new(handler: Arc<Py<PyAny>>, wants_rollouts: bool, shared: Arc<Shared>) -> Self {
         Self { handler, wants_rollouts, shared, told: None }
     }
 
-    /// Calls the handler with what `details` fills in. What it raises stops the run.
+    /// Calls the handler with the dict that `details` fills. An exception in the handler stops the run.
     fn tell(&self, kind: &str, details: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>) {
         Python::attach(|py| {
             let call = || -> PyResult<bool> {
@@ -50,7 +50,7 @@ impl PyObserver {
         });
     }
 
-    /// Whether it is time to tell progress again.
+    /// Whether it is time for the next progress report.
     fn is_due(&mut self) -> bool {
         let is_due = self.told.is_none_or(|told| told.elapsed() >= TELLING);
         if is_due {

@@ -1,4 +1,4 @@
-//! How completions are drawn, from keyword arguments.
+//! Sampling parameters from keyword arguments.
 
 use gradus::generate::SamplingParams;
 use gradus::suggest::nearest;
@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Sets the fields that a keyword argument has the name of.
+/// Sets the field that has the name of a keyword argument.
 macro_rules! fields {
     ($params:ident, $name:ident, $value:ident: $($field:ident),+) => {
         match $name.as_str() {
@@ -23,10 +23,10 @@ macro_rules! fields {
     };
 }
 
-/// The settings that `arguments` name, with defaults for the rest. `None` is the default too.
+/// Reads the sampling parameters from `arguments`. Missing ones and `None` have the default.
 ///
 /// # Errors
-/// `TypeError` for an unknown name or a wrong type, `ValueError` for a value without meaning.
+/// Raises `TypeError` for an unknown name or a wrong type, and `ValueError` for an invalid value.
 pub fn sampling(arguments: &Bound<'_, PyDict>) -> PyResult<SamplingParams> {
     let mut params = SamplingParams::default();
     for (name, value) in arguments {

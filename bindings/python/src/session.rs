@@ -20,10 +20,10 @@ use crate::convert::to_json;
 use crate::errors::exception;
 use crate::sampling::sampling;
 
-/// Rows that are sampled side by side; others wait.
+/// Number of rows that are sampled concurrently. Others wait.
 const PLACES: usize = 64;
 
-/// What is told of a row: an id with its log-probability, the text that became certain, and why it ended.
+/// Update of a row: a token id with its log-probability, the new final text, and the reason for the end.
 type Told = (Option<(u32, f32)>, String, Option<&'static str>);
 
 /// A model in memory.
@@ -32,12 +32,12 @@ pub struct NativeSession(Arc<Mutex<State>>);
 
 struct State {
     session: Session,
-    /// What was told of rows that nobody has asked after yet.
+    /// Updates of rows that the caller has not fetched yet.
     told: HashMap<usize, VecDeque<gradus::Result<Told>>>,
 }
 
 impl State {
-    /// Draws one more token for every row.
+    /// Samples one more token for every row.
     fn step(&mut self) {
         for piece in self.session.step() {
             let (row, told) = match piece {
@@ -49,12 +49,12 @@ impl State {
     }
 }
 
-/// A word that names `T`.
+/// Parses the value `text` of the argument `name`.
 pub fn word<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
     text.parse().map_err(|error| PyValueError::new_err(format!("`{name}` is `{text}`: {error}")))
 }
 
-/// A conversation.
+/// Converts a list of messages.
 fn messages(value: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     let serde_json::Value::Array(items) = to_json("messages", value)? else {
         return Err(PyTypeError::new_err(
@@ -67,7 +67,7 @@ fn messages(value: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     items.iter().enumerate().map(message).collect()
 }
 
-/// What a model is asked: ids, a text, or a conversation.
+/// Prompt of a model: ids, a text, or a conversation.
 enum Prompt {
     Ids(Vec<u32>),
     Text(String),
@@ -86,7 +86,7 @@ impl Prompt {
         Ok(Self::Messages(messages(value)?, asked))
     }
 
-    /// Its ids, its text where it has one, and the strings that end what follows it.
+    /// Returns the prompt's ids, its text if it has one, and the stop strings for the completion.
     fn ids(&self, session: &Session, stop: &[String]) -> gradus::Result<(Vec<u32>, String, Vec<String>)> {
         let prompter = session.prompter();
         Ok(match self {
@@ -135,7 +135,7 @@ impl NativeSession {
         Ok(Self(Arc::new(Mutex::new(State { session, told: HashMap::new() }))))
     }
 
-    /// The directory of the model.
+    /// Directory of the model.
     #[getter]
     fn directory(&self) -> String {
         text_of(locked(&self.0).session.directory())
@@ -147,27 +147,27 @@ impl NativeSession {
         locked(&self.0).session.vocab_size()
     }
 
-    /// How many tokens a prompt and its completion may have together, where there is a limit.
+    /// Maximum number of tokens of a prompt and its completion together, if limited.
     #[getter]
     fn max_positions(&self) -> Option<usize> {
         locked(&self.0).session.max_positions()
     }
 
-    /// The ids of a text.
+    /// Encodes a text as ids.
     fn encode(&self, py: Python<'_>, text: String, add_special_tokens: bool) -> PyResult<Vec<u32>> {
         let state = Arc::clone(&self.0);
         let found = py.detach(move || locked(&state).session.tokenizer().encode(&text, add_special_tokens));
         found.map_err(|error| exception(py, error))
     }
 
-    /// The text of ids.
+    /// Decodes ids to a text.
     fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
         let state = Arc::clone(&self.0);
         let found = py.detach(move || locked(&state).session.tokenizer().decode(&ids, skip_special_tokens));
         found.map_err(|error| exception(py, error))
     }
 
-    /// `group_size` completions of each prompt, in the order of the prompts.
+    /// Returns `group_size` completions of each prompt, in the order of the prompts.
     fn generate<'py>(
         &self,
         py: Python<'py>,
@@ -229,7 +229,7 @@ impl NativeSession {
         Ok(list)
     }
 
-    /// Asks for one completion of a prompt; gives its row.
+    /// Requests one completion of a prompt and returns its row.
     #[expect(clippy::too_many_arguments, reason = "one for each part of a request")]
     fn submit(
         &self,
@@ -259,8 +259,8 @@ impl NativeSession {
         found.map_err(|error| exception(py, error))
     }
 
-    /// What has been drawn of a row since it was asked last, at least one token: `(id, logprob)`, text, and why it ended. Nothing where
-    /// the row has ended.
+    /// Returns the updates of a row since the last call, at least one: `(id, logprob)`, text, and the reason for the end. Returns an empty
+    /// list if the row has ended.
     fn next(&self, py: Python<'_>, row: usize) -> PyResult<Vec<Told>> {
         let state = Arc::clone(&self.0);
         let found = compute(py, None, &Interrupt::default(), move || {
@@ -273,14 +273,14 @@ impl NativeSession {
         found.into_iter().collect::<gradus::Result<_>>().map_err(|error| exception(py, error))
     }
 
-    /// Lets go of a row.
+    /// Releases a row.
     fn cancel(&self, row: usize) {
         let mut state = locked(&self.0);
         state.session.cancel(row);
         state.told.remove(&row);
     }
 
-    /// Log-probabilities of each completion after its prompt, as bytes of `float32`; prompts and completions are texts or ids.
+    /// Returns the log-probabilities of each completion after its prompt, as bytes of `float32`. Prompts and completions are texts or ids.
     fn logprobs<'py>(
         &self,
         py: Python<'py>,
@@ -323,13 +323,13 @@ impl NativeSession {
     }
 }
 
-/// Whether all of a row has been told.
+/// Whether all updates of a row, including its end, have arrived.
 fn has_ended(state: &State, row: usize) -> bool {
     let last = state.told.get(&row).and_then(VecDeque::back);
     last.is_some_and(|told| !matches!(told, Ok((_, _, None))))
 }
 
-/// Numbers as the bytes of an array of `float32`.
+/// Returns numbers as the bytes of a `float32` array.
 pub fn floats<'py>(py: Python<'py>, numbers: &[f32]) -> Bound<'py, PyBytes> {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
     PyBytes::new(py, &bytes)

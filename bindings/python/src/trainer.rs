@@ -1,4 +1,4 @@
-//! The primitives of training, for loops written in Python.
+//! Training primitives for loops written in Python.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +26,10 @@ fn locked(trainer: &Mutex<Trainer>) -> MutexGuard<'_, Trainer> {
     trainer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A row to learn from: prompt, completion, weights, log-probabilities of the policy that sampled it.
+/// A training row: prompt, completion, weights, and log-probabilities under the policy that sampled it.
 type Row = (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>);
 
-/// The loss with this name, its bounds and the weight of its penalty.
+/// Returns the loss with this name, with its bounds and the weight of its penalty.
 fn loss(name: &str, low: f64, high: f64, beta: f64) -> PyResult<Loss> {
     Ok(match name {
         "cross_entropy" => Loss::CrossEntropy,
@@ -46,7 +46,7 @@ fn loss(name: &str, low: f64, high: f64, beta: f64) -> PyResult<Loss> {
 }
 
 impl NativeTrainer {
-    /// Does something with the trainer on the threads that compute.
+    /// Runs `job` with the trainer on the compute threads.
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -97,23 +97,24 @@ impl NativeTrainer {
         Ok(Self(Arc::new(Mutex::new(trainer))))
     }
 
-    /// Which weights the policy has.
+    /// Version of the policy's weights.
     #[getter]
     fn version(&self) -> u64 {
         locked(&self.0).version()
     }
 
-    /// The ids of a text.
+    /// Encodes a text as ids.
     fn encode(&self, py: Python<'_>, text: &str, add_special_tokens: bool) -> PyResult<Vec<u32>> {
         locked(&self.0).tokenizer().encode(text, add_special_tokens).map_err(|error| exception(py, error))
     }
 
-    /// The text of ids.
+    /// Decodes ids to a text.
     fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
         locked(&self.0).tokenizer().decode(&ids, skip_special_tokens).map_err(|error| exception(py, error))
     }
 
-    /// Adds the gradient of a loss: its sum over tokens, the log-probabilities of each completion, and the tokens computed.
+    /// Adds the gradient of a loss. Returns its sum over tokens, the log-probabilities of each completion, and the number of computed
+    /// tokens.
     fn forward_backward<'py>(
         &self,
         py: Python<'py>,
@@ -131,14 +132,14 @@ impl NativeTrainer {
         Ok((loss, logprobs.iter().map(|logprobs| floats(py, logprobs)).collect(), tokens))
     }
 
-    /// Moves the weights: the norm of the gradient before it was clipped, and which weights these are.
+    /// Updates the weights. Returns the norm of the gradient before clipping, and the new version of the weights.
     fn optim_step(&self, py: Python<'_>, learning_rate: f64, max_grad_norm: f64) -> PyResult<(f64, u64)> {
         let OptimStep { grad_norm, version } =
             self.with(py, move |trainer| trainer.optim_step(learning_rate, max_grad_norm))?;
         Ok((grad_norm, version))
     }
 
-    /// Log-probabilities of each completion after its prompt.
+    /// Returns the log-probabilities of each completion after its prompt.
     fn logprobs<'py>(&self, py: Python<'py>, rows: Vec<(Vec<u32>, Vec<u32>)>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let found = self.with(py, move |trainer| {
             let rows: Vec<(&[u32], &[u32])> =
@@ -148,7 +149,7 @@ impl NativeTrainer {
         Ok(found.iter().map(|logprobs| floats(py, logprobs)).collect())
     }
 
-    /// `group_size` completions of each prompt.
+    /// Returns `group_size` completions of each prompt.
     fn sample<'py>(
         &self,
         py: Python<'py>,

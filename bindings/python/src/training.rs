@@ -1,4 +1,4 @@
-//! Training runs: a method, its keys and its callables in, a run directory out.
+//! Training runs: take a method, its keys and its callables, and produce a run directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::convert::{from_json, to_json};
 use crate::errors::exception;
 use crate::observers::PyObserver;
 
-/// A run as Python asks for it.
+/// A run as requested from Python.
 struct Asked {
     method: Option<String>,
     config: Option<PathBuf>,
@@ -54,7 +54,7 @@ impl Asked {
     }
 }
 
-/// Reads what Python asks for.
+/// Reads the request of a run.
 fn asked(
     method: Option<String>,
     arguments: &Bound<'_, PyDict>,
@@ -83,10 +83,10 @@ fn asked(
     Ok(Asked { method, config, arguments: found, existing, resume_from, registry, shared })
 }
 
-/// Trains. `handler(kind, details)` hears of what happens; where it returns `False`, the run stops after a checkpoint.
+/// Trains a model. `handler(kind, details)` receives the events of the run. If it returns `False`, the run stops after a checkpoint.
 ///
 /// # Errors
-/// The exception of what is wrong with the input; of a callable, with its traceback; `KeyboardInterrupt` after a checkpoint.
+/// Raises an exception for wrong input; the exception of a callable, with its traceback; or `KeyboardInterrupt`, after a checkpoint.
 #[pyfunction]
 #[pyo3(signature = (method, arguments, config, existing, resume_from, callables, handler, wants_rollouts))]
 #[expect(clippy::too_many_arguments, reason = "one for each part of what Python hands over")]
@@ -111,7 +111,7 @@ pub fn train<'py>(
         gradus_cli::fetch_inputs(&plan)?;
         gradus::train::run(&plan, &mut watcher)
     });
-    // What Ctrl-C raised is told as it is; what a callable raised comes with what became of the run.
+    // An exception from Ctrl-C is raised unchanged. An exception of a callable is combined with the state of the run.
     let outcome = outcome?;
     match (outcome, shared.take()) {
         (Ok(Outcome { directory, results, .. }), None) => Ok((text_of(&directory), from_json(py, &results)?, true)),
@@ -125,10 +125,10 @@ pub fn train<'py>(
     }
 }
 
-/// What a run would need in memory, as `gradus plan --json` prints it.
+/// Estimates the memory of a run, in the format of `gradus plan --json`.
 ///
 /// # Errors
-/// As of [`train`].
+/// As [`train`].
 #[pyfunction]
 #[pyo3(signature = (method, arguments, config, callables))]
 pub fn plan<'py>(

@@ -1,4 +1,4 @@
-"""What all tests share: models, rows, and the binary to compare with."""
+"""Shared fixtures: models, rows, and the command line for comparison."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MODELS = REPOSITORY / "crates/gradus/tests/fixtures/parity/trajectories/models"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are handed over go to a folder of the tests."""
+    """Store rows from Python in a folder of the tests."""
     if "GRADUS_CACHE" not in os.environ:
         monkeypatch.setenv("GRADUS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture
 def gpt2() -> Path:
-    """A language model of two layers."""
+    """A language model with two layers."""
     return MODELS / "gpt2"
 
 
 @pytest.fixture
 def qwen3() -> Path:
-    """Another one, with a chat template."""
+    """A language model with a chat template."""
     return MODELS / "qwen3"
 
 
@@ -41,14 +41,14 @@ def reward_model() -> Path:
 
 @pytest.fixture
 def prompts() -> list[dict[str, Any]]:
-    """Rows with prompts and a column."""
+    """Rows with prompts and an additional column."""
     words = ["The kettle", "A bird", "Some rain", "The old clock", "Two cats", "A letter", "The road", "Her coat"]
     return [{"prompt": word, "length": len(word)} for word in words]
 
 
 @pytest.fixture
 def pairs() -> list[dict[str, str]]:
-    """Preferences."""
+    """Preference pairs."""
     return [
         {"prompt": f"Question {i}:", "chosen": " a good answer", "rejected": " no"} for i in range(8)
     ]
@@ -56,7 +56,7 @@ def pairs() -> list[dict[str, str]]:
 
 @pytest.fixture
 def texts() -> list[dict[str, str]]:
-    """Texts to learn."""
+    """Texts to train on."""
     return [{"prompt": f"Number {i} is", "completion": f" followed by {i + 1}."} for i in range(8)]
 
 

@@ -1,6 +1,6 @@
-"""Records what transformers makes of the functions in `tools_of_tests.py`: `python record_tools.py > tool_schemas.json`.
+"""Records the schemas that transformers derives from the functions in `tools_of_tests.py`.
 
-The tests compare `gradus` with this file, so they need no transformers.
+Run `python record_tools.py > tool_schemas.json`. The tests compare `gradus` with this file, so they do not need transformers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Records what TRL's six trainers take, and the numbers of small runs, as tests/trl_arguments.json: `python tests/record_trl.py`.
+"""Records the arguments of TRL's six trainers and the numbers of small runs: `python tests/record_trl.py`.
 
-The tests compare `gradus.trl` with this file, so they need no TRL. Where TRL is installed, they compare the arguments with TRL too.
+The result is tests/trl_arguments.json. The tests compare `gradus.trl` with this file, so they do not need TRL. If TRL is
+installed, they compare the arguments with TRL too.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ RECORD = Path(__file__).with_name("trl_arguments.json")
 
 
 def library(name: str) -> Any:
-    """A package without types, which may be absent."""
+    """Imports a package without types, which may be missing."""
     return importlib.import_module(name)
 
 
 def plain(value: Any) -> Any:
-    """A default as JSON; what has no JSON is an error here, not in the tests."""
+    """Returns a default as JSON. A value without a JSON form fails here and not in the tests."""
     value = getattr(value, "value", value)
     if isinstance(value, tuple):
         value = list(value)
@@ -47,7 +48,7 @@ def fields_of(config: type) -> dict[str, Any]:
 
 
 def parameters_of(trainer: Any) -> dict[str, Any]:
-    """Names in order, with defaults; what has none has `null` in `required`."""
+    """Returns names in order, with defaults. `required` lists the parameters without a default."""
     parameters = list(inspect.signature(trainer.__init__).parameters.values())[1:]
     return {
         "required": [one.name for one in parameters if one.default is one.empty],
@@ -56,7 +57,7 @@ def parameters_of(trainer: Any) -> dict[str, Any]:
 
 
 def record() -> dict[str, Any]:
-    """Everything that takes no training."""
+    """Returns everything that needs no training."""
     trl, transformers = library("trl"), library("transformers")
     return {
         "trl": trl.__version__,
@@ -67,7 +68,7 @@ def record() -> dict[str, Any]:
 
 
 def runs() -> dict[str, Any]:
-    """The logs of the jobs."""
+    """Returns the logs of the jobs."""
     from trl_jobs import JOBS, numbers
 
     trl, rows_as = library("trl"), library("datasets").Dataset.from_list

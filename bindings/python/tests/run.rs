@@ -9,7 +9,7 @@ fn python() -> String {
     std::env::var("GRADUS_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
-/// The module, which cargo puts beside the tests.
+/// Returns the path of the module, which cargo puts next to the tests.
 fn module() -> PathBuf {
     let tests = std::env::current_exe().expect("the system knows this program");
     let folder = tests.parent().expect("target/PROFILE/deps");
@@ -17,7 +17,7 @@ fn module() -> PathBuf {
     folder.join(name)
 }
 
-/// Whether the interpreter has what the tests import.
+/// Whether the interpreter can import `package`.
 fn has(package: &str) -> bool {
     let found = Command::new(python()).args(["-c", &format!("import {package}")]).output();
     found.is_ok_and(|found| found.status.success())
@@ -27,7 +27,7 @@ fn has(package: &str) -> bool {
 fn the_python_package() {
     for package in ["pytest", "numpy", "pyarrow", "hypothesis"] {
         if !has(package) {
-            // Past the capture of the test harness, so that it is seen.
+            // Written directly to stderr, past the capture of the test harness, so that it is visible.
             let skipped = format!("skipped: python: {} has no {package}\n", python());
             let _ = std::io::stderr().write_all(skipped.as_bytes());
             assert!(
@@ -43,7 +43,7 @@ fn the_python_package() {
     std::fs::create_dir(&within).expect("a folder");
     for entry in std::fs::read_dir(package.join("python/gradus")).expect("the package") {
         let entry = entry.expect("an entry");
-        // Modules that were installed from an older build stay behind.
+        // Modules that were installed from an older build are left out.
         if !entry.file_name().to_string_lossy().starts_with("_native.") {
             std::os::unix::fs::symlink(entry.path(), within.join(entry.file_name())).expect("a link");
         }
@@ -58,7 +58,7 @@ fn the_python_package() {
         .env("GRADUS_CACHE", folder.path().join("cache"))
         .env("HYPOTHESIS_STORAGE_DIRECTORY", folder.path().join("hypothesis"))
         .env("MYPY_CACHE_DIR", folder.path().join("mypy"));
-    // The notebooks need real data, as tests of the other crates do.
+    // The notebooks need real data, like some tests of the other crates.
     let material = package.join("../../../shared/material");
     if std::env::var_os("GRADUS_MATERIAL").is_none() && material.exists() {
         tests.env("GRADUS_MATERIAL", material.canonicalize().expect("a folder"));

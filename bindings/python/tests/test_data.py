@@ -19,7 +19,7 @@ ROWS = [
 
 
 def loaded(rows: Any) -> list[dict[str, Any]]:
-    """The rows as gradus reads them."""
+    """Returns the rows as gradus reads them."""
     from gradus._commands import command
 
     found: list[dict[str, Any]] = command("data", "show", lines=False, positional=[as_path(rows)])

@@ -55,7 +55,7 @@ def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
 
 
 class Counting:
-    """Answers two turns of three, and rewards their length."""
+    """Answers two of three turns, and rewards their length."""
 
     made = 0
 
@@ -90,7 +90,7 @@ def test_a_class_answers_whole_turns(tmp_path: Path, qwen3: Path) -> None:
         turns = row["episode"]["turns"]
         expected = sum(len(turn["text"]) % 3 for turn in turns) + row["episode"]["reward"]
         assert row["reward"] == pytest.approx(expected)
-    # It says nothing of its answers, so those of a resumed run are read again: the bits are the same.
+    # It does not declare its answers deterministic, so a resumed run uses the recorded ones: the bits are the same.
     again = gradus.grpo(qwen3, ROWS, environment=Counting, output_dir=tmp_path / "again", **ONCE)
     more = gradus.resume(again.path, environment=Counting, max_steps=2)
     assert weights(more) == weights(run)
@@ -169,7 +169,7 @@ class Forgetful:
 
 
 def sft_config(folder: Path, model: Path) -> Path:
-    """A configuration of a method that samples nothing."""
+    """A configuration of a method that does not sample."""
     (folder / "rows.jsonl").write_text('{"text": "a"}\n')
     file = folder / "sft.yml"
     file.write_text(f"model: {model}\ndata: {folder / 'rows.jsonl'}\nmethod: {{ sft: {{}} }}\n")

@@ -1,4 +1,4 @@
-"""Models in memory, commands, metrics and the primitives of training."""
+"""Models in memory, commands, metrics and training primitives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_streams_join_to_the_completion(qwen3: Path) -> None:
     whole = model.chat(messages, max_new_tokens=12, seed=2)
     assert "".join(model.stream(messages, max_new_tokens=12, seed=2)) == whole["content"]
     assert model.chat("hello", max_new_tokens=12, seed=2) == whole
-    # Two streams at once do not disturb each other, and one that is dropped is let go of.
+    # Two concurrent streams do not affect each other, and a dropped stream is released.
     one, two = (model.stream(messages, max_new_tokens=12, seed=seed) for seed in (2, 3))
     pieces = [next(one, ""), next(two, "")]
     del two
@@ -160,7 +160,7 @@ def test_the_primitives_are_those_of_torch(gpt2: Path) -> None:
         ]
         constants = {name: value for name, value in case.items() if name in ("low", "high", "beta")}
         for step in case["steps"]:
-            # Two calls add up to what one would have found.
+            # Two calls add up to the result of one.
             parts = [trainer.forward_backward(part, case["loss"], **constants) for part in (data[:1], data[1:])]
             assert sum(part.loss for part in parts) == pytest.approx(step["loss"], rel=1e-4, abs=1e-4)
             for logprobs, expected in zip([one for part in parts for one in part.logprobs], step["logprobs"]):
@@ -176,7 +176,7 @@ def test_reinforce_in_thirty_lines(tmp_path: Path, gpt2: Path) -> None:
     means = []
     for step in range(20):
         samples = trainer.sample([prompt], group_size=16, seed=step, max_new_tokens=8)
-        # Even ids are good.
+        # Even ids are rewarded.
         rewards = numpy.array([numpy.mean([token % 2 == 0 for token in sample.ids]) for sample in samples])
         advantages = rewards - rewards.mean()
         data = [
@@ -184,7 +184,7 @@ def test_reinforce_in_thirty_lines(tmp_path: Path, gpt2: Path) -> None:
             for sample, advantage in zip(samples, advantages)
         ]
         found = trainer.forward_backward(data, "importance_sampling")
-        # The policy that samples is the policy that trains.
+        # The sampling policy is the training policy.
         for sample, logprobs in zip(samples, found.logprobs):
             numpy.testing.assert_allclose(logprobs, sample.logprobs, rtol=0, atol=2e-5)
         trainer.optim_step(1e-2)

@@ -1,4 +1,4 @@
-"""The notebooks, at a small size: they run to their end, and the number in which they end is right."""
+"""The notebooks, at a small size: they run to their end, and their final number is correct."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def source(cell: dict[str, Any]) -> str:
 
 
 def leave_out(what: str, missing: str) -> None:
-    """Skip visibly, or fail where ``GRADUS_REQUIRE`` names ``what``."""
+    """Skip visibly, or fail if ``GRADUS_REQUIRE`` contains ``what``."""
     if what in os.environ.get("GRADUS_REQUIRE", "").split(","):
         pytest.fail(f"GRADUS_REQUIRE names {what}, but {missing}")
     pytest.skip(f"skipped: {what}: {missing}")
 
 
 def material() -> None:
-    """The folder of real data must be there; the first cell of a notebook says what of it."""
+    """Require the folder of real data. The first cell of a notebook names the files in it."""
     folder = os.environ.get("GRADUS_MATERIAL")
     if not folder:
         leave_out("material", "GRADUS_MATERIAL is not set")
@@ -39,7 +39,7 @@ def material() -> None:
 
 
 def value_of(path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Run a notebook, and return what its last cell says."""
+    """Run a notebook, and return the values that its last cell reports."""
     material()
     nbformat: Any = pytest.importorskip("nbformat", reason="skipped: nbformat is not installed")
     nbclient: Any = pytest.importorskip("nbclient", reason="skipped: nbclient is not installed")
@@ -72,13 +72,13 @@ def test_notebooks_are_small_and_say_what_they_need(path: Path, monkeypatch: pyt
 
 def test_stories_become_happier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = value_of(NOTEBOOKS[NAMES.index("happy_stories")], tmp_path, monkeypatch)
-    # Rewards lie between -1 and 1; a model that learned nothing differs by about 0.05.
+    # Rewards are between -1 and 1. Without learning, the difference is about 0.05.
     assert found["after"] > found["before"] + 0.2
 
 
 def test_dpo_prefers_what_people_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = value_of(NOTEBOOKS[NAMES.index("dpo_hh_rlhf")], tmp_path, monkeypatch)
-    # So few pairs are learned by heart.
+    # So few pairs are memorized.
     assert found["learned"] > 0.8 and 0 <= found["accuracy"] <= 1
 
 

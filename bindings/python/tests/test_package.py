@@ -1,4 +1,4 @@
-"""The package as a guest: import, types, other libraries beside it, and input that makes no sense."""
+"""The package within other programs: import, types, coexistence with other libraries, and invalid input."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments, "-c", script], capture_output=True, text=True, check=False)
 
 
-#: Modules that take long to import, and that most uses of the package do not need.
+#: Modules that are slow to import and that most uses of the package do not need.
 HEAVY = {"IPython", "asyncio", "dataclasses", "datasets", "html", "inspect", "numpy", "pyarrow", "sqlite3", "subprocess", "tempfile", "torch"}
 
 
 def test_the_import_takes_nothing_heavy_along() -> None:
-    # `-S`: what the interpreter imports for packages that are installed says nothing of this one.
+    # `-S` leaves out the imports of other installed packages.
     folder = str(Path(gradus.__file__).parents[1])
     done = run(f"import sys; sys.path.insert(0, {folder!r}); import gradus; print(*sys.modules)", "-S")
     assert done.returncode == 0, done.stderr
@@ -127,9 +127,9 @@ def test_types(checker: str) -> None:
         pytest.skip(f"skipped: {checker} is not installed")
     starts = subprocess.run([sys.executable, "-m", checker, "--version"], capture_output=True, text=True, check=False)
     if starts.returncode != 0:
-        # Pyright fetches itself from a registry when it is first used.
+        # Pyright downloads itself from a registry at its first use.
         pytest.skip(f"skipped: {checker} does not start")
-    # Pyright looks for packages with another interpreter unless it is told this one.
+    # Without this option, Pyright looks for packages with another interpreter.
     options = {"mypy": ["--strict", "--no-error-summary"], "pyright": ["--pythonpath", sys.executable]}[checker]
     done = subprocess.run(
         [sys.executable, "-m", checker, *options, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
@@ -137,7 +137,7 @@ def test_types(checker: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-#: Of the speed of a test, and of the size of its input.
+#: Health checks about the speed of a test and the size of its input.
 EVERY_CHECK: Any = list(HealthCheck)
 anything: Any = st.recursive(
     st.none()
@@ -164,7 +164,7 @@ def test_no_argument_brings_the_process_down(keys: dict[str, Any]) -> None:
     keys.pop("model", None)
     keys.pop("data", None)
     given: dict[str, Any] = {**keys, "output_dir": "/nowhere/run", "progress": False}
-    # Nothing can be trained: there is no such model.
+    # Training is impossible, because there is no such model.
     try:
         gradus.grpo("/nowhere/model", "/nowhere/rows.jsonl", **given)
     except (TypeError, ValueError, OSError, gradus.Error):
@@ -211,7 +211,7 @@ def test_the_stub_is_that_of_the_module() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="skipped: only Linux has few static thread-locals")
 def test_the_module_takes_no_static_thread_locals() -> None:
-    # A process has room for few of them. Torch uses what there is, and a module that needs more cannot be loaded beside it.
+    # A process has only a few of them. Torch uses them up, and then a module that needs more cannot be loaded.
     data = Path(gradus._native.__file__).read_bytes()
     assert data[:6] == b"\x7fELF\x02\x01", "a little-endian file of 64 bits"
     sections, size, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)

@@ -52,7 +52,7 @@ def test_weights_are_those_of_the_command_line(
     command(method, "--model", gpt2, "--data", data, "--output-dir", there, "--quiet", *flags(keys))
     here = getattr(gradus, method)(gpt2, rows, output_dir=tmp_path / "here", **keys)
     assert weights(here) == weights(there)
-    # A file by its name is the same.
+    # Passing the file by name gives the same result.
     again = getattr(gradus, method)(str(gpt2), str(data), output_dir=tmp_path / "again", **keys)
     assert weights(again) == weights(there)
 
@@ -106,7 +106,7 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert row["rewards/slower/mean"] == pytest.approx(0.25)
     assert any(name.endswith("mean_length") for name in row), row
     assert len(run.extra["first"]) == 64
-    # The reward is the weighted sum of what judged.
+    # The reward is the weighted sum of the functions that returned a score.
     first, second = run.completions.of_step(1)[:2]
     assert first["components"]["slower"] == 0.25
     assert first["reward"] == pytest.approx(1.0 / (1 + len(first["completion"])) + 2.0 * 0.5 + 0.5 * 0.25)
@@ -169,7 +169,7 @@ def test_an_exception_in_a_reward_stops_the_run_with_its_traceback(tmp_path: Pat
     cause = caught.value.__cause__
     assert isinstance(cause, KeyError) and cause.__traceback__ is not None
     assert "in rows" in "".join(cause.__notes__)
-    # The step before is kept, and the run goes on from there with a function that works.
+    # The step before is saved, and the run resumes from there with a working function.
     run = gradus.resume(tmp_path / "run", reward=fails, progress=False)
     assert run.finished and run.results["steps"] == 2
 
@@ -282,7 +282,7 @@ def test_observers_hear_everything_and_may_stop(tmp_path: Path, gpt2: Path, prom
 
     with pytest.raises(LookupError, match="no such place"):
         gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "broken", observers=broken, **LONGER)
-    # Two of one name are two.
+    # Two functions with the same name are both called.
     both = [lambda kind, details: heard.append("first"), lambda kind, details: heard.append("second")]
     gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "two", observers=both, **ONCE)
     assert heard.count("first") == heard.count("second") > 0
@@ -305,14 +305,14 @@ def test_callbacks_hear_and_stop(tmp_path: Path, gpt2: Path, prompts: Any) -> No
     assert not run.finished and not gradus.Run(run.path).finished and "run.resume()" in run._repr_html_()
     assert [one for one in heard if isinstance(one, int)] == [32, 32]
     assert [one[:2] for one in heard if isinstance(one, tuple)] == [(1, 5), (2, 5)]
-    # The run goes on where it stopped, and ends with the weights of a run without a stop.
+    # The run resumes where it stopped, and ends with the weights of an uninterrupted run.
     resumed = gradus.resume(run, progress=False)
     whole = gradus.grpo(gpt2, prompts, reward=reward, output_dir=tmp_path / "whole", **LONGER)
     assert resumed.finished and weights(resumed) == weights(whole)
 
 
 class Terminal(io.StringIO):
-    """A terminal of 80 columns that keeps what is written."""
+    """A terminal of 80 columns that records the output."""
 
     def isatty(self) -> bool:
         return True
@@ -327,7 +327,7 @@ def test_a_terminal_shows_one_line_that_changes(tmp_path: Path, gpt2: Path, prom
     monkeypatch.undo()
     lines = terminal.getvalue().split("\n")
     assert all(len(part) < 80 for line in lines for part in line.split("\r") if "█" in part or "░" in part)
-    # What stays is the last step, and what held-out rows say of it stands under the name that it has in the metrics.
+    # The last step remains visible, and held-out metrics have the same name as in the metrics of the run.
     last = lines[-2].split("\r")[-1]
     assert last.startswith("training ") and " 5/5  " in last and "reward " in last and "left" not in last
     assert any("step 5: eval_reward " in line for line in lines)

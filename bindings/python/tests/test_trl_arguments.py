@@ -1,4 +1,4 @@
-"""`gradus.trl` takes every argument of TRL's trainers, and either honors it, says that it has no effect, or refuses it."""
+"""`gradus.trl` accepts every argument of TRL's trainers, and honors it, reports that it has no effect, or rejects it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trainer_of(method: str) -> Any:
 
 
 class Core:
-    """Stands for the functions of gradus: keeps what they get."""
+    """Replaces the functions of gradus and records their arguments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.calls: list[tuple[str, Any, Any, dict[str, Any]]] = []
@@ -60,7 +60,7 @@ class Core:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the last call got by name, without the functions that it calls."""
+        """The keyword arguments of the last call, without callbacks."""
         return {key: value for key, value in self.calls[-1][3].items() if not key.startswith("on_")}
 
 
@@ -71,7 +71,7 @@ def core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Core:
 
 
 def make(method: str, args: dict[str, Any] | None = None, **arguments: Any) -> Any:
-    """A trainer with what every trainer needs."""
+    """Creates a trainer with the arguments that every trainer needs."""
     if method in ("GRPO", "RLOO"):
         arguments.setdefault("reward_funcs", no_reward)
     arguments.setdefault("model", "some/model")
@@ -79,7 +79,7 @@ def make(method: str, args: dict[str, Any] | None = None, **arguments: Any) -> A
     return trainer_of(method)(args=config_of(method)(**(args or {})), **arguments)
 
 
-# --- the table is whole, and the defaults are TRL's
+# --- the table is complete, and the defaults are TRL's
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -111,7 +111,7 @@ def test_the_record_is_what_the_installed_trl_says() -> None:
 
 
 def keys_of_documentation(method: str) -> set[str]:
-    """The keys of docs/config.md that a method takes, as flags with `_`."""
+    """Returns the keys of docs/config.md that a method accepts, as flags with `_`."""
     sections: dict[str, list[str]] = {}
     shared: list[str] = []
     section = ""
@@ -121,7 +121,7 @@ def keys_of_documentation(method: str) -> set[str]:
             sections[section] = []
         elif found := re.match(r"\| `([a-z_.]+)` \|([^|]*)\|", line):
             sections[section].append(found[1])
-            # The methods that take a key are beside it.
+            # The methods that accept a key are listed next to it.
             if section == "Keys of several methods" and f"`{SECTIONS[method]}`" in found[2]:
                 shared.append(found[1])
     own = [*sections[f"method.{SECTIONS[method]}"], *shared]
@@ -130,7 +130,7 @@ def keys_of_documentation(method: str) -> set[str]:
 
 
 OF_THE_FUNCTION = {"overwrite", "resume", "progress", "reward", "reward_weights", "tools", "environment"}
-"""What the functions of gradus take beside keys."""
+"""Arguments of the gradus functions other than keys."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,11 +152,11 @@ def test_the_hints_of_the_command_line_name_the_same_keys() -> None:
         for name in re.findall(r'"([^"]+)"', names):
             for method in METHODS:
                 treatment = {**fields_of(f"{method}Config"), **_arguments.TRAINERS[f"{method}Trainer"]}.get(name)
-                # The first that the method has.
+                # The first one that the method has.
                 known = keys_of_documentation(method) | OF_THE_FUNCTION
                 flag = next((flag for flag in flags if flag in known), None)
                 if isinstance(treatment, Honored) and flag is not None:
-                    # The hint says what keeps memory down; here the product is kept.
+                    # The hint keeps memory low; here the product is kept.
                     assert flag in treatment.keys or name == "gradient_accumulation_steps", (method, name)
                     compared += 1
     assert compared > 100
@@ -172,7 +172,7 @@ def test_texts_are_sentences_that_fit_into_errors() -> None:
                 assert not treatment.reason.endswith("."), name
 
 
-# --- what becomes of values
+# --- conversion of values
 
 DEFAULTS: dict[str, Any] = {
     "output_dir": "trainer_output",
@@ -271,7 +271,7 @@ def test_what_trl_does_by_default_is_written_out(method: str, core: Core) -> Non
 HELD_OUT: dict[str, Any] = {"eval_dataset": ROWS[:10]}
 MEASURED = {"eval_data": ROWS[:10], "max_eval_rows": 1_000_000_000}
 GONE = object()
-"""A key that is not there."""
+"""A missing key."""
 
 
 def lora(**values: Any) -> Any:
@@ -289,7 +289,7 @@ class Playground:
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    # (method, fields of the configuration, other arguments of the trainer, what changes)
+    # (method, fields of the configuration, other arguments of the trainer, changes)
     ("SFT", {"output_dir": "out"}, {}, {"output_dir": "out"}),
     ("SFT", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, {}, {"batch_size": 16, "micro_batch_size": 2}),
     ("SFT", {"num_train_epochs": 1.5}, {}, {"epochs": 1.5}),
@@ -380,7 +380,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"group_size": 4, "batch_size": 4, "micro_batch_size": 4},
     ),
-    # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps an iteration, and every interval is a fourth.
+    # 32 completions of 4 prompts, in 2 optimizer steps of 16, twice: 4 steps per iteration, so every interval is a fourth.
     (
         "GRPO",
         {
@@ -404,7 +404,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             "warmup_steps": 1.5,
         },
     ),
-    # 100 prompts are 33 iterations of 3, and one prompt that TRL leaves out.
+    # 100 prompts are 33 iterations of 3, and one prompt that TRL drops.
     (
         "GRPO",
         {"per_device_train_batch_size": 24, "num_train_epochs": 2},
@@ -418,7 +418,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"max_steps": 1, "epochs": GONE, "batch_size": 8, "mini_batches": 8, "save_steps": 62, "logging_steps": 1},
     ),
-    # Four rounds of sampling by one policy are one.
+    # Four rounds of sampling by one policy become one.
     ("GRPO", {"gradient_accumulation_steps": 4, "steps_per_generation": 1}, {}, {"batch_size": 4}),
     ("GRPO", {"disable_dropout": True, "shuffle_dataset": False}, {}, {"dropout": False, "shuffle": False}),
     ("GRPO", {"max_completion_length": 99, "temperature": 0.7}, {}, {"max_new_tokens": 99, "temperature": 0.7}),
@@ -501,7 +501,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 def changed(method: str, options: dict[str, Any]) -> dict[str, Any]:
-    """How the options differ from those without arguments."""
+    """Returns the options that differ from those without arguments."""
     usual = DEFAULTS | OF_METHOD[method]
     return {key: options.get(key, GONE) for key in usual | options if options.get(key, GONE) != usual.get(key, GONE)}
 
@@ -539,11 +539,11 @@ def test_keys_come_from_arguments_that_the_table_names(number: int, core: Core) 
     assert set(expected) - counted <= named
 
 
-# --- what has no effect, and what is refused
+# --- arguments without effect, and rejected arguments
 
 
 def other(value: Any) -> Any:
-    """A value that is not `value`."""
+    """Returns another value than `value`."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
@@ -719,7 +719,7 @@ def test_without_args_the_directory_is_named_after_model_and_method(core: Core) 
 
 
 class Savable:
-    """Stands for a model or a tokenizer of transformers."""
+    """Replaces a model or a tokenizer of transformers."""
 
     def __init__(self, name: str, content: str) -> None:
         self.name_or_path, self.content = name, content
@@ -824,13 +824,13 @@ def test_a_quantization_of_transformers_is_read() -> None:
     assert quantized_weights(transformers.BitsAndBytesConfig(), True) == {}
 
 
-# --- a run, as scripts and callbacks see it
+# --- a run as seen by scripts and callbacks
 
 
 def told(
     rows: list[tuple[int, dict[str, float]]], total: int, answers: list[Any] | None = None
 ) -> Callable[[dict[str, Any]], None]:
-    """A run that tells these rows; `answers` gets what the functions return."""
+    """Returns a run that reports these rows; `answers` collects the return values of the callbacks."""
 
     def events(options: dict[str, Any]) -> None:
         for step, row in rows:
@@ -861,7 +861,7 @@ def test_the_log_has_means_and_evaluations_under_the_names_of_trl(core: Core) ->
     assert history[0] == {"loss": 4.0, "epoch": 0.5, "num_examples": 32.0, "step": 2}
     assert history[1] == {"eval_loss": 0.5, "epoch": 0.75, "step": 3}
     assert history[2]["loss"] == 1.5 and history[2]["step"] == 4
-    # Two steps of 4, one of 1, one of 2: 11 / 4.
+    # Two steps with loss 4, one with 1, one with 2: 11 / 4.
     assert output.training_loss == 2.75 == output.metrics["train_loss"] and output.global_step == 4
     assert history[3]["train_loss"] == 2.75 and trainer.log_history is history
 
@@ -883,7 +883,7 @@ def test_intervals_that_do_not_divide_are_said(core: Core) -> None:
 
 
 class Watching:
-    """A callback that keeps what it is told, and stops the run after a step."""
+    """A callback that records its calls, and stops the run after a step."""
 
     def __init__(self, stop_after: int) -> None:
         self.stop_after = stop_after
@@ -945,7 +945,7 @@ def test_the_callback_of_transformers_that_stops_early_works(core: Core) -> None
         "greater_is_better": False,
     }
     make("SFT", fields, callbacks=[transformers.EarlyStoppingCallback(1)], **HELD_OUT).train()
-    # The stand-in calls every evaluation the best, so the second one is no better than the first.
+    # The stand-in marks every evaluation as the best, so the second one is no better than the first.
     assert answers == [True, False]
 
 

@@ -1,4 +1,4 @@
-"""Scripts like those of TRL's documentation, run by gradus on a model that is made here."""
+"""Scripts like those of TRL's documentation, run by gradus on a model that is created here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWERS = [("What is the color of the sky?", "It is blue."), ("What is the color
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model of two layers with random weights."""
+    """A model with two layers and random weights."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
     arguments = ["new-model", "--family", "llama", "--tokenizer", str(TOKENIZER), "--output", str(directory)]
     subprocess.run([sys.executable, "-m", "gradus", *arguments], check=True)
@@ -37,14 +37,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def run(script: str, **names: Any) -> dict[str, Any]:
-    """Runs a script; returns its names."""
+    """Runs a script and returns its names."""
     scope = dict(names)
     exec(compile(script, "script.py", "exec"), scope)
     return scope
 
 
 def check(trainer: Any, metrics: set[str]) -> None:
-    """A finished run: steps, log, and a model that loads."""
+    """Checks a finished run: steps, log, and a model that loads."""
     assert trainer.state.global_step == 2
     first = trainer.state.log_history[0]
     assert first["step"] == 1 and metrics | {"loss", "grad_norm", "learning_rate", "epoch", "num_tokens"} <= set(first)
@@ -159,7 +159,7 @@ trainer.train()
 """
     trainer = run(script, model=model, dataset=data)["trainer"]
     check(trainer, {"rewards/think_format_reward/mean"})
-    # No completion thinks, and each loses an eighth for every token.
+    # No completion contains thoughts, and each loses an eighth per token.
     (first,) = [entry for entry in trainer.log_history if entry["step"] == 1]
     assert first["reward"] == pytest.approx(-first["completions/mean_length"] / 8, abs=1e-3)
 
@@ -254,7 +254,7 @@ def test_objects_of_transformers(model: str) -> None:
     trainer = trl.SFTTrainer(network, args, train_dataset=data, processing_class=tokenizer)
     trainer.train()
     (entry, _) = trainer.log_history
-    # Embeddings of 0 make all logits 0: every token is as likely as any other.
+    # Embeddings of 0 make all logits 0, so all tokens are equally likely.
     assert entry["loss"] == pytest.approx(torch.log(torch.tensor(float(len(tokenizer)))).item(), abs=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Small runs whose numbers do not depend on random streams: TRL's are recorded in trl_arguments.json, gradus must find the same."""
+"""Small runs whose numbers do not depend on random streams. gradus must match TRL's numbers, recorded in trl_arguments.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = (
     "margin",
     "eval_loss",
 )
-"""What is compared, where it is logged."""
+"""Metrics that are compared if they are logged."""
 
 COUNT = 25
 TEXTS = [{"prompt": f"say {number}", "completion": f" word {number}"} for number in range(COUNT)]
@@ -37,7 +37,7 @@ SHARED: dict[str, Any] = {
     "disable_tqdm": True,
     "train_sampling_strategy": "sequential",
 }
-"""With `gradient_accumulation_steps`, and rows that are no multiple of a step."""
+"""Settings with `gradient_accumulation_steps`, and a number of rows that is no multiple of a step."""
 
 JOBS: dict[str, tuple[str, str, list[dict[str, Any]], dict[str, Any]]] = {
     # name: (method, model, rows, fields)
@@ -64,7 +64,7 @@ JOBS: dict[str, tuple[str, str, list[dict[str, Any]], dict[str, Any]]] = {
         PAIRS,
         {"max_steps": 3, "loss_type": ["ipo", "sft"], "loss_weights": [1.0, 0.5], "beta": 0.2, "learning_rate": 1e-4},
     ),
-    # One batch a step: TRL's mean rewards of a step are means of the means of its batches.
+    # One batch per step: TRL's mean rewards of a step are means of the means of its batches.
     "marked": (
         "KTO",
         "qwen3",
@@ -82,7 +82,7 @@ JOBS: dict[str, tuple[str, str, list[dict[str, Any]], dict[str, Any]]] = {
 
 
 def numbers(module: Any, name: str, rows_as: Any) -> list[dict[str, float]]:
-    """The log of a job, run by TRL or by `gradus.trl`."""
+    """Returns the log of a job, run by TRL or by `gradus.trl`."""
     method, model, rows, fields = JOBS[name]
     args = getattr(module, f"{method}Config")(output_dir="out", **{**SHARED, **fields})
     held_out = {"eval_dataset": rows_as(rows)} if "eval_strategy" in fields else {}

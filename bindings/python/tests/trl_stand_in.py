@@ -1,6 +1,6 @@
-"""`gradus.trl` without the native module: a package `gradus` that has nothing but the exceptions.
+"""`gradus.trl` without the native module: a package `gradus` that contains only the exceptions.
 
-The checks of arguments need no native code. Where `gradus` can be imported, nothing happens here.
+The checks of arguments need no native code. If `gradus` can be imported, this module does nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def is_built() -> bool:
-    """Whether there is a native module, which may be broken: that is for the tests to show."""
+    """Whether there is a native module. It may be broken; the tests will show that."""
     spec = importlib.util.find_spec("gradus")
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     return any(importlib.machinery.PathFinder.find_spec("gradus._native", [folder]) is not None for folder in folders)
 
 
 def native() -> bool:
-    """Whether `gradus` can be imported as a whole; else a stand-in is put in its place."""
+    """Whether `gradus` can be imported as a whole. Otherwise a stand-in replaces it."""
     if is_built():
         importlib.import_module("gradus")
         return True

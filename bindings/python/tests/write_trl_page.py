@@ -1,4 +1,4 @@
-"""Writes the tables of docs/trl.md: `python tests/write_trl_page.py`. They are the table of `gradus/trl/_arguments.py`."""
+"""Writes the tables of docs/trl.md from the table in `gradus/trl/_arguments.py`: `python tests/write_trl_page.py`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def cell(text: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A default as Python writes it."""
+    """Returns a default in Python syntax."""
     return f"`{cell(json.dumps(value) if isinstance(value, str) else repr(value))}`"
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter, where it does not begin with a name."""
+    """Returns the text with a capital letter, unless it begins with a name."""
     return text if text.startswith(("gradus", "`")) else text[:1].upper() + text[1:]
 
 
 def answer(treatment: Treatment) -> tuple[str, str, str]:
-    """What happens, in a word; the keys; and what there is to say."""
+    """Returns the treatment as a word, the keys, and the note."""
     if isinstance(treatment, Honored):
         note = f"{sentence(treatment.note)}." if treatment.note else ""
         return "honored", ", ".join(f"`{key}`" for key in treatment.keys), note
@@ -44,7 +44,7 @@ def answer(treatment: Treatment) -> tuple[str, str, str]:
 
 
 def table(treatments: Mapping[str, Treatment], names: Iterable[str], defaults: Mapping[str, Any] | None) -> list[str]:
-    """The rows of these names; without defaults there is no column for them."""
+    """Returns the table rows of these names. Without defaults, their column is left out."""
     head = ["argument", *([] if defaults is None else ["default"]), "answer", "keys of gradus", ""]
     rows = [head, ["---"] * len(head)]
     for name in names:
@@ -102,7 +102,7 @@ def tables(known: Mapping[str, Any]) -> str:
 
 
 def page() -> str:
-    """The page as it should be: what is written by hand, and the tables."""
+    """Returns the page as it should be: the handwritten part and the tables."""
     by_hand, mark, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
     assert mark, f"{PAGE} has no line that begins with {MARK!r}"
     return f"{by_hand}{mark}{rest.splitlines()[0]}\n\n{tables(json.loads(RECORD.read_text(encoding='utf-8')))}"

@@ -1,7 +1,7 @@
 """Write ``gradus/_methods.py``: a function for every training method, with its keys as types.
 
     python tools/make_methods.py            # writes the file
-    python tools/make_methods.py --check    # fails where it is not up to date
+    python tools/make_methods.py --check    # fails if the file is not up to date
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def native() -> Any:
-    """The native module alone: the package cannot be imported before it has the file that is made here."""
+    """Returns the native module alone, because the package cannot be imported before the generated file exists."""
     package = importlib.util.find_spec("gradus")
     if package is None or package.submodule_search_locations is None:
         raise SystemExit("the package `gradus` is not installed")
@@ -32,10 +32,10 @@ def native() -> Any:
 
 TARGET = Path(__file__).parents[1] / "python" / "gradus" / "_methods.py"
 
-#: Parameters that every function has itself.
+#: Parameters that every function declares itself.
 OWN = {"model", "data", "eval_data", "test_data", "output_dir", "reward", "config"}
 
-#: Methods whose command has a name that means something else in Python.
+#: Methods whose command name has another meaning in Python.
 RENAMED = {"reward": "reward_model"}
 
 HEAD = '''"""A function for every training method. Made by ``tools/make_methods.py`` from the configuration's schema."""
@@ -85,14 +85,14 @@ def fields(keys: list[dict[str, Any]]) -> list[str]:
     for key in keys:
         lines.append(f"    {key['name']}: {type_of(key)}")
         doc = key["doc"].replace("\\", "\\\\").replace('"""', "'''")
-        # A quote at the end would end the text.
+        # A quote at the end would end the docstring.
         doc = doc + " " if doc.endswith('"') else doc
         lines.extend(textwrap.wrap(f'"""{doc}"""', 120, initial_indent="    ", subsequent_indent="    ", break_long_words=False))
     return lines or ["    pass"]
 
 
 def without_default(doc: str) -> str:
-    """The text without its last sentence, where that says the default."""
+    """Returns the text without its last sentence, if that states the default."""
     return re.sub(r"Default [^.]*(\.[^. ]+)*\.?$", "", doc)
 
 
@@ -156,7 +156,7 @@ def text() -> str:
             docs.setdefault(key["name"], set()).add(key["doc"])
 
     def general(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The keys with texts that hold for every method."""
+        """Returns the keys with texts that apply to every method."""
         differs = "{} The default is the method's."
         return [
             key if len(docs[key["name"]]) == 1 else {**key, "doc": differs.format(without_default(key["doc"]).strip())}

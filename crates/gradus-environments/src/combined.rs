@@ -1,4 +1,4 @@
-//! An environment with further tools.
+//! An environment with additional tools.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::toolbox::Toolbox;
 
 /// An environment and a [`Toolbox`]. The toolbox answers calls of its tools; everything else goes to the environment.
 ///
-/// A turn that only calls tools of the toolbox is no turn of the environment. A call that neither has goes to the environment
-/// where that has tools, else to the toolbox, so that the policy always reads an answer.
+/// A turn that calls only tools of the toolbox does not reach the environment. A call of an unknown tool goes to the environment if that
+/// has tools, otherwise to the toolbox. So the policy always reads an answer.
 pub struct Combined {
     environment: Arc<dyn Environment>,
     toolbox: Toolbox,
@@ -19,10 +19,10 @@ pub struct Combined {
 }
 
 impl Combined {
-    /// The tools of the environment come first.
+    /// Combines both. The environment's tools come first.
     ///
     /// # Errors
-    /// [`Error::Config`] when both have a tool of one name.
+    /// Returns [`Error::Config`] if both have a tool of the same name, or if the environment writes prompts itself.
     pub fn new(environment: Arc<dyn Environment>, toolbox: Toolbox) -> Result<Self> {
         if environment.writes_prompts() {
             return Err(Error::config(
@@ -72,7 +72,7 @@ impl Episode for CombinedEpisode {
         if turn.calls.is_empty() || is_extra.contains(&false) {
             let own = Turn { calls: of(false).cloned().collect(), ..turn.clone() };
             let mut observation = self.episode.step(&own)?;
-            // After the end nobody reads answers.
+            // After the end, answers are not read.
             if !observation.is_done {
                 let answered = self.toolbox.answer(of(true))?;
                 if !answered.replies.is_empty() {
@@ -94,7 +94,7 @@ impl Episode for CombinedEpisode {
     }
 }
 
-/// The answers in the order of their calls. What else the environment says comes last.
+/// Sorts the answers into the order of their calls. Other messages of the environment come last.
 fn in_order(is_extra: &[bool], own: Vec<Reply>, extra: Vec<Reply>) -> Vec<Reply> {
     let (own, others): (Vec<Reply>, Vec<Reply>) =
         own.into_iter().partition(|reply| matches!(reply, Reply::Tool { .. }));
@@ -116,7 +116,7 @@ mod tests {
     use crate::tool::Call;
     use crate::toolbox::{CallResult, Function};
 
-    /// Says its argument again.
+    /// Returns its argument.
     struct Echo(Tool);
 
     impl Echo {

@@ -1,4 +1,4 @@
-//! The registry: which environments and tools there are, under which names, with which keys.
+//! The registry of environments and tools: their names and keys.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::sandbox::SandboxConfig;
 use crate::toolbox::{ToolSource, Toolbox};
 use crate::verifiers::{Verifiers, VerifiersConfig};
 
-/// Stands where a program has no environments or tools of its own.
+/// Placeholder type for programs without environments or tools of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoPlugin {}
 
-/// What answers the policy: the choice is the key. `P` is what stands for an environment of the program itself.
+/// Configuration of an environment; the key selects its kind. `P` is the configuration of an environment that the program itself supplies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EnvironmentConfig<P> {
     /// A program that reads and prints lines of JSON (docs/environments.md).
     Command(ProgramConfig),
-    /// A server of OpenEnv.
+    /// An OpenEnv server.
     Openenv(OpenEnvConfig),
-    /// An environment server of `verifiers`.
+    /// A `verifiers` environment server.
     Verifiers(VerifiersConfig),
-    /// Questions of arithmetic, with a calculator as a tool.
+    /// Arithmetic questions, with a calculator as a tool.
     Arithmetic(ArithmeticConfig),
     /// Questions about documents, with a search over them as a tool.
     Documents(DocumentsConfig),
@@ -38,15 +38,15 @@ pub enum EnvironmentConfig<P> {
     Guess(GuessConfig),
     /// Find the exit of a maze in words.
     Maze(MazeConfig),
-    /// An environment of a program that uses gradus as a library.
+    /// An environment supplied by a program that uses gradus as a library.
     Plugin(P),
 }
 
 impl<P> EnvironmentConfig<P> {
-    /// The environment. `make` makes one of the program itself, and `refused` says that one of those here cannot be used.
+    /// Builds the environment. `make` builds one that the program supplies. `refused` converts the error of a built-in one.
     ///
     /// # Errors
-    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a key is out of its bounds, or a program cannot be started.
+    /// Returns the error of `make`, or the converted [`Error::Config`] if a key is out of range or a program cannot be started.
     pub fn build<E>(
         &self,
         make: impl FnOnce(&P) -> std::result::Result<Arc<dyn Environment>, E>,
@@ -65,45 +65,45 @@ impl<P> EnvironmentConfig<P> {
         built.map_err(refused)
     }
 
-    /// Whether a program is started for it.
+    /// Whether this environment starts a program.
     pub fn starts_program(&self) -> bool {
         matches!(self, Self::Command(_))
     }
 }
 
 impl EnvironmentConfig<NoPlugin> {
-    /// The environment.
+    /// Builds the environment.
     ///
     /// # Errors
-    /// [`Error::Config`] when a key is out of its bounds, or a program cannot be started.
+    /// Returns [`Error::Config`] if a key is out of range, or a program cannot be started.
     pub fn built(&self) -> Result<Arc<dyn Environment>> {
         self.build(|plugin| match *plugin {}, |error| error)
     }
 }
 
-/// Where tools come from: the choice is the key. `P` is what stands for a tool of the program itself.
+/// Configuration of a source of tools; the key selects its kind. `P` is the configuration of a tool that the program itself supplies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolConfig<P> {
     /// Computes an arithmetic expression.
     Calculator {},
-    /// Tools of a server of the Model Context Protocol.
+    /// Tools of a Model Context Protocol (MCP) server.
     Mcp(McpConfig),
     /// Runs Python programs in a sandbox (Linux).
     Python(SandboxConfig),
     /// Searches the texts of a local folder (BM25).
     Search(SearchConfig),
-    /// A tool of a program that uses gradus as a library.
+    /// A tool supplied by a program that uses gradus as a library.
     Plugin(P),
 }
 
 impl<P> ToolConfig<P> {
-    /// A toolbox of these tools. `make` makes one of the program itself, and `refused` says that those here cannot be used.
+    /// Builds a toolbox of these tools. `make` builds a tool that the program supplies. `refused` converts the error of a built-in one.
     ///
     /// # Errors
-    /// What `make` fails with; what `refused` makes of [`Error::Config`] where a folder cannot be searched, a server cannot be reached, or
-    /// two tools have one name.
+    /// Returns the error of `make`, or the converted [`Error::Config`] if a folder cannot be searched, a server cannot be reached, or two
+    /// tools have the same name.
     pub fn toolbox<E>(
         tools: &[Self],
         make: impl Fn(&P) -> std::result::Result<Box<dyn ToolSource>, E>,
@@ -124,10 +124,10 @@ impl<P> ToolConfig<P> {
 }
 
 impl ToolConfig<NoPlugin> {
-    /// A toolbox of these tools.
+    /// Builds a toolbox of these tools.
     ///
     /// # Errors
-    /// [`Error::Config`] when a folder cannot be searched, a server cannot be reached, or two tools have one name.
+    /// Returns [`Error::Config`] if a folder cannot be searched, a server cannot be reached, or two tools have the same name.
     pub fn built(tools: &[Self]) -> Result<Toolbox> {
         Self::toolbox(tools, |plugin| match *plugin {}, |error| error)
     }

@@ -1,4 +1,4 @@
-//! The two traits: an [`Environment`] begins episodes, an [`Episode`] answers the turns of the policy.
+//! The two traits: an [`Environment`] begins episodes, and an [`Episode`] answers the turns of the policy.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use serde_json::{Map, Value, json};
 use crate::error::Result;
 use crate::tool::{Call, Tool};
 
-/// What answers a policy. One environment serves all episodes of a run, from several threads.
+/// Source of episodes for a policy. One environment serves all episodes of a run, from several threads.
 pub trait Environment: Send + Sync {
-    /// The tools that every episode offers. The chat template shows them to the policy.
+    /// Returns the tools that every episode offers. The chat template shows them to the policy.
     fn tools(&self) -> &[Tool];
 
     /// Begins an episode.
     ///
     /// # Errors
-    /// [`Error::Episode`](crate::Error::Episode) when it cannot begin, [`Error::Interrupted`](crate::Error::Interrupted).
+    /// Returns [`Error::Episode`](crate::Error::Episode) if the episode cannot begin, or [`Error::Interrupted`](crate::Error::Interrupted).
     fn begin(&self, start: &Start) -> Result<Begun>;
 
-    /// Whether the same start and the same turns always give the same answers. Where they do not, recorded answers are used
-    /// when a run is resumed.
+    /// Whether the same start and the same turns always give the same answers. If not, recorded answers are used when a run is resumed.
     fn is_deterministic(&self) -> bool;
 
-    /// Whether its episodes write their prompts themselves ([`Episode::prompt_ids`]), in the place of the row's. Default: no.
+    /// Whether episodes supply their own prompts ([`Episode::prompt_ids`]), which replace the row's. Default: no.
     fn writes_prompts(&self) -> bool {
         false
     }
 }
 
-/// One episode. Dropping it frees what it holds.
+/// One episode. Dropping it releases its resources.
 pub trait Episode: Send {
-    /// Answers a turn of the policy. The call may block; it ends within the environment's own time limit.
+    /// Answers a turn of the policy. The call may block, but at most for the environment's own time limit.
     ///
     /// # Errors
-    /// [`Error::Episode`](crate::Error::Episode) when this episode cannot go on, [`Error::Interrupted`](crate::Error::Interrupted).
-    /// A tool that fails is no error: what went wrong is its reply, which the policy reads.
+    /// Returns [`Error::Episode`](crate::Error::Episode) if this episode cannot continue, or
+    /// [`Error::Interrupted`](crate::Error::Interrupted). The failure of a tool is not an error: its reply describes the failure, and the
+    /// policy reads it.
     fn step(&mut self, turn: &Turn) -> Result<Observation>;
 
-    /// [`step`](Self::step) for episodes that want to know what was drawn. Default: they do not.
+    /// Like [`step`](Self::step), for episodes that use the sampled ids. Default: ignores them.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -46,18 +46,18 @@ pub trait Episode: Send {
         self.step(turn)
     }
 
-    /// The ids that the policy reads first, where the episode writes them itself. They must be the same in all episodes with one seed
-    /// and row. Default: those of the row's prompt.
+    /// Returns the ids that the policy reads first, if the episode supplies them. They must be equal in all episodes with the same seed and
+    /// row. Default: `None`, which means the ids of the row's prompt.
     fn prompt_ids(&self) -> Option<&[u32]> {
         None
     }
 
-    /// Whether a turn that the limit of tokens cut off is stepped, too. Default: no.
+    /// Whether a turn that was cut off by the token limit is also passed to [`step`](Self::step). Default: no.
     fn takes_cut_turns(&self) -> bool {
         false
     }
 
-    /// The reward of the whole episode beside the rewards of its turns, once it has ended; none where there is none.
+    /// Returns the reward of the whole episode, in addition to the rewards of its turns, after the end. `None` if there is none.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -66,14 +66,14 @@ pub trait Episode: Send {
     }
 }
 
-/// What an episode begins with.
+/// Arguments for the beginning of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Start {
-    /// Names the episode: `step 12, prompt 5, completion 3`. Unique within a run.
+    /// Name of the episode: `step 12, prompt 5, completion 3`. Unique within a run.
     pub name: String,
-    /// The seed of the episode's randomness, the same in every repetition of the run.
+    /// Seed of the episode's randomness, the same in every repetition of the run.
     pub seed: u64,
-    /// The row of the data: its columns, `prompt` among them.
+    /// Row of the data: its columns, including `prompt`.
     pub row: Map<String, Value>,
 }
 
@@ -81,35 +81,35 @@ pub struct Start {
 pub struct Begun {
     /// The episode.
     pub episode: Box<dyn Episode>,
-    /// A text that is added to the last message of the user (TRL's `reset`).
+    /// Text that is appended to the last user message (TRL's `reset`).
     pub opening: Option<String>,
 }
 
-/// A turn as it was drawn.
+/// A turn as sampled tokens.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
-    /// Its ids, in the policy's vocabulary.
+    /// Token ids in the policy's vocabulary.
     pub ids: Vec<u32>,
-    /// Their log-probabilities under what was drawn from.
+    /// Log-probabilities of the ids under the distribution that they were sampled from.
     pub logprobs: Vec<f32>,
-    /// Whether the limit of tokens cut it off.
+    /// Whether the token limit cut the turn off.
     pub is_cut: bool,
 }
 
-/// What the policy wrote in one turn.
+/// Text of the policy in one turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// The text as it was sampled, calls included, special tokens left out.
+    /// Sampled text including calls, without special tokens.
     pub text: String,
-    /// The text outside of the calls.
+    /// Text outside of the calls.
     pub content: String,
-    /// The calls of tools in it, in order.
+    /// Tool calls in the text, in order.
     pub calls: Vec<Call>,
 }
 
 impl Turn {
-    /// The turn as programs read it: `{"text": …, "content": …, "calls": [{"id": …, "name": …, "arguments": {…}}]}`. A call that could not
-    /// be read has `error` in the place of `arguments`.
+    /// Returns the turn as programs read it: `{"text": …, "content": …, "calls": [{"id": …, "name": …, "arguments": {…}}]}`. A call that
+    /// could not be parsed has `error` instead of `arguments`.
     pub fn to_json(&self) -> Value {
         let call = |call: &Call| match &call.arguments {
             Ok(arguments) => json!({ "id": call.id, "name": call.name, "arguments": arguments }),
@@ -123,9 +123,9 @@ impl Turn {
 /// The answer to a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// What the policy reads next. Empty where the episode is over, or where the turn needs no answer.
+    /// Messages that the policy reads next. Empty if the episode is over, or if the turn needs no answer.
     pub replies: Vec<Reply>,
-    /// The reward of the turn; none where the environment gives none.
+    /// Reward of the turn, or `None` if the environment gives none.
     pub reward: Option<f64>,
     /// Whether the episode is over.
     pub is_done: bool,
@@ -137,31 +137,31 @@ pub struct Observation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum Reply {
-    /// What a user says.
+    /// A user message.
     User {
-        /// The text.
+        /// Text of the message.
         content: String,
     },
-    /// What a tool answered.
+    /// A tool's answer.
     Tool {
-        /// The name of the tool.
+        /// Name of the tool.
         name: String,
-        /// The id of the call, where it had one.
+        /// Id of the call, if it had one.
         id: Option<String>,
-        /// The result as text, or what went wrong.
+        /// Result as text, or a description of the failure.
         content: String,
     },
-    /// Ids that are appended as they are, and the head of the next turn among them.
+    /// Ids that are appended unchanged, including the header of the next turn.
     Tokens {
-        /// The ids.
+        /// Token ids.
         ids: Vec<u32>,
-        /// Their text.
+        /// Text of the ids.
         content: String,
     },
 }
 
 impl Reply {
-    /// The text.
+    /// Returns the text.
     pub fn content(&self) -> &str {
         match self {
             Self::User { content } | Self::Tool { content, .. } | Self::Tokens { content, .. } => content,

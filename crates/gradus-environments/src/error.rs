@@ -1,35 +1,35 @@
-//! What can go wrong with an environment.
+//! Errors of environments.
 
 /// `Result` with the crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with an environment.
+/// An error of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The environment cannot be used as it is configured. No episode can begin.
+    /// The environment cannot be used with this configuration. No episode can begin.
     #[error("{message}")]
     Config {
-        /// What was found and what was expected.
+        /// Message that says what was found and what was expected.
         message: String,
-        /// What to do about it.
+        /// Hint at a remedy.
         hint: Option<String>,
     },
 
-    /// One episode failed. Others may go on.
+    /// One episode failed. Others may continue.
     #[error("{message}")]
     Episode {
-        /// What happened, without the name of the episode: the caller knows it.
+        /// Message without the name of the episode, which the caller has.
         message: String,
-        /// What to do about it.
+        /// Hint at a remedy.
         hint: Option<String>,
     },
 
-    /// The user does not want to wait any longer.
+    /// The user canceled the wait.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// The most bytes of a message: what others wrote may be long.
+/// Maximum size of a message in bytes. Messages quote foreign text, which may be long.
 const MESSAGE_BYTES: usize = 4000;
 
 fn shortened(mut message: String) -> String {
@@ -41,17 +41,17 @@ fn shortened(mut message: String) -> String {
 }
 
 impl Error {
-    /// An environment that cannot be used as it is configured. A long message is cut.
+    /// Creates a configuration error. A long message is truncated.
     pub fn config(message: impl Into<String>) -> Self {
         Self::Config { message: shortened(message.into()), hint: None }
     }
 
-    /// A failure of one episode. A long message is cut.
+    /// Creates an episode error. A long message is truncated.
     pub fn episode(message: impl Into<String>) -> Self {
         Self::Episode { message: shortened(message.into()), hint: None }
     }
 
-    /// The same error with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, text: impl Into<String>) -> Self {
         match &mut self {
@@ -61,7 +61,7 @@ impl Error {
         self
     }
 
-    /// What the user can do about it.
+    /// Returns the hint, if any.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Config { hint, .. } | Self::Episode { hint, .. } => hint.as_deref(),

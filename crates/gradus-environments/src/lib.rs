@@ -1,11 +1,11 @@
 //! Environments that a language model acts in.
 //!
-//! An [`Environment`] begins [`Episode`]s. The policy writes a [`Turn`]; the episode answers with an [`Observation`]: messages
-//! that the policy reads next, a reward, and whether the episode is over. The crate knows no tensors, models or tokens.
+//! An [`Environment`] begins [`Episode`]s. The policy writes a [`Turn`]; the episode answers with an [`Observation`]: messages that the
+//! policy reads next, a reward, and whether the episode is over. The crate does not depend on tensors, models or tokenizers.
 //!
-//! A [`Toolbox`] offers tools of [`ToolSource`]s: functions, and servers of the Model Context Protocol ([`McpServer`]).
-//! [`CallFormat`] reads the calls that a policy writes. A [`ProgramEnvironment`] is a program of the user's; in Rust, [`serve`] makes
-//! such a program of any environment. [`games`] are environments to learn from.
+//! A [`Toolbox`] offers tools of [`ToolSource`]s: functions, and servers of the Model Context Protocol ([`McpServer`]). [`CallFormat`]
+//! parses the calls that a policy writes. A [`ProgramEnvironment`] runs a program of the user; in Rust, [`serve`] turns any environment
+//! into such a program. [`games`] contains environments for learning and testing.
 
 mod combined;
 mod config;

@@ -1,7 +1,7 @@
-//! Environments behind OpenEnv's WebSocket (<https://github.com/meta-pytorch/OpenEnv>, version 0.10): one connection an episode.
+//! Environments behind OpenEnv's WebSocket (<https://github.com/meta-pytorch/OpenEnv>, version 0.10), with one connection per episode.
 //!
-//! A server with MCP tools shows them to the policy, and each call is a step. Of any other server one field of the action is what
-//! the policy wrote; where the action has several, the policy writes it as JSON.
+//! If a server has MCP tools, the policy sees them, and each call is a step. For other servers, the policy's text fills one field of the
+//! action. If the action has several fields, the policy writes it as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -20,36 +20,35 @@ use crate::error::{Error, Result};
 use crate::timeout;
 use crate::tool::{Call, Tool};
 
-/// The longest message of a server in bytes.
+/// Maximum size of a server's message in bytes.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// The name of the action's field for notes, which no policy writes.
+/// Field of the action for notes, which the policy never fills.
 const METADATA: &str = "metadata";
 
-/// A server, and how its actions and observations are read.
+/// A server, and the fields of its actions and observations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OpenEnvConfig {
     /// The address of the server: `http://HOST:PORT` or `https://HOST`.
     pub url: String,
-    /// The field of an action that holds what the policy wrote. Default: the only field there is; of several, the policy writes the
-    /// action as JSON. Servers with tools have none.
+    /// The action field for the policy's text. Default: the only field. If there are several, the policy writes the action as JSON. Servers
+    /// with tools have no such field.
     #[serde(default)]
     pub action: Option<String>,
-    /// The field of an observation that the policy reads. Default: the only text there is, else the observation as JSON.
+    /// The observation field that the policy reads. Default: the only text field, else the whole observation as JSON.
     #[serde(default)]
     pub observation: Option<String>,
-    /// Whether the same seed and the same actions always give the same answers. Default false: answers are recorded for a resumed
-    /// run.
+    /// Declare that the same seed and actions always give the same answers. Default false: answers are recorded for a resumed run.
     #[serde(default)]
     pub deterministic: bool,
-    /// The longest that one answer may take, in seconds. Default 60.
+    /// The time limit of one answer, in seconds. Default 60.
     #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
 }
 
-/// A server of OpenEnv as an environment.
+/// An OpenEnv server as an environment.
 pub struct OpenEnv {
     config: OpenEnvConfig,
     address: Address,
@@ -57,14 +56,14 @@ pub struct OpenEnv {
     action: Action,
 }
 
-/// What an action is made of.
+/// Form of the server's actions.
 #[derive(Debug, Clone, PartialEq)]
 enum Action {
-    /// Each call of a tool is one.
+    /// Each tool call is an action.
     Calls,
-    /// One field, of this type.
+    /// A single field of this type.
     Field(String, FieldType),
-    /// The policy writes it as JSON.
+    /// The policy writes the action as JSON.
     Json,
 }
 
@@ -77,7 +76,7 @@ enum FieldType {
 
 #[derive(Debug, Clone)]
 struct Address {
-    /// `HOST:PORT`, with the port of the scheme where none is given.
+    /// `HOST:PORT`, with the default port of the scheme if none is given.
     host: String,
     http: String,
     websocket: String,
@@ -108,10 +107,10 @@ impl Address {
 }
 
 impl OpenEnv {
-    /// Asks a server for its tools or the form of its actions.
+    /// Requests the server's tools or the form of its actions.
     ///
     /// # Errors
-    /// [`Error::Config`] when the server cannot be reached, or a key does not fit it.
+    /// Returns [`Error::Config`] if the server cannot be reached, or a key does not fit it.
     pub fn connect(config: &OpenEnvConfig) -> Result<Self> {
         timeout::check(config.timeout_s)?;
         let address = Address::of(&config.url)?;
@@ -130,7 +129,7 @@ impl OpenEnv {
     }
 }
 
-/// The JSON schema of the server's actions.
+/// Requests the JSON schema of the server's actions.
 fn schema(address: &Address, timeout_s: f64) -> Result<Value> {
     let url = format!("{}/schema", address.http);
     let unreadable = |what: String| {
@@ -200,7 +199,7 @@ struct OpenEnvEpisode {
     field: Option<String>,
 }
 
-/// What a step of the server gave.
+/// Result of a step on the server.
 struct Stepped {
     observation: Value,
     reward: Option<f64>,
@@ -224,7 +223,7 @@ impl OpenEnvEpisode {
         Ok(Stepped { observation: answer.remove("observation").unwrap_or(Value::Null), reward, is_done })
     }
 
-    /// Each call is a step; the rewards of a turn are added.
+    /// Runs each call as a step and adds up the rewards of the turn.
     fn call(&mut self, calls: &[Call]) -> Result<Observation> {
         let (mut replies, mut failures, mut reward, mut is_done) = (Vec::new(), 0.0, None, calls.is_empty());
         for call in calls {
@@ -294,10 +293,10 @@ impl Episode for OpenEnvEpisode {
     }
 }
 
-/// The result of a tool, as text.
+/// Returns the result of a tool as text.
 fn result_of(observation: &Value) -> String {
     let result = observation.get("result").unwrap_or(&Value::Null);
-    // FastMCP wraps results.
+    // FastMCP wraps results in `data`.
     let data = result.get("data").filter(|data| !data.is_null()).unwrap_or(result);
     match data {
         Value::String(text) => text.clone(),
@@ -305,7 +304,7 @@ fn result_of(observation: &Value) -> String {
     }
 }
 
-/// The last number of a text.
+/// Returns the last number in a text.
 fn number_in(text: &str, kind: FieldType) -> Option<Value> {
     let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '.');
     let words = text.split(|c| !is_part(c)).map(|word| word.trim_end_matches(['.', '-']));
@@ -316,15 +315,15 @@ fn number_in(text: &str, kind: FieldType) -> Option<Value> {
     }
 }
 
-/// The last JSON object of a text.
+/// Returns the last JSON object in a text.
 fn object_in(text: &str) -> Option<Value> {
     let end = text.rfind('}')? + 1;
     let starts = text[..end].match_indices('{').map(|(at, _)| at);
-    // The outermost that can be read: the first start from which the rest is JSON.
+    // The outermost object that parses: the first start from which the rest is JSON.
     starts.take(64).find_map(|start| serde_json::from_str(&text[start..end]).ok())
 }
 
-/// What the policy reads of an observation.
+/// Returns the part of an observation that the policy reads.
 fn shown(observation: &Value, field: Option<&str>) -> Result<String> {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -361,7 +360,7 @@ fn excerpt(text: &str) -> &str {
     &text[..text.floor_char_boundary(80)]
 }
 
-/// A stream whose reads and writes end at a deadline, however slowly bytes come.
+/// A stream whose reads and writes stop at a deadline, however slowly bytes arrive.
 struct Timed {
     stream: TcpStream,
     deadline: Deadline,
@@ -375,7 +374,7 @@ impl Deadline {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// The time left.
+    /// Time left until the deadline.
     fn left(&self) -> std::io::Result<Duration> {
         let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = at.saturating_duration_since(Instant::now());
@@ -401,7 +400,7 @@ impl Write for Timed {
     }
 }
 
-/// One connection.
+/// One connection to the server.
 struct Connection {
     socket: WebSocket<MaybeTlsStream<Timed>>,
     deadline: Deadline,
@@ -430,7 +429,7 @@ impl Connection {
         Ok(Self { socket, deadline, timeout, url })
     }
 
-    /// Sends a message, and reads the data of the answer, which must be of this type.
+    /// Sends a message and reads the data of the answer, which must have the `expected` type.
     fn ask(&mut self, message: &Value, expected: &str) -> Result<Map<String, Value>> {
         self.deadline.set(Instant::now() + self.timeout);
         self.socket.send(Message::text(message.to_string())).map_err(|error| self.lost(&error))?;
@@ -458,12 +457,12 @@ impl Connection {
         }
     }
 
-    /// The tools of a server that has some; none of one that knows no tools.
+    /// Returns the tools of a server. A server without support for tools has none.
     fn tools(&mut self) -> Result<Vec<Tool>> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} });
         let answer = match self.ask(&json!({ "type": "mcp", "data": request }), "mcp") {
             Ok(answer) => answer,
-            // Another error than that of an unknown message.
+            // This error does not mean that the message type is unknown.
             Err(error) if error.to_string().contains("(CAPACITY_REACHED)") => return Err(error),
             Err(Error::Episode { message, .. }) if message.starts_with("the environment says") => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -478,7 +477,7 @@ impl Connection {
         Ok(listed.map_or_else(Vec::new, |tools| tools.iter().map(read).collect()))
     }
 
-    /// Says good-bye; who is no longer there need not hear it.
+    /// Sends a close message. Errors are ignored, because the server may have ended.
     fn close(&mut self) {
         self.deadline.set(Instant::now() + self.timeout);
         let _ = self.socket.send(Message::text(json!({ "type": "close" }).to_string()));
@@ -486,7 +485,7 @@ impl Connection {
     }
 }
 
-/// The data of an answer of the `expected` type.
+/// Reads the data of an answer of the `expected` type.
 fn read(text: &str, expected: &str) -> Result<Map<String, Value>> {
     let no_answer =
         |why: String| Error::episode(format!("the environment sent what is no answer: {why} (`{}`)", excerpt(text)));

@@ -1,7 +1,7 @@
 //! A child process that answers numbered requests, one line each, in any order.
 //!
-//! One process serves many callers at once. A process that ends costs the requests that are open, and the next caller starts it
-//! again. Numbers are never used twice, so an answer can reach only the request that it belongs to.
+//! One process serves many callers concurrently. If it ends, the open requests fail, and the next caller starts it again. Numbers are never
+//! reused, so an answer can only reach its own request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,41 +16,41 @@ use crate::error::{Error, Result};
 use crate::process::{Answer, LINE_BYTES, Process, Requests};
 use crate::started::Started;
 
-/// How often the reader looks whether anybody still wants answers.
+/// How often the reader checks whether anyone still needs answers.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// The most bytes of lines that a process has not yet read.
+/// Maximum number of bytes in lines that the process has not yet read.
 const UNREAD_BYTES: usize = 64 << 20;
 
-/// What a line of the process is.
+/// Meaning of a line from the process.
 pub(crate) enum Line {
-    /// The answer to the request of this number.
+    /// Answer to the request with this number.
     Answer(u64, Map<String, Value>),
-    /// Nothing that concerns a request, such as a notification.
+    /// Message that concerns no request, such as a notification.
     Aside,
-    /// A request of the process, and the line that answers it.
+    /// Request of the process, with the line that answers it.
     Request(String),
-    /// No message. It is skipped; a request that stays without an answer quotes it.
+    /// Not a message. The line is skipped; a request without an answer quotes it in its error.
     Stray,
-    /// No message, for this reason. The process ends.
+    /// Violation of the protocol, with the reason. The process is ended.
     Broken(String),
 }
 
-/// The protocol of a peer.
+/// Protocol of a peer.
 pub(crate) struct Dialect {
-    /// The name of the process in messages: `the environment`.
+    /// Name of the process in error messages: `the environment`.
     pub noun: &'static str,
-    /// What a process that breaks the protocol should do instead.
+    /// Hint for the author of a process that violates the protocol.
     pub hint: &'static str,
-    /// Reads a line.
+    /// Parses a line.
     pub read: fn(&str) -> Line,
-    /// The line that cancels a request.
+    /// Builds the line that cancels a request.
     pub cancel: Option<fn(u64) -> Value>,
-    /// Whether a process that prints nothing for the whole time of a request is ended.
+    /// Whether the process is ended if it prints nothing during the whole time limit of a request.
     pub ends_when_silent: bool,
 }
 
-/// A program that is started when it is needed.
+/// A program that is started at the first request.
 pub(crate) struct Peer {
     program: Vec<String>,
     timeout: Duration,
@@ -59,13 +59,13 @@ pub(crate) struct Peer {
     number: AtomicU64,
 }
 
-/// One life of the process, and the thread that reads what it prints.
+/// One run of the process, with the thread that reads its output.
 struct Life {
     running: Arc<Running>,
     reader: JoinHandle<()>,
 }
 
-/// A process that runs.
+/// A running process.
 pub(crate) struct Running {
     requests: Requests,
     waiting: Mutex<Waiting>,
@@ -73,41 +73,41 @@ pub(crate) struct Running {
 
 #[derive(Default)]
 struct Waiting {
-    /// The open requests.
+    /// Senders for the answers to open requests.
     answers: HashMap<u64, Sender<Result<Map<String, Value>>>>,
-    /// Why the process ended.
+    /// Reason why the process ended.
     ended: Option<Error>,
-    /// Lines that were read.
+    /// Number of lines read.
     lines: u64,
-    /// The start of the last line that belongs to no open request.
+    /// Start of the last line that belongs to no open request.
     stray: Option<String>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half-done under these locks.
+    // No update under these locks is ever left incomplete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The start of a text, for messages.
+/// Start of a text, for error messages.
 pub(crate) fn excerpt(text: &str) -> &str {
     &text[..text.floor_char_boundary(80)]
 }
 
 impl Peer {
-    /// A peer that is not started yet.
+    /// Creates a peer that is not started yet.
     pub fn new(program: &[String], timeout_s: f64, dialect: &'static Dialect) -> Self {
         let timeout = Duration::from_secs_f64(timeout_s);
         Self { program: program.to_vec(), timeout, dialect, life: Started::new(), number: AtomicU64::new(1) }
     }
 
-    /// The running process. Where none runs, it is started, and `greet` is the first to talk to it.
+    /// Returns the running process. If none runs, starts one and calls `greet` before any other request.
     ///
     /// # Errors
-    /// [`Error::Config`] when it cannot be started; the errors of `greet`.
+    /// Returns [`Error::Config`] if it cannot be started, or the error of `greet`.
     pub fn running(&self, greet: impl FnOnce(&Running) -> Result<()>) -> Result<Arc<Running>> {
         let is_alive = |life: &Life| locked(&life.running.waiting).ended.is_none();
         let start = |old: Option<Life>| {
-            // The old process is gone before the new one starts.
+            // The old process must end before the new one starts.
             if let Some(old) = old {
                 old.end(None);
             }
@@ -139,7 +139,7 @@ impl Peer {
         Ok(Life { running, reader })
     }
 
-    /// A number that no other request has.
+    /// Returns an unused request number.
     fn number(&self) -> u64 {
         self.number.fetch_add(1, Ordering::Relaxed)
     }
@@ -147,7 +147,7 @@ impl Peer {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// [`Error::Episode`] when the process ends, breaks the protocol, or takes too long.
+    /// Returns [`Error::Episode`] if the process ends, violates the protocol, or takes too long.
     pub fn ask(&self, running: &Running, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
         let noun = self.dialect.noun;
         let number = self.number();
@@ -186,7 +186,7 @@ impl Peer {
         }
     }
 
-    /// Sends a message that has no answer, or whose answer nobody waits for.
+    /// Sends a message whose answer, if any, is ignored.
     pub fn tell(&self, running: &Running, mut message: Map<String, Value>) {
         message.insert("id".to_owned(), json!(self.number()));
         self.send(running, &Value::Object(message));
@@ -207,14 +207,14 @@ impl Drop for Peer {
 }
 
 impl Life {
-    /// Ends the process and all that it started.
+    /// Ends the process and everything that it started.
     fn end(self, error: Option<&Error>) {
         let Self { running, reader } = self;
         if let Some(error) = error {
             running.end(error);
         }
         drop(running);
-        // The reader ends the process before it ends itself.
+        // The reader thread ends the process before it returns.
         let _ = reader.join();
     }
 }
@@ -228,23 +228,23 @@ impl Running {
         }
     }
 
-    /// Ends the process for all who wait.
+    /// Marks the process as ended and fails all open requests.
     fn end(&self, error: &Error) {
         let mut waiting = locked(&self.waiting);
         waiting.ended.get_or_insert_with(|| error.clone());
         for (_, answer) in waiting.answers.drain() {
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _ = answer.send(Err(error.clone()));
         }
     }
 }
 
-/// Hands the lines of the process to the callers that wait for them, until the process ends or nobody wants it any more.
+/// Passes lines of the process to the callers that wait for them, until the process ends or is no longer needed.
 fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dialect) {
     let open = || running.upgrade().filter(|running| locked(&running.waiting).ended.is_none());
     loop {
         let line = process.next_line(Instant::now() + GLANCE, &|| open().is_none());
-        // The process gets a moment to end by itself, and is killed then.
+        // The process gets a moment to end by itself before it is killed.
         let Some(running) = open() else { return };
         let wrong = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint);
         let error = match line {
@@ -260,26 +260,26 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
                 wrong(format!("ended ({}){tail}", process.status()))
             }
         };
-        // The process and its children are gone before a caller hears of it.
+        // The process and its children must be gone before a caller learns of the error.
         process.kill();
         running.end(&error);
         return;
     }
 }
 
-/// Does what a line wants.
+/// Handles one line.
 ///
 /// # Errors
-/// Why the line breaks the protocol.
+/// Returns the reason if the line violates the protocol.
 fn take(running: &Running, line: &str, dialect: &Dialect) -> std::result::Result<(), String> {
     let said = (dialect.read)(line);
     let mut waiting = locked(&running.waiting);
     waiting.lines += 1;
     match said {
         Line::Answer(number, object) => match waiting.answers.remove(&number) {
-            // Whoever asked may have given up.
+            // The caller may have given up.
             Some(answer) => drop(answer.send(Ok(object))),
-            // It came too late, came twice, or nobody asked.
+            // The answer came too late, came twice, or belongs to no request.
             None => waiting.stray = Some(excerpt(line).to_owned()),
         },
         Line::Stray => waiting.stray = Some(excerpt(line).to_owned()),
@@ -300,7 +300,7 @@ mod tests {
     const DIALECT: Dialect =
         Dialect { noun: "the test", hint: "read", read: |_| Line::Stray, cancel: None, ends_when_silent: false };
 
-    /// What a process does not read is held in memory only up to a bound.
+    /// Data that a process does not read is held in memory only up to a limit.
     #[test]
     fn a_process_that_reads_nothing_ends() {
         let program = ["sh", "-c", "exec sleep 600"].map(String::from);

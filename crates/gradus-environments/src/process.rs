@@ -1,5 +1,5 @@
-//! A child process that is spoken to in lines, without ever blocking on a pipe: one thread writes, one reads answers,
-//! one keeps the end of the error channel. It is the first of a group of its own, which ends with it.
+//! A child process that exchanges lines, without ever blocking on a pipe: one thread writes, one reads answers, and one
+//! keeps the tail of the error channel. The process leads a group of its own, which ends with it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,34 +9,34 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How much of the error channel is kept for messages.
+/// Bytes of the error channel that are kept for messages.
 const STDERR_BYTES: usize = 2000;
 
-/// How long a program may take to end by itself once its input is closed.
+/// Time for a program to end by itself after its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// The most bytes of one line, and lines that wait to be asked for: who prints more waits in turn.
+/// Maximum size of a line in bytes, and number of unread lines. A program that prints more must wait.
 pub const LINE_BYTES: usize = 1 << 20;
 const LINES: usize = 64;
 
-/// How often a program that does not answer is looked at.
+/// How often the state of a silent program is checked.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// What came instead of a line, or the line.
+/// A line, or the reason why there is none.
 pub enum Answer {
-    /// One line, without its end.
+    /// One line, without its line break.
     Line(String),
     /// A line of more than [`LINE_BYTES`].
     TooLong,
-    /// The user wants to stop.
+    /// The user canceled.
     Interrupted,
-    /// The program closed its output; [`Process::status`] says how it ended.
+    /// The program closed its output. [`Process::status`] describes how it ended.
     Ended,
     /// The deadline passed.
     TimedOut,
 }
 
-/// Hands lines to a program, from any thread. The program's input is closed when the last copy is gone.
+/// Queue of lines for a program, usable from any thread. The program's input is closed when the last copy is dropped.
 #[derive(Debug, Clone)]
 pub struct Requests {
     lines: Sender<Vec<String>>,
@@ -44,20 +44,20 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers, and in
-    /// [`unread_bytes`](Self::unread_bytes).
+    /// Queues lines for the writing thread. If the program no longer reads, its missing answers and
+    /// [`unread_bytes`](Self::unread_bytes) show it.
     pub fn send(&self, lines: Vec<String>) {
         self.unread.fetch_add(lines.iter().map(String::len).sum(), Ordering::Relaxed);
         let _ = self.lines.send(lines);
     }
 
-    /// Bytes of lines that were handed over and not yet written.
+    /// Number of bytes in queued lines that are not yet written.
     pub fn unread_bytes(&self) -> usize {
         self.unread.load(Ordering::Relaxed)
     }
 }
 
-/// How a program ended.
+/// Exit of a program.
 struct Ended {
     status: String,
     is_success: bool,
@@ -66,14 +66,14 @@ struct Ended {
 /// A running program.
 pub struct Process {
     child: Child,
-    /// How it ended, once its output did.
+    /// Exit of the program, after its output has ended.
     ended: Option<Ended>,
-    /// Lines for the writing thread; `None` once the input is closed.
+    /// Queue of the writing thread; `None` after the input is closed.
     requests: Option<Requests>,
-    /// `None`: a line that is too long.
+    /// Lines of the program; `None` stands for a line that is too long.
     lines: Receiver<Option<String>>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
-    /// Disconnected once the error channel has been read to its end.
+    /// Disconnected after the error channel has been read to its end.
     stderr_ended: Receiver<()>,
 }
 
@@ -82,7 +82,8 @@ impl Process {
     pub fn start(program: &str, arguments: &[String]) -> std::io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: Ctrl-C is for the trainer, which still has completions to score before it saves.
+        // A separate process group: Ctrl-C should reach only the trainer, which still scores completions before it
+        // saves.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn()?;
@@ -107,29 +108,29 @@ impl Process {
         Ok(Self { child, ended: None, requests: Some(requests), lines, stderr, stderr_ended })
     }
 
-    /// A way to hand lines over from any thread.
+    /// Returns a queue for use from any thread.
     pub fn requests(&self) -> Option<Requests> {
         self.requests.clone()
     }
 
-    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
+    /// Queues lines for the writing thread. If the program no longer reads, its missing answers show it.
     pub fn send(&self, lines: Vec<String>) {
         if let Some(requests) = &self.requests {
             requests.send(lines);
         }
     }
 
-    /// Closes the input once what was handed over is written.
+    /// Closes the input after all queued lines are written.
     pub fn close(&mut self) {
         self.requests = None;
     }
 
-    /// A line that is there although nothing was asked, or comes within `patience`.
+    /// Returns a line that the program prints without a request, within `patience`.
     pub fn unasked_line(&self, patience: Duration) -> Option<String> {
         self.lines.recv_timeout(patience).ok().map(Option::unwrap_or_default)
     }
 
-    /// Waits for the next line until `deadline`, or until `is_interrupted`.
+    /// Waits for the next line until `deadline`, or until `is_interrupted` returns true.
     pub fn next_line(&mut self, deadline: Instant, is_interrupted: &dyn Fn() -> bool) -> Answer {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -142,17 +143,18 @@ impl Process {
                 }
                 Err(RecvTimeoutError::Timeout) if is_interrupted() => return Answer::Interrupted,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Answer::TimedOut,
-                // One that has ended may have left others who hold its output: they end too, and what it said is read.
+                // The program has ended, but children may still hold its output open. They are ended too, and the
+                // remaining output is read.
                 Err(RecvTimeoutError::Timeout) if matches!(self.child.try_wait(), Ok(Some(_))) => self.kill_group(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// The end of what the program wrote to its error channel, without white space around it.
+    /// Returns the tail of the error channel, trimmed.
     pub fn stderr_tail(&self) -> String {
-        // The thread that reads it may be behind the one that saw the answer. Of a program that has ended there is an
-        // end to wait for; one that goes on gets a moment.
+        // The thread that reads the channel may lag behind the answers. If the program has ended, the channel has an
+        // end to wait for. A running program gets only a moment.
         let patience = if self.requests.is_none() { Duration::from_secs(1) } else { Duration::from_millis(20) };
         let _ = self.stderr_ended.recv_timeout(patience);
         let tail = self.stderr.lock().expect("the reader never panics");
@@ -160,7 +162,7 @@ impl Process {
         String::from_utf8_lossy(&bytes).trim().to_string()
     }
 
-    /// Ends the program and all that it started at once.
+    /// Kills the program and everything that it started at once.
     pub fn kill(&mut self) {
         self.requests = None;
         self.kill_group();
@@ -168,7 +170,7 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Ends everyone in the program's group. That nobody is left is no error.
+    /// Kills the program's group. An empty group is not an error.
     fn kill_group(&self) {
         #[cfg(unix)]
         {
@@ -178,17 +180,17 @@ impl Process {
         }
     }
 
-    /// How the program ended, where its output has.
+    /// Describes how the program ended, if it has.
     pub fn status(&self) -> &str {
         self.ended.as_ref().map_or("it still runs", |ended| &ended.status)
     }
 
-    /// Whether it ended by itself, content.
+    /// Whether the program ended by itself with success.
     pub fn is_success(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| ended.is_success)
     }
 
-    /// Closes the input, waits a moment, then kills, and remembers how the program ended.
+    /// Closes the input, waits a moment, then kills the program and records how it ended.
     fn end(&mut self) {
         if self.ended.is_none() {
             let (status, is_success) = self.ending();

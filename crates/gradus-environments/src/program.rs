@@ -1,8 +1,7 @@
-//! An environment that is a program, in any language, over lines of JSON.
+//! An environment that is a program in any language and exchanges lines of JSON.
 //!
-//! One process serves all episodes at once. gradus writes one object a line, with a number; the program prints one line for each,
-//! with the same number, in any order. A crash costs the episodes that are on their way, and the program is started again for
-//! those that follow.
+//! One process serves all episodes concurrently. gradus writes one object per line, with a number. The program prints one line for each,
+//! with the same number, in any order. After a crash, the open episodes fail, and the program is started again for the next ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,25 +15,25 @@ use crate::peer::{Dialect, Line, Peer, Running, excerpt};
 use crate::timeout;
 use crate::tool::Tool;
 
-/// The most messages of one answer.
+/// Maximum number of messages in an answer.
 const REPLIES: usize = 64;
 
-/// The most numbers that an answer may log.
+/// Maximum number of metrics in an answer.
 const METRICS: usize = 100;
 
-/// A program, and how long its answers may take.
+/// Configuration of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramConfig {
     /// The program and its arguments: `[python3, environment.py]`.
     pub program: Vec<String>,
-    /// The longest that one answer may take, in seconds. Default 60.
+    /// The time limit of one answer, in seconds. Default 60.
     #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
 }
 
-/// The program as an environment.
+/// A program as an environment.
 pub struct ProgramEnvironment {
     peer: Arc<Peer>,
     tools: Vec<Tool>,
@@ -53,17 +52,17 @@ const DIALECT: Dialect = Dialect {
         Err(error) => Line::Broken(format!("it is no JSON: {error}")),
     },
     cancel: None,
-    // The episodes live in the program: a slow one must not cost the others.
+    // The process holds all episodes, so a slow one must not end the others.
     ends_when_silent: false,
 };
 
-/// Asks the program and waits for its answer.
+/// Sends a request to the program and waits for its answer.
 fn ask(peer: &Peer, running: &Running, question: Value) -> Result<Map<String, Value>> {
     let Value::Object(question) = question else { unreachable!("questions are objects") };
     peer.ask(running, question).and_then(refusal)
 }
 
-/// The answer, or the error that it tells of.
+/// Returns the answer, or the error that it reports.
 fn refusal(answer: Map<String, Value>) -> Result<Map<String, Value>> {
     match answer.get("error") {
         None | Some(Value::Null) => Ok(answer),
@@ -73,10 +72,10 @@ fn refusal(answer: Map<String, Value>) -> Result<Map<String, Value>> {
 }
 
 impl ProgramEnvironment {
-    /// Starts the program and asks it for its tools.
+    /// Starts the program and requests its tools.
     ///
     /// # Errors
-    /// [`Error::Config`] when it cannot be started, or does not describe itself.
+    /// Returns [`Error::Config`] if it cannot be started, or does not describe itself.
     pub fn start(config: &ProgramConfig) -> Result<Self> {
         timeout::check(config.timeout_s)?;
         if config.program.is_empty() {
@@ -108,7 +107,7 @@ impl Environment for ProgramEnvironment {
 
     fn begin(&self, start: &Start) -> Result<Begun> {
         let running = self.peer.running(|_| Ok(())).map_err(|error| match error {
-            // It was started before, so the configuration is not to blame.
+            // The program has been started before, so the configuration is not the cause.
             Error::Config { message, hint } => Error::Episode { message, hint },
             other => other,
         })?;
@@ -130,7 +129,7 @@ impl Environment for ProgramEnvironment {
 
 struct ProgramEpisode {
     peer: Arc<Peer>,
-    /// The life of the program that knows the episode.
+    /// The run of the program that holds the episode.
     running: Arc<Running>,
     name: String,
     is_open: bool,
@@ -152,7 +151,7 @@ impl Episode for ProgramEpisode {
 
 impl Drop for ProgramEpisode {
     fn drop(&mut self) {
-        // An episode that was given up is closed too; its answer is nobody's.
+        // An abandoned episode is closed too. The answer is ignored.
         if self.is_open {
             let close = [("do".to_owned(), json!("close")), ("episode".to_owned(), json!(self.name))];
             self.peer.tell(&self.running, Map::from_iter(close));
@@ -175,10 +174,10 @@ fn number(value: Option<Value>, key: &str) -> Result<Option<f64>> {
     }
 }
 
-/// Reads `{"replies": …, "reward": …, "done": …, "metrics": …}`, the answer of a program to a turn.
+/// Parses `{"replies": …, "reward": …, "done": …, "metrics": …}`, the answer of a program to a turn.
 ///
 /// # Errors
-/// [`Error::Episode`] with what is wrong with it.
+/// Returns [`Error::Episode`] with the problem.
 pub fn observation(mut answer: Map<String, Value>) -> Result<Observation> {
     let replies = match answer.remove("replies") {
         None | Some(Value::Null) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Answers that were recorded before: where an environment is not deterministic, a resumed run reads them again.
+//! Recorded answers: a resumed run reads them again if its environment is not deterministic.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use crate::tool::Tool;
 /// An episode that was recorded to its end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// What it added to the prompt.
+    /// Text that the episode added to the prompt.
     pub opening: Option<String>,
-    /// Each turn of the policy, and the answer.
+    /// Turns of the policy with their answers.
     pub turns: Vec<(String, Observation)>,
-    /// The reward of the whole episode.
+    /// Reward of the whole episode.
     pub reward: Option<f64>,
 }
 
-/// An environment that answers recorded episodes from the record, and all others itself.
+/// An environment that replays recorded episodes. The inner environment serves all others.
 pub struct Replay {
     inner: Arc<dyn Environment>,
     recorded: HashMap<String, Arc<Recorded>>,
 }
 
 impl Replay {
-    /// `recorded` holds the episodes by name.
+    /// Creates the environment; `recorded` holds the episodes by name.
     pub fn new(inner: Arc<dyn Environment>, recorded: HashMap<String, Recorded>) -> Self {
         Self { inner, recorded: recorded.into_iter().map(|(name, episode)| (name, Arc::new(episode))).collect() }
     }

@@ -1,4 +1,4 @@
-//! The other end of [`ProgramEnvironment`](crate::ProgramEnvironment): a Rust program serves an [`Environment`] over lines of JSON.
+//! The program side of [`ProgramEnvironment`](crate::ProgramEnvironment): serves an [`Environment`] over lines of JSON.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -18,8 +18,8 @@ fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves `environment` to gradus, which starts the program by `environment: { command: { program: [PROGRAM] } }`. Ends when `input`
-/// does. Requests are answered side by side, each on a thread of its own.
+/// Serves `environment` to gradus, which starts the program with `environment: { command: { program: [PROGRAM] } }`. Returns when `input`
+/// ends. Requests are answered concurrently, each on its own thread.
 ///
 /// ```no_run
 /// # use gradus_environments::games::{Guess, GuessConfig};
@@ -29,7 +29,7 @@ fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// ```
 ///
 /// # Errors
-/// When `input` cannot be read or `output` cannot be written.
+/// Returns an error if `input` cannot be read or `output` cannot be written.
 pub fn serve(environment: &dyn Environment, input: impl BufRead, output: impl Write + Send) -> std::io::Result<()> {
     let output = Mutex::new((output, Ok(())));
     let episodes = Open::default();
@@ -53,7 +53,7 @@ pub fn serve(environment: &dyn Environment, input: impl BufRead, output: impl Wr
     .and_then(|()| output.into_inner().unwrap_or_else(PoisonError::into_inner).1)
 }
 
-/// The line that answers a line.
+/// Returns the line that answers a line.
 fn answer(environment: &dyn Environment, episodes: &Open, line: &str) -> String {
     let (id, request) = match serde_json::from_str::<Map<String, Value>>(line) {
         Ok(request) => (request.get("id").cloned().unwrap_or_default(), Ok(request)),

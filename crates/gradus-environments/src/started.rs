@@ -1,21 +1,21 @@
-//! What is started when it is needed, and again after it ended.
+//! A value that is started at its first use, and started again after it has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// Something that several threads use and one of them starts. Callers that wait for a start which fails share its failure, so a
-/// server that never answers costs them one time limit in all, and not one after the other.
+/// A value that several threads use and one of them starts. Callers that wait for a failing start share its failure. So a server that never
+/// answers costs all of them one time limit in total, instead of one each.
 pub(crate) struct Started<T> {
-    /// Starts that came to an end.
+    /// Number of finished starts.
     starts: AtomicU64,
     slot: Mutex<Slot<T>>,
 }
 
 struct Slot<T> {
     value: Option<T>,
-    /// Why the last start failed.
+    /// Failure of the last start.
     failure: Option<Error>,
 }
 
@@ -24,10 +24,10 @@ impl<T> Started<T> {
         Self { starts: AtomicU64::new(0), slot: Mutex::new(Slot { value: None, failure: None }) }
     }
 
-    /// What `take` makes of the value. A value that is not alive is handed to `start`, which makes another.
+    /// Applies `take` to the value. If there is no live value, calls `start` with the old one to create another.
     ///
     /// # Errors
-    /// Those of `start`.
+    /// Returns the error of `start`.
     pub fn get<R>(
         &self,
         is_alive: impl Fn(&T) -> bool,
@@ -37,7 +37,7 @@ impl<T> Started<T> {
         self.get_since(self.starts.load(Ordering::SeqCst), is_alive, start, take)
     }
 
-    /// As [`get`](Self::get), for a caller that came when `before` starts had come to an end.
+    /// Like [`get`](Self::get), for a caller that arrived when `before` starts had finished.
     fn get_since<R>(
         &self,
         before: u64,
@@ -59,7 +59,7 @@ impl<T> Started<T> {
         started.map(|value| take(slot.value.insert(value)))
     }
 
-    /// Takes the value out where `is_old`.
+    /// Removes the value if `is_old` returns true for it.
     pub fn remove(&self, is_old: impl Fn(&T) -> bool) -> Option<T> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner).value.take_if(|value| is_old(value))
     }
@@ -75,9 +75,9 @@ mod tests {
         let get = |before: u64, outcome: Result<u32>| started.get_since(before, |_| true, |_| outcome, |value| *value);
         let silent = || Err(Error::episode("silent"));
         assert_eq!(get(0, silent()), silent());
-        // It came while the first one started.
+        // This caller arrived during the first start.
         assert_eq!(get(0, Ok(1)), silent());
-        // It came later.
+        // This caller arrived later.
         assert_eq!(get(1, silent()), silent());
         assert_eq!(get(2, Ok(2)), Ok(2));
         assert_eq!(started.get(|_| true, |_| Ok(3), |value| *value), Ok(2), "what is there is used");

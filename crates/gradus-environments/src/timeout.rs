@@ -1,16 +1,16 @@
-//! The key `timeout_s` of whatever answers from outside: programs, and servers.
+//! The key `timeout_s` of programs and servers.
 
 use crate::error::{Error, Result};
 
-/// Its default, in seconds.
+/// Default time limit, in seconds.
 pub fn default_s() -> f64 {
     60.0
 }
 
-/// Refuses a limit that is none.
+/// Checks a time limit.
 ///
 /// # Errors
-/// [`Error::Config`] with what was found.
+/// Returns [`Error::Config`] if the limit is not a usable number of seconds.
 pub fn check(timeout_s: f64) -> Result<()> {
     match timeout_s > 0.0 && timeout_s < 1e6 {
         true => Ok(()),

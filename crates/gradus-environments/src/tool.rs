@@ -1,4 +1,4 @@
-//! Tools as a chat template shows them, and calls as a policy writes them.
+//! Tools in the form of chat templates, and calls of a policy.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 /// A function that the policy may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it does, for the policy.
+    /// Description for the policy.
     #[serde(default)]
     pub description: String,
-    /// Its arguments: a JSON Schema of an object.
+    /// JSON Schema of the arguments, an object.
     #[serde(default = "no_arguments")]
     pub parameters: Value,
 }
@@ -21,7 +21,7 @@ fn no_arguments() -> Value {
 }
 
 impl Tool {
-    /// The form that chat templates read: `{"type": "function", "function": {…}}`.
+    /// Returns the form that chat templates read: `{"type": "function", "function": {…}}`.
     pub fn to_template(&self) -> Value {
         json!({
             "type": "function",
@@ -33,17 +33,17 @@ impl Tool {
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// The id that the policy gave it, in formats that have one.
+    /// Id that the policy gave the call, in formats with ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The name of the tool.
+    /// Name of the tool.
     pub name: String,
-    /// The arguments; or, where the call could not be read, what is wrong with it, for the policy.
+    /// Arguments. If the call could not be parsed, a description of the problem for the policy.
     pub arguments: std::result::Result<Map<String, Value>, String>,
 }
 
 impl Call {
-    /// The call with texts that stand for a value of the type that its tool wants as that value. `tools` are as templates read them.
+    /// Converts string arguments to the types that the tool's schema requires. `tools` are in the form of chat templates.
     #[must_use]
     pub fn fitted(self, tools: &[Value]) -> Self {
         let mut tools = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
@@ -55,8 +55,8 @@ impl Call {
     }
 }
 
-/// The arguments with texts that stand for a value of the type that the schema wants, as transformers reads them: `"7"` is 7 where an
-/// integer is wanted. Models write many arguments as texts.
+/// Converts string arguments to the types that the schema requires, as transformers does: `"7"` becomes 7 if an integer is required. Models
+/// write many arguments as strings.
 pub(crate) fn fitted(schema: &Value, arguments: &Map<String, Value>) -> Map<String, Value> {
     let property = |name: &str| schema.get("properties")?.get(name);
     let fit = |(name, value): (&String, &Value)| {
@@ -68,7 +68,7 @@ pub(crate) fn fitted(schema: &Value, arguments: &Map<String, Value>) -> Map<Stri
     arguments.iter().map(fit).collect()
 }
 
-/// The types that a schema allows.
+/// Returns the types that a schema allows.
 fn types_of(schema: &Value) -> Vec<&str> {
     let mut types: Vec<&str> = match schema.get("type") {
         Some(Value::String(one)) => vec![one],
@@ -84,7 +84,7 @@ fn types_of(schema: &Value) -> Vec<&str> {
     types
 }
 
-/// The value of the type `wanted` that `text` stands for.
+/// Parses `text` as a value of the type `wanted`.
 fn read_as(text: &str, wanted: &str) -> Option<Value> {
     let number = || text.parse::<f64>().ok().filter(|number| number.is_finite());
     let whole = || text.parse::<i64>().ok().map(Value::from);
@@ -105,7 +105,7 @@ fn read_as(text: &str, wanted: &str) -> Option<Value> {
     }
 }
 
-/// Whether a number is an integer that is exact as a float.
+/// Whether a number is an integer that a float represents exactly.
 fn is_whole(number: f64) -> bool {
     number.fract() == 0.0 && number.abs() < 2f64.powi(53)
 }
@@ -114,7 +114,7 @@ fn is_whole(number: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// The values are those of transformers 5.23, `utils.chat_parsing.response_parser._coerce`.
+    /// The expected values are those of transformers 5.23, `utils.chat_parsing.response_parser._coerce`.
     #[test]
     fn texts_stand_for_values_of_the_type_that_is_wanted() {
         for (wanted, text, expected) in [

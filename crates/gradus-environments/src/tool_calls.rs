@@ -1,6 +1,6 @@
-//! The calls of tools in what a policy writes.
+//! Parses the tool calls in a policy's text.
 //!
-//! Each family of models writes calls in a form of its own. What cannot be read is a call too: its arguments are the reason, which
+//! Each family of models writes calls in its own format. A call that cannot be parsed is a call too. Its arguments are the reason, which
 //! the policy reads as the tool's answer.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::{Deserializer, Map, Value};
 
 use crate::tool::Call;
 
-/// How a family of models writes calls.
+/// Format in which a family of models writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +19,7 @@ pub enum CallFormat {
     Hermes,
     /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, Nemotron 3.
     Qwen3Coder,
-    /// `{"name": …, "parameters": {…}}` as the whole turn, also behind `<|python_tag|>`: Llama 3.
+    /// `{"name": …, "parameters": {…}}` as the whole turn, optionally after `<|python_tag|>`: Llama 3.
     Llama3,
     /// `[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
     Mistral,
@@ -37,15 +37,15 @@ const CALL_ID: &str = "[CALL_ID]";
 const THOUGHT_ENDS: &str = "</think>";
 const THOUGHT_BEGINS: &str = "<think>";
 
-/// The most bytes of a call that a message quotes.
+/// Maximum number of bytes of a call that a message quotes.
 const QUOTED: usize = 80;
 
 impl CallFormat {
     /// All formats.
     pub const ALL: [Self; 4] = [Self::Hermes, Self::Qwen3Coder, Self::Llama3, Self::Mistral];
 
-    /// The format that the text of a chat template mentions; none where it mentions none. Several families use the same marks for
-    /// other forms, so [`that_reads`](Self::that_reads) what the template writes is the surer way.
+    /// Guesses the format from the marks in the text of a chat template. `None` if it contains no known mark. Several families use the same
+    /// marks for other formats, so [`that_reads`](Self::that_reads) on a rendered turn is more reliable.
     pub fn of_template(source: &str) -> Option<Self> {
         let marks = [
             (FUNCTION, Self::Qwen3Coder),
@@ -54,22 +54,22 @@ impl CallFormat {
             (PYTHON_TAG, Self::Llama3),
         ];
         let found = marks.into_iter().find(|(mark, _)| source.contains(mark)).map(|(_, format)| format);
-        // Llama 3.2 writes calls without the tag, and its template shows the form.
+        // Llama 3.2 writes calls without the tag, but its template shows the format.
         found.or_else(|| source.contains("\"parameters\":").then_some(Self::Llama3))
     }
 
-    /// The format in which a turn is exactly this call; none where the turn has another form.
+    /// Returns the format in which a turn consists of exactly this call. `None` if the turn has another format.
     pub fn that_reads(turn: &str, call: &Call) -> Option<Self> {
         Self::ALL.into_iter().find(|format| match &format.read(turn).1[..] {
-            // Its values have no types.
+            // Values in this format have no types.
             [found] if *format == Self::Qwen3Coder => found.name == call.name && as_texts(found) == as_texts(call),
             [found] => (&found.name, &found.arguments) == (&call.name, &call.arguments),
             _ => false,
         })
     }
 
-    /// [`read`](Self::read), with values of the types that `tools` want where the form itself has none. `tools` are as templates read
-    /// them.
+    /// Like [`read`](Self::read), but converts values to the types that `tools` require if the format itself has no types. `tools` are in
+    /// the form of chat templates.
     pub fn read_for(self, text: &str, tools: &[Value]) -> (String, Vec<Call>) {
         let (content, calls) = self.read(text);
         match self {
@@ -78,8 +78,8 @@ impl CallFormat {
         }
     }
 
-    /// The text outside of the calls, without white space around it, and the calls in order. `text` is decoded with special tokens
-    /// and ends before the mark that ends the turn. A call within a thought (`<think>…</think>`) is none.
+    /// Returns the trimmed text outside of the calls, and the calls in order. `text` is decoded with special tokens and ends before the
+    /// end-of-turn mark. Calls within a thought (`<think>…</think>`) are ignored.
     pub fn read(self, text: &str) -> (String, Vec<Call>) {
         let start = match text.rfind(THOUGHT_ENDS) {
             Some(at) => at + THOUGHT_ENDS.len(),
@@ -97,13 +97,13 @@ impl CallFormat {
     }
 }
 
-/// The arguments as texts, as templates write them where values have no types.
+/// Returns the arguments as strings, the form of templates without types.
 fn as_texts(call: &Call) -> Option<BTreeMap<&str, String>> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Some(call.arguments.as_ref().ok()?.iter().map(|(name, value)| (name.as_str(), text(value))).collect())
 }
 
-/// Calls between `<tool_call>` and `</tool_call>`.
+/// Parses calls between `<tool_call>` and `</tool_call>`.
 fn between_marks(text: &str, read: impl Fn(&str) -> Call) -> (String, Vec<Call>) {
     let (mut content, mut calls, mut rest) = (String::new(), Vec::new(), text);
     while let Some((before, behind)) = rest.split_once(OPEN) {
@@ -123,7 +123,7 @@ fn llama3(text: &str) -> (String, Vec<Call>) {
     let trimmed = text.trim();
     let (content, body) = match trimmed.split_once(PYTHON_TAG) {
         Some((before, body)) => (before, body.trim()),
-        // Without the tag the whole turn is the call.
+        // Without the tag, the whole turn is the call.
         None if trimmed.starts_with('{') && trimmed.contains("\"name\"") => ("", trimmed),
         None => return (text.to_owned(), Vec::new()),
     };
@@ -186,7 +186,7 @@ fn mistral(text: &str) -> (String, Vec<Call>) {
     }
 }
 
-/// The call that `text` holds as `<function=NAME>` and parameters. All values are texts.
+/// Parses a call from `<function=NAME>` and parameters. All values are strings.
 fn of_function(text: &str) -> Call {
     let head = text.trim().strip_prefix(FUNCTION).and_then(|rest| rest.split_once('>'));
     let Some((name, mut rest)) = head.filter(|(name, _)| !name.trim().is_empty() && !name.contains('\n')) else {
@@ -200,7 +200,7 @@ fn of_function(text: &str) -> Call {
         let Some((value, behind)) = behind.split_once(PARAMETER_ENDS) else {
             return unreadable(name.to_owned(), &format!("the parameter `{key}` has no `{PARAMETER_ENDS}`"), text);
         };
-        // One line break on either side belongs to the form.
+        // One line break on either side is part of the format.
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         arguments.insert(key.to_owned(), value.into());
@@ -209,7 +209,7 @@ fn of_function(text: &str) -> Call {
     Call { id: None, name: name.to_owned(), arguments: Ok(arguments) }
 }
 
-/// The call that `text` holds as JSON.
+/// Parses a call from JSON.
 fn of_json(text: &str, arguments: &str) -> Call {
     match serde_json::from_str::<Value>(text.trim()) {
         Ok(value) => of_value(value, arguments),
@@ -217,7 +217,7 @@ fn of_json(text: &str, arguments: &str) -> Call {
     }
 }
 
-/// The call that an object describes, whose arguments stand under `arguments` (or under the other name that is in use).
+/// Parses a call from an object with the arguments under the key `arguments`, or under the other common key.
 fn of_value(value: Value, arguments: &str) -> Call {
     let quoted = value.to_string();
     let Value::Object(mut object_) = value else { return unreadable(String::new(), "it is no object", &quoted) };
@@ -234,7 +234,7 @@ fn of_value(value: Value, arguments: &str) -> Call {
     Call { id, name: name.to_owned(), arguments }
 }
 
-/// Arguments as an object; some models write them as a text that holds one.
+/// Returns arguments as an object. Some models write them as a string that contains one.
 fn object(value: Value) -> Result<Map<String, Value>, String> {
     match value {
         Value::Object(map) => Ok(map),
@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// The content, and of each call its name and arguments.
+    /// The content, and the name and arguments of each call.
     type Read = (String, Vec<(String, Result<Value, String>)>);
 
     fn names(format: CallFormat, text: &str) -> Read {
@@ -358,7 +358,7 @@ mod tests {
             let found = calls[0].arguments.as_ref().expect_err(text);
             assert!(found.contains(why), "{text}: {found}");
         }
-        // Arguments that are a text which holds an object are taken for it.
+        // If the arguments are a string that contains an object, the object is used.
         let (_, calls) =
             CallFormat::Hermes.read("<tool_call>{\"name\": \"a\", \"arguments\": \"{\\\"b\\\": 1}\"}</tool_call>");
         assert_eq!(calls[0].arguments, Ok(Map::from_iter([("b".to_owned(), json!(1))])));

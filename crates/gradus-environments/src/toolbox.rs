@@ -1,4 +1,4 @@
-//! An environment that offers tools: the policy calls them, and the episode ends with the first turn without a call.
+//! An environment that offers tools. The policy calls them, and the episode ends with the first turn without a call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::environment::{Begun, Environment, Episode, Observation, Reply, Start,
 use crate::error::{Error, Result};
 use crate::tool::{Call, Tool, fitted};
 
-/// Where tools come from. A [`Function`] offers one, a server several.
+/// Source of tools. A [`Function`] offers one, a server several.
 pub trait ToolSource: Send + Sync {
-    /// The tools. They stay the same.
+    /// Returns the tools. They never change.
     fn tools(&self) -> &[Tool];
 
     /// Calls one of the tools.
     ///
     /// # Errors
-    /// [`Error::Episode`] when the source itself fails, so that the episode cannot go on. A call that fails is no error but a
+    /// Returns [`Error::Episode`] if the source itself fails, so that the episode cannot continue. A failed call is not an error but a
     /// [`CallResult`].
     fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<CallResult>;
 
@@ -25,18 +25,18 @@ pub trait ToolSource: Send + Sync {
     fn is_deterministic(&self) -> bool;
 }
 
-/// What came of a call: the result as text, or what went wrong. The policy reads either.
+/// Result of a call as text, or a description of its failure. The policy reads either.
 pub type CallResult = std::result::Result<String, String>;
 
 /// A function that a policy may call.
 pub trait Function: Send + Sync {
-    /// Its name, what it does, and its arguments.
+    /// Returns name, description and arguments of the function.
     fn tool(&self) -> &Tool;
 
-    /// Its result as text. The arguments fit its schema.
+    /// Calls the function and returns its result as text. The arguments fit its schema.
     ///
     /// # Errors
-    /// What went wrong, for the policy to read.
+    /// Returns a description of the failure for the policy.
     fn call(&self, arguments: &Map<String, Value>) -> CallResult;
 
     /// Whether the same arguments always give the same result.
@@ -60,10 +60,10 @@ impl<F: Function> ToolSource for F {
     }
 }
 
-/// The most characters of a result that the policy reads.
+/// Maximum number of characters of a result that the policy reads.
 const RESULT_CHARACTERS: usize = 20_000;
 
-/// Tools of several sources, side by side.
+/// Tools of several sources, combined.
 #[derive(Clone)]
 pub struct Toolbox {
     tools: Vec<Tool>,
@@ -72,15 +72,15 @@ pub struct Toolbox {
 
 struct Inside {
     sources: Vec<Box<dyn ToolSource>>,
-    /// The source of each tool.
+    /// Index of the source of each tool.
     places: HashMap<String, usize>,
 }
 
 impl Toolbox {
-    /// A toolbox of these sources.
+    /// Creates a toolbox from these sources.
     ///
     /// # Errors
-    /// [`Error::Config`] when two tools have one name.
+    /// Returns [`Error::Config`] if two tools have the same name.
     pub fn new(sources: Vec<Box<dyn ToolSource>>) -> Result<Self> {
         let (mut tools, mut places) = (Vec::new(), HashMap::new());
         for (place, source) in sources.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Toolbox {
         Ok(Self { tools, inside: Arc::new(Inside { sources, places }) })
     }
 
-    /// Whether it has a tool of this name.
+    /// Whether there is a tool with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.inside.places.contains_key(name)
     }
@@ -103,7 +103,7 @@ impl Toolbox {
     /// Answers calls in order.
     ///
     /// # Errors
-    /// [`Error::Episode`] when the source of a tool fails.
+    /// Returns [`Error::Episode`] if the source of a tool fails.
     pub(crate) fn answer<'a>(&self, calls: impl IntoIterator<Item = &'a Call>) -> Result<Answered> {
         let mut answered = Answered::default();
         for call in calls {
@@ -137,17 +137,17 @@ impl Toolbox {
     }
 }
 
-/// The answers to calls.
+/// Answers to calls.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
-    /// One for each call.
+    /// One reply per call.
     pub replies: Vec<Reply>,
-    /// Calls that failed.
+    /// Number of failed calls.
     pub failures: usize,
 }
 
 impl Answered {
-    /// Adds calls and failures to the metrics of a turn.
+    /// Adds the numbers of calls and failures to the metrics of a turn.
     pub fn count(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, count) in [("tools/calls", self.replies.len()), ("tools/failures", self.failures)] {
             *metrics.entry(name.to_owned()).or_default() += count as f64;
@@ -183,7 +183,7 @@ impl Episode for Calls {
     }
 }
 
-/// Refuses arguments that do not fit the schema: missing or unknown names, and values of another type.
+/// Rejects arguments that do not fit the schema: missing or unknown names, and values of another type.
 fn check(schema: &Value, arguments: &Map<String, Value>) -> std::result::Result<(), String> {
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);

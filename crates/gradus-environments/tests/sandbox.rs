@@ -1,4 +1,4 @@
-//! Attacks on the sandbox. A program of its own, because it is started again for each confined program.
+//! Attacks on the sandbox. This test is a program of its own, because it is started again for each confined program.
 
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
     }
-    // Without a registered program nothing runs.
+    // Without a registered program, nothing runs.
     let refused = Sandbox::open(&SandboxConfig::default()).expect_err("nothing is registered");
     assert!(refused.to_string().contains("it has registered no sandbox"), "{refused}");
     sandbox::register(std::env::current_exe().expect("this program"), Vec::new());
@@ -62,7 +62,7 @@ fn run(sandbox: &Sandbox, code: &str) -> Outcome {
     sandbox.run(code, "").expect("started")
 }
 
-/// Runs lines that must all be refused: each prints that it got through.
+/// Runs lines that must all be rejected. A line that succeeds prints `THROUGH`.
 #[track_caller]
 fn all_refused(sandbox: &Sandbox, setup: &str, lines: &[&str]) {
     let tries: String =
@@ -100,7 +100,7 @@ fn memory_ends(sandbox: &Sandbox) {
         let outcome = run(sandbox, code);
         assert!(outcome.end == End::Code(1) || matches!(outcome.end, End::Killed(_)), "{code}: {outcome:?}");
     }
-    // Threads have stacks, which count.
+    // Threads have stacks, which count toward the limit.
     let outcome = run(
         sandbox,
         "import threading, time\nfor _ in range(100000): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
@@ -204,11 +204,11 @@ fn no_processes_and_no_signals(sandbox: &Sandbox) {
             "os.setuid(1)",
         ],
     );
-    // `system` answers with a number.
+    // `system` returns a number.
     assert_ne!(run(sandbox, "import os\nprint(os.system('true'))").stdout, "0\n");
 }
 
-/// Calls of the system by their numbers.
+/// Makes system calls directly by their numbers.
 fn no_way_past_the_library(sandbox: &Sandbox) {
     if cfg!(not(target_arch = "x86_64")) {
         skip::skipped("x86-64", "the numbers of system calls are those of x86-64");

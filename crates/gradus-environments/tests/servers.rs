@@ -1,6 +1,6 @@
-//! Environments and tools of other packages, where Python has them: servers of `openenv`, of `verifiers`, and of `mcp` (versions 1 and 2).
+//! Environments and tools of other packages, if Python has them: servers of `openenv`, of `verifiers`, and of `mcp` (versions 1 and 2).
 //!
-//! `GRADUS_PYTHON` names the interpreter; else `python3` is asked.
+//! `GRADUS_PYTHON` names the interpreter. The default is `python3`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 #[path = "../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// An interpreter that has `package`; none where it has not, which is told.
+/// Returns an interpreter with `package`. If there is none, reports that the test is skipped.
 fn python(package: &str) -> Option<String> {
     let python = std::env::var("GRADUS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
@@ -25,7 +25,7 @@ fn python(package: &str) -> Option<String> {
     None
 }
 
-/// A server that prints its port when it listens; it ends with this value.
+/// A server that prints its port when it listens. It is ended when this value is dropped.
 struct Server(Child, u16);
 
 impl Server {
@@ -75,7 +75,7 @@ fn config(port: u16) -> OpenEnvConfig {
     }
 }
 
-/// Serves an app on a free port, which it prints.
+/// Serves an app on a free port and prints the port.
 const SERVE: &str = r#"
 import socket, uvicorn, asyncio
 def serve(app):
@@ -123,7 +123,7 @@ fn a_server_of_openenv_is_played() {
     let server = Server::start(&python, &format!("{SERVE}{GUESS}"));
     let environment = OpenEnv::connect(&config(server.1)).expect("a server");
     assert!(environment.tools().is_empty() && environment.is_deterministic());
-    // Eight episodes at a time, interleaved.
+    // Eight interleaved episodes.
     let mut episodes: Vec<Begun> =
         (0..8).map(|i| environment.begin(&start(&format!("episode {i}"))).expect("begun")).collect();
     assert_eq!(episodes[5].opening.as_deref(), Some("Guess. (episode 5, 3)"));
@@ -134,7 +134,7 @@ fn a_server_of_openenv_is_played() {
             assert!(!observation.is_done);
         }
     }
-    // A ninth is one too many.
+    // A ninth episode exceeds the server's capacity.
     let full = environment.begin(&start("one more")).err().expect("refused");
     assert!(full.to_string().contains("CAPACITY_REACHED") && full.hint().is_some(), "{full}");
     for mut begun in episodes {
@@ -142,7 +142,7 @@ fn a_server_of_openenv_is_played() {
         assert_eq!((last.is_done, last.reward), (true, Some(1.0)));
         assert_eq!(begun.episode.finish(), Ok(None));
     }
-    // Closed sessions are free again, at the latest a moment later.
+    // Closed sessions become free again within a moment.
     let again = (0..600).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         environment.begin(&start("again")).is_ok()
@@ -201,7 +201,7 @@ fn tools_of_a_server_of_openenv_are_called() {
     assert!(episode.step(&turn("It is 42.")).expect("answered").is_done);
 }
 
-/// Tools that compute, fail, meet, look, ask and crash.
+/// Tools that compute, fail, wait for each other, return images, send requests and crash.
 const MCP: &str = r#"
 import asyncio, logging, os, sys
 logging.disable(logging.CRITICAL)
@@ -268,7 +268,7 @@ fn answer(server: &McpServer, name: &str, arguments: Value) -> Result<String, St
     server.call(name, &arguments).expect("the server is there")
 }
 
-/// What every transport does alike.
+/// Checks that are the same for every transport.
 fn use_tools(config: &McpConfig) -> McpServer {
     let server = McpServer::connect(config).expect("a server");
     let names: Vec<&str> = server.tools().iter().map(|tool| tool.name.as_str()).collect();
@@ -286,7 +286,7 @@ fn use_tools(config: &McpConfig) -> McpServer {
     assert_eq!(picture, "A picture:\n(an image, image/png, which is not shown)");
     let name = answer(&server, "ask", json!({})).expect("a result");
     assert!(name.starts_with("no name: "), "{name}");
-    // Nobody returns before all have called: the calls are open side by side.
+    // No call returns before all have started, so the calls are open concurrently.
     std::thread::scope(|scope| {
         let meet = |i: usize| answer(&server, "meet", json!({ "name": format!("caller {i}"), "of": 8 }));
         let callers: Vec<_> = (0..8).map(|i| scope.spawn(move || meet(i))).collect();
@@ -304,7 +304,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let config = McpConfig { command, ..McpConfig::default() };
     let server = use_tools(&config);
     assert_eq!(answer(&server, "ping", json!({})), Ok("it is there".into()));
-    // A crash costs the open call's episode; the next one finds the server started again.
+    // After a crash, the episode of the open call fails. The next call starts the server again.
     let first = answer(&server, "who", json!({})).expect("a process");
     let toolbox = Toolbox::new(vec![Box::new(server)]).expect("one source");
     let begin = |name: &str| toolbox.begin(&start(name)).expect("begun").episode;
@@ -315,7 +315,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     let Observation { replies, .. } = other.step(&call("who", json!({}))).expect("answered");
     assert!(replies[0].content() != first && replies[0].content().parse::<u32>().is_ok(), "{replies:?}");
     drop((one, other, toolbox));
-    // Some of the tools.
+    // Offers only some of the tools.
     let only = |only: &[&str], except: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
         let only = Some(list(only)).filter(|only| !only.is_empty());
@@ -330,7 +330,7 @@ fn tools_of_mcp_over_the_channels_of_a_process() {
     assert_eq!(ToolConfig::built(&twice).err().expect("refused").to_string(), "two tools are called `add`");
 }
 
-/// Serves the tools over HTTP; `ARGS` are those of the app. Callers must have a key where there is one.
+/// Serves the tools over HTTP; `ARGS` are the arguments of the app. If there is a key, callers must send it.
 const MCP_HTTP: &str = r#"
 def arguments(**wanted):
     import inspect
@@ -365,7 +365,7 @@ fn tools_of_mcp_over_http() {
     let Some(python) = python("mcp, uvicorn") else { return };
     let events = serve_mcp(&python, "", "");
     let server = use_tools(&mcp_at(events.1));
-    // A server that is gone costs the episode.
+    // If the server has ended, the episode fails.
     let error = server.call("crash", &serde_json::Map::new()).expect_err("the server is gone");
     assert!(matches!(error, Error::Episode { .. }), "{error:?}");
     assert!(server.call("who", &serde_json::Map::new()).is_err(), "nobody starts it again");
@@ -388,7 +388,7 @@ fn a_session_that_the_server_forgot_is_opened_again() {
     assert_ne!(before, after);
 }
 
-/// As `SERVE`, on a given port.
+/// Like `SERVE`, on a given port.
 const MCP_AGAIN: &str = r#"
 import socket, uvicorn
 def serve(app):
@@ -423,7 +423,7 @@ fn mcp_over_http_has_keys() {
     assert!(McpServer::connect(&McpConfig { headers, ..config }).is_ok());
 }
 
-/// An environment server of verifiers whose agent takes turns in its own process. It prints its port.
+/// A `verifiers` environment server whose agent takes turns in its own process. It prints its port.
 const TEA: &str = include_str!("verifiers.py");
 
 #[test]
@@ -439,7 +439,7 @@ fn a_server_of_verifiers_is_played() {
         let start = Start { name: format!("episode {i}"), seed: 3, row: row.as_object().cloned().expect("an object") };
         environment.begin(&start).expect("begun").episode
     };
-    // As the template of this tokenizer writes it: the mark of a turn, the role, the text, the mark of its end.
+    // The template of this tokenizer writes the mark of a turn, the role, the text, and the end mark.
     let mut episodes: Vec<_> = (1..=4).map(begin).collect();
     let prompts: Vec<Vec<u32>> = episodes.iter().map(|episode| episode.prompt_ids().expect("ids").to_vec()).collect();
     assert!(prompts.iter().all(|ids| ids.len() > 10 && ids[0] == 3) && prompts[0] != prompts[1], "{prompts:?}");
@@ -450,11 +450,11 @@ fn a_server_of_verifiers_is_played() {
         let [Reply::Tokens { ids, .. }] = &observation.replies[..] else { panic!("{observation:?}") };
         assert!(ids.len() > 10 && !observation.is_done && observation.reward.is_none(), "{observation:?}");
         let observation = episode.step_drawn(&Turn::default(), &turn(22, i == 2)).expect("the end");
-        // Half of the six ids that were drawn.
+        // Half of the six sampled ids.
         assert_eq!((observation.is_done, observation.reward), (true, Some(3.0)), "{observation:?}");
         assert_eq!(observation.metrics.get("length"), Some(&6.0));
     }
-    // What cannot be a task is told by the server, and others play on.
+    // The server rejects a row that is not a task, and other episodes continue.
     let row = json!({ "prompt": 7 }).as_object().cloned().expect("an object");
     let error = environment.begin(&Start { row, ..start("wrong") }).err().expect("no task").to_string();
     assert!(error.contains("ValidationError"), "{error}");

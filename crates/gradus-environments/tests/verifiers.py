@@ -1,4 +1,4 @@
-"""An environment server of verifiers for tests: the policy is asked for tea, and for more. It prints its port."""
+"""A `verifiers` environment server for tests: prompts ask the policy for tea, and for more. It prints its port."""
 
 import asyncio
 import importlib.machinery

@@ -1,7 +1,7 @@
-//! Kernels on a GPU beside their references on the same device: how far apart the numbers are, and how long each takes.
+//! Compares kernels on a GPU with their references on the same device: numerical error and running time.
 //!
-//! `cargo bench --workspace --features cuda --bench gpu -- --device cuda` prints one JSON object a line; `tools/gpu/run`
-//! reads them. `--small` takes sizes that a software driver gets through.
+//! `cargo bench --workspace --features cuda --bench gpu -- --device cuda` prints one JSON object per line; `tools/gpu/run` reads them.
+//! `--small` selects sizes that a software driver can handle.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ struct Size {
 /// Qwen3-0.6B, one packed row of 2,048 tokens.
 const LARGE: Size =
     Size { tokens: 2048, width: 1024, heads: 16, kv_heads: 8, head_dim: 128, inner: 3072, vocabulary: 151_936 };
-/// What a software driver computes in seconds.
+/// Sizes that a software driver computes in seconds.
 const SMALL: Size = Size { tokens: 96, width: 64, heads: 4, kv_heads: 2, head_dim: 32, inner: 192, vocabulary: 1000 };
 
 /// Seconds that all repetitions of one pass may take.
@@ -36,7 +36,7 @@ const BUDGET: f64 = 0.6;
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1)).cloned();
-    // `cargo test` runs benches, too, and has nothing to check here.
+    // `cargo test` also runs benches, and there is nothing to check here.
     let Some(name) = value("--device") else { return Ok(()) };
     let Some(device) = find(&name) else {
         return Err(io::Error::other(format!("there is no device `{name}`: `cuda`, `gpu` or `gpu:software`")));
@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The device of a name.
+/// Finds the device with this name.
 fn find(name: &str) -> Option<Device> {
     #[cfg(feature = "cuda")]
     if matches!(name, "cuda" | "gpu")
@@ -78,7 +78,7 @@ struct Case {
     reference: Run,
 }
 
-/// Values and gradients, and what passes take.
+/// Values and gradients of one side, and what its passes cost.
 struct Side {
     numbers: Vec<Vec<f32>>,
     forward: f64,
@@ -101,7 +101,7 @@ impl Case {
             device.memory_cleanup();
             self.side(run, device)
         });
-        // Beside the largest number: gradients of different inputs have sizes of their own.
+        // Errors are relative to the largest number, because gradients of different inputs have different magnitudes.
         let errors = kernel.numbers.iter().zip(&reference.numbers).map(|(found, expected)| {
             let largest = expected.iter().fold(f32::MIN_POSITIVE, |a, b| a.max(b.abs()));
             found.iter().zip(expected).map(|(a, b)| ((a - b) / largest).abs()).fold(0.0f32, f32::max)
@@ -137,7 +137,7 @@ impl Case {
     }
 }
 
-/// Median seconds of `run` until the device is through.
+/// Median seconds of `run`, including the wait until the device has finished.
 fn median(device: &Device, mut run: impl FnMut()) -> f64 {
     let mut once = || {
         let start = Instant::now();
@@ -153,7 +153,7 @@ fn median(device: &Device, mut run: impl FnMut()) -> f64 {
     samples[samples.len() / 2].as_secs_f64()
 }
 
-/// Values in (−1, 1) that look random and are the same everywhere.
+/// Pseudo-random values in (−1, 1), the same on every machine.
 fn values(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = |_| {
@@ -178,7 +178,7 @@ fn cases(size: Size, device: &Device) -> Vec<Case> {
     let (cos_too, sin_too) = (cos.clone(), sin.clone());
     let ids: Vec<u32> = (0..n).map(|i| (i * 379 % v) as u32).collect();
     let (ids_too, targets, targets_too) = (ids.clone(), ids.clone(), ids.clone());
-    // Two sequences, one of a third of the tokens.
+    // Two sequences; the first has a third of the tokens.
     let segments = Segments::sequences([n / 3, n - n / 3]);
     let segments_too = segments.clone();
     let scale = 1.0 / (head_dim as f32).sqrt();
@@ -233,7 +233,7 @@ fn cases(size: Size, device: &Device) -> Vec<Case> {
             },
             move |x| stacked(reference::token_logprobs(x[0].clone(), x[1].clone(), None, &targets_too, 1.0)),
         ),
-        // An optimizer records nothing: its inputs are used as they are, and the backward pass goes through a sum.
+        // The optimizer records nothing: its inputs are used untracked, and the backward pass goes through a sum.
         Case::new(
             "adamw",
             vec![leaf(inner, d, 1), leaf(inner, d, 2)],
@@ -249,7 +249,7 @@ fn cases(size: Size, device: &Device) -> Vec<Case> {
     ]
 }
 
-/// An untracked copy.
+/// Returns an untracked copy.
 fn plain(x: &Tensor<2>) -> Tensor<2> {
     if x.is_autodiff() { x.clone().inner() } else { x.clone() }
 }
@@ -281,7 +281,7 @@ fn of_squares(sum: f64, x: &[Tensor<2>]) -> Tensor<2> {
     tracked_like(sum, &x[0])
 }
 
-/// As the other cases give it: tracked where the inputs are.
+/// Tracks `y` if `x` is tracked, so that this case returns what the other cases return.
 fn tracked_like(y: Tensor<2>, x: &Tensor<2>) -> Tensor<2> {
     if x.is_autodiff() { y.autodiff().require_grad() } else { y }
 }

@@ -1,7 +1,7 @@
 //! Times every kernel, forward and backward, against its definition in plain tensors.
 //!
-//! `cargo bench --workspace` runs everything, `cargo bench --workspace -- norm` what has `norm` in its name. Fused and
-//! reference run in turns and the medians count, so that whatever else the machine does meets both.
+//! `cargo bench --workspace` runs everything; `cargo bench --workspace -- norm` runs the kernels with `norm` in their names. Fused kernel
+//! and reference alternate, so that other load on the machine affects both. The medians are reported.
 
 mod timing;
 
@@ -46,7 +46,7 @@ const PRODUCTS: [[usize; 3]; 7] = [
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo bench` says so; anything else is a test run, which has nothing to check here.
+    // `cargo bench` passes `--bench`. Anything else is a test run, and there is nothing to check here.
     if !arguments.iter().any(|argument| argument == "--bench") || arguments.iter().any(|argument| argument == "--test")
     {
         return Ok(());
@@ -85,7 +85,7 @@ fn plain<const R: usize>(shape: [usize; R], seed: u32) -> Tensor<R> {
     Tensor::from_data(data(shape, seed), &Device::flex())
 }
 
-/// Values in (−2, 2) that look random and are the same everywhere.
+/// Pseudo-random values in (−2, 2), the same on every machine.
 fn data<const R: usize>(shape: [usize; R], seed: u32) -> TensorData {
     let mut state = seed;
     let mut next = || {
@@ -95,7 +95,7 @@ fn data<const R: usize>(shape: [usize; R], seed: u32) -> TensorData {
     TensorData::new((0..shape.iter().product()).map(|_| next()).collect::<Vec<f32>>(), shape)
 }
 
-/// The rows of one size.
+/// Writes the table rows of one size.
 struct Bench<'a> {
     out: &'a mut dyn Write,
     is_wanted: &'a dyn Fn(&str) -> bool,
@@ -103,7 +103,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A row of the table, where `name` is wanted.
+    /// Writes one row of the table if `name` is selected.
     fn row(
         &mut self,
         name: &str,
@@ -117,7 +117,7 @@ impl Bench<'_> {
         self.out.flush()
     }
 
-    /// Rows for the forward and the backward pass; the gradient of every output is 1.
+    /// Writes the rows of the forward and the backward pass. The gradient of every output is 1.
     fn rows<const R: usize>(
         &mut self,
         name: &str,
@@ -165,7 +165,7 @@ impl Bench<'_> {
         }
     }
 
-    /// One sequence of all tokens, the same tokens as four, windows of a part of them, a bias, global tokens, and targets that
+    /// Rows of attention: one sequence of all tokens, the same tokens as four sequences, windows, a bias, global tokens, and targets that
     /// read sources.
     fn attentions(&mut self) -> io::Result<()> {
         let Size { tokens, width, heads, .. } = self.size;
@@ -203,7 +203,7 @@ impl Bench<'_> {
             || attention(q.clone(), k.clone(), v.clone(), &global, shape),
             || reference::attention(q.clone(), k.clone(), v.clone(), &global, shape),
         )?;
-        // Eight targets, half as many tokens, read two sources.
+        // Eight targets with half as many tokens in total read two sources.
         let (targets, sources) = (Segments::sequences([tokens / 16; 8]), Segments::sequences([tokens / 2; 2]));
         let cross = CrossSegments::new(targets, sources, (0..8).map(|target| target / 4).collect());
         let (q, shape) = (leaf([tokens / 2, width], 5), self.shape(Mask::Bidirectional));
@@ -214,8 +214,8 @@ impl Bench<'_> {
         )
     }
 
-    /// One new token in each of 8 rows that share a prompt; the reference finds all keys laid out for it. Then several
-    /// tokens of one row; the reference is token by token.
+    /// Rows of cached attention. First one new token in each of 8 rows that share a prompt; the reference gets all keys already laid out.
+    /// Then several tokens of one row; the reference processes them token by token.
     fn decoding(&mut self) -> io::Result<()> {
         let name = "attention cached";
         if !(self.is_wanted)(name) {
@@ -241,7 +241,7 @@ impl Bench<'_> {
             activation::softmax(q.matmul(keys.clone()) * shape.scale, 2).matmul(values.clone())
         };
         self.row(name, "forward", &mut || extend(last), &mut || timed(reference))?;
-        // A turn of 32 tokens of one row, at once and token by token.
+        // A turn of 32 tokens of one row, in one call and token by token.
         let turn = 32.min(last);
         let entries: Vec<CacheRow> =
             (0..turn).map(|i| CacheRow { prompt: 0, slot: 0, length: last - turn + i }).collect();
@@ -318,7 +318,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One step over the weight of a projection; moments and parameter pass from step to step.
+    /// One step over the weight of a projection. Moments and parameter are carried from step to step.
     fn optimizer(&mut self) -> io::Result<()> {
         if !(self.is_wanted)("adamw") {
             return Ok(());
@@ -346,7 +346,7 @@ impl Bench<'_> {
     }
 }
 
-/// GFLOP/s of matrix products of single tensors, without gradient: each weight packed anew, packed once, and Burn's.
+/// GFLOP/s of matrix products of single tensors without gradient: weight packed in every product, weight packed once, and Burn's product.
 fn products(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nmatrix products, GFLOP/s; fresh: both operands packed in each product, packed: the weight once")?;
     writeln!(

@@ -1,7 +1,7 @@
-//! Products of matrices on one of NVIDIA's GPUs by each of CubeCL's ways to compute them, in f32 and with operands in bf16.
+//! Times matrix products on an NVIDIA GPU with each of CubeCL's strategies, in f32 and with bf16 operands.
 //!
-//! `cargo bench --workspace --features cuda --bench products -- --device cuda [PART OF A NAME]…` prints one JSON object a line.
-//! From its figures `src/gpu/product.rs` chooses.
+//! `cargo bench --workspace --features cuda --bench products -- --device cuda [PART OF A NAME]…` prints one JSON object per line. The
+//! choice in `src/gpu/product.rs` is based on these figures.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -116,7 +116,7 @@ fn multiply(strategy: &Strategy, lhs: &CubeTensor, rhs: &CubeTensor) -> Result<C
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test` runs benches, too, and has nothing to check here.
+    // `cargo test` also runs benches, and there is nothing to check here.
     if !arguments.iter().any(|argument| argument == "--device") {
         return Ok(());
     }
@@ -154,7 +154,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// How long one product takes, of many that are in the queue at once, and how far some numbers of it are off.
+/// Time per product with many queued at once, and the error of some of its numbers.
 fn measured(strategy: &Strategy, lhs: &CubeTensor, rhs: &CubeTensor, device: &Device, [m, k, n]: [usize; 3]) -> String {
     let start = Instant::now();
     let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| multiply(strategy, lhs, rhs)));
@@ -167,7 +167,7 @@ fn measured(strategy: &Strategy, lhs: &CubeTensor, rhs: &CubeTensor, device: &De
         return "\"error\": \"did not run\"".into();
     }
     let first = start.elapsed();
-    // Some rows against sums in f64 of the operands as they are held.
+    // Compares some rows with f64 sums over the operands as they are stored.
     let host = |tensor: CubeTensor| -> Vec<f32> {
         let tensor = if tensor.dtype == DType::F32 { tensor } else { cast(tensor, DType::F32) };
         let kind = DispatchTensorKind::Cube(BackendTensor::Float(tensor));

@@ -1,8 +1,8 @@
 //! Activations of feed-forward layers, and the linear layer after one: `y = a(x…) Wᵀ + b`.
 //!
-//! The layer alone would keep `a(x…)` for the gradient of its weight, beside `x…` that the activation keeps. Here only
-//! `x…` is kept, and `a(x…)` computed again: a third to a half less memory of a feed-forward layer, for less than a
-//! hundredth of its arithmetic.
+//! A separate linear layer would keep `a(x…)` for the gradient of its weight, in addition to the `x…` that the activation keeps. Here only
+//! `x…` is kept and `a(x…)` is computed again. This saves a third to a half of a feed-forward layer's memory for less than a hundredth of
+//! its arithmetic.
 
 use burn::tensor::Tensor;
 
@@ -14,7 +14,7 @@ use crate::relu::{self, relu};
 use crate::swiglu::{self, swiglu};
 use crate::{Gelu, gelu};
 
-/// What lies between the linear layers of a feed-forward layer.
+/// Activation between the linear layers of a feed-forward layer, with its inputs.
 #[derive(Debug, Clone)]
 pub enum Activated {
     /// GELU of one tensor.
@@ -28,7 +28,7 @@ pub enum Activated {
 }
 
 impl Activated {
-    /// The activation's value, `[N, I]`. What it is of carries gradient.
+    /// Returns the value of the activation, `[N, I]`. Its inputs carry gradient.
     pub fn tensor(self) -> Tensor<2> {
         match self {
             Self::Gelu(form, x_nd) => gelu(x_nd, form),
@@ -38,8 +38,8 @@ impl Activated {
         }
     }
 
-    /// `self` times the weight, plus the bias: [`linear`] of [`tensor`](Self::tensor), with less memory. Same arguments,
-    /// same gradients, same bits.
+    /// Multiplies the activation by the weight and adds the bias. Equals [`linear`] of [`tensor`](Self::tensor) to the bit, with the same
+    /// gradients, but needs less memory.
     pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
         let (activation, of) = match self {
             _ if !is_cpu(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
@@ -64,7 +64,7 @@ enum Activation {
 }
 
 impl Activation {
-    /// How many tensors it is of.
+    /// Number of input tensors.
     fn arity(self) -> usize {
         match self {
             Self::Gelu(_) | Self::Relu => 1,

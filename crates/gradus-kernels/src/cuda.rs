@@ -1,7 +1,7 @@
-//! What of NVIDIA's software is on this machine: looked up at run time, in every build.
+//! Detects NVIDIA's software on this machine, at run time and in every build.
 //!
-//! A GPU needs the driver (`libcuda`), which knows the devices; NVRTC, which compiles the kernels; and the headers that
-//! NVRTC reads. cuBLASLt multiplies matrices; the kernels here do not need it yet.
+//! A GPU needs the driver (`libcuda`), which lists the devices; NVRTC, which compiles the kernels; and the headers that NVRTC reads.
+//! cuBLASLt multiplies matrices; these kernels also run without it.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::PathBuf;
@@ -11,34 +11,34 @@ use libloading::Library;
 /// NVIDIA's software and devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cuda {
-    /// The newest CUDA version that the driver runs: major and minor.
+    /// Newest CUDA version that the driver supports: major and minor.
     pub driver: Option<(u32, u32)>,
-    /// The devices, in the driver's order.
+    /// Devices, in the driver's order.
     pub devices: Vec<CudaDevice>,
-    /// The version of NVRTC.
+    /// Version of NVRTC.
     pub nvrtc: Option<(u32, u32)>,
-    /// The folder of headers that NVRTC reads.
+    /// Folder of headers that NVRTC reads.
     pub headers: Option<PathBuf>,
-    /// The version of cuBLASLt.
+    /// Version of cuBLASLt.
     pub cublas_lt: Option<(u32, u32)>,
 }
 
 /// A GPU as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaDevice {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// Compute capability: major and minor.
     pub capability: (u32, u32),
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: u64,
 }
 
-/// The version of CUDA that this build's bindings know best: NVRTC and cuBLASLt of other versions are tried, too.
+/// Major CUDA versions whose libraries are tried; this build's bindings match the first.
 const MAJORS: [u32; 3] = [13, 12, 11];
 
 impl Cuda {
-    /// Looks at this machine. Libraries are opened and asked for their versions; no device is used.
+    /// Inspects this machine. Opens libraries and reads their versions, but uses no device.
     pub fn detect() -> Self {
         let driver = driver();
         let (version, devices) = driver.and_then(|library| asked(&library)).unwrap_or_default();
@@ -51,12 +51,12 @@ impl Cuda {
         }
     }
 
-    /// Whether kernels can be compiled and run: there is a device, and NVRTC with its headers.
+    /// Whether kernels can be compiled and run: there is a device, NVRTC and its headers.
     pub fn is_ready(&self) -> bool {
         !self.devices.is_empty() && self.nvrtc.is_some() && self.headers.is_some()
     }
 
-    /// What to install so that [`is_ready`](Self::is_ready) holds, one sentence each.
+    /// Returns instructions for what to install until [`is_ready`](Self::is_ready) is true, one sentence each.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if self.driver.is_none() {
@@ -82,7 +82,7 @@ impl Cuda {
     }
 }
 
-/// The file names under which a library of the toolkit may be installed.
+/// File names under which a library of the toolkit may be installed.
 pub(crate) fn names(library: &str) -> Vec<String> {
     if cfg!(windows) {
         let suffix = if library == "nvrtc" { "_0" } else { "" };
@@ -97,11 +97,11 @@ pub(crate) fn names(library: &str) -> Vec<String> {
 }
 
 pub(crate) fn open(names: &[String]) -> Option<Library> {
-    // SAFETY: NVIDIA's libraries run nothing but their own start, like those of any program that computes on a GPU.
+    // SAFETY: NVIDIA's libraries run only their own initialization, as in any program that computes on a GPU.
     names.iter().find_map(|name| unsafe { Library::new(name) }.ok())
 }
 
-/// NVIDIA's driver.
+/// Opens NVIDIA's driver.
 pub(crate) fn driver() -> Option<Library> {
     match cfg!(windows) {
         true => open(&["nvcuda.dll".into()]),
@@ -109,14 +109,14 @@ pub(crate) fn driver() -> Option<Library> {
     }
 }
 
-/// The folder of headers, as CubeCL looks for it.
+/// Finds the folder of headers in the same places as CubeCL.
 fn headers() -> Option<PathBuf> {
     let given = std::env::var_os("CUDA_PATH").map(PathBuf::from);
     let usual = || ["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from).into_iter().find(|path| path.exists());
     given.or_else(usual).map(|path| path.join("include")).filter(|path| path.join("cuda_runtime.h").exists())
 }
 
-/// Major and minor of a version written as 13000 for 13.0.
+/// Major and minor version from a number such as 13000 for 13.0.
 fn version(number: c_int) -> Option<(u32, u32)> {
     let number = u32::try_from(number).ok().filter(|number| *number > 0)?;
     Some((number / 1000, number % 1000 / 10))
@@ -124,7 +124,7 @@ fn version(number: c_int) -> Option<(u32, u32)> {
 
 type Answer = (Option<(u32, u32)>, Vec<CudaDevice>);
 
-/// What the driver says; none if it lacks a function.
+/// Reads version and devices from the driver. `None` if it lacks a function.
 fn asked(driver: &Library) -> Option<Answer> {
     type Init = unsafe extern "C" fn(c_int) -> c_int;
     type Number = unsafe extern "C" fn(*mut c_int) -> c_int;

@@ -1,21 +1,21 @@
-//! Blocks of numbers in eight bits: a code for each number, and the largest size of each block.
+//! Numbers in eight bits: one code per number and one largest magnitude per block.
 //!
-//! A code stands for a number of a fixed map times the largest size in its block. The map is dynamic: its numbers lie
-//! dense near 0, so a block may hold numbers of very different sizes. Dettmers et al. 2022,
-//! <https://arxiv.org/abs/2110.02861>. Maps, codes and sizes are those of bitsandbytes on a CPU, to the bit. A code there is
-//! looked up by the number in 65,536 steps from −1 to 1, so numbers below a thirty-thousandth of the largest share one code.
+//! A code selects a value from a fixed map, which is multiplied by the largest magnitude in the block. The map is dynamic: its values are
+//! dense near 0, so a block may hold numbers of very different magnitudes. Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>. Maps,
+//! codes and magnitudes equal those of bitsandbytes on a CPU, to the bit. As there, codes are looked up in 65,536 steps from −1 to 1. So
+//! numbers below a thirty-thousandth of the largest share one code.
 
 use std::sync::LazyLock;
 
 use crate::simd::simd;
 
-/// Numbers that share one largest size.
+/// Numbers that share one largest magnitude.
 pub(crate) const BLOCK: usize = 256;
 
 /// Steps from −1 to 1, each with its code.
 pub(crate) const STEPS: usize = 1 << 16;
 
-/// The number of the last step.
+/// Index of the last step.
 const LAST_STEP: f32 = (STEPS - 1) as f32;
 
 /// Numbers in eight bits.
@@ -23,17 +23,17 @@ const LAST_STEP: f32 = (STEPS - 1) as f32;
 pub struct Codes {
     /// The code of each number.
     pub codes: Vec<u8>,
-    /// The largest size of each block of 256 numbers.
+    /// Largest magnitude of each block of 256 numbers.
     pub sizes: Vec<f32>,
 }
 
 impl Codes {
-    /// Of `n` zeros.
+    /// Creates `n` zeros.
     pub(crate) fn zeros(n: usize) -> Self {
         Self { codes: vec![0; n], sizes: vec![0.0; n.div_ceil(BLOCK)] }
     }
 
-    /// The part at `range`, which begins with a block and ends with one or with the numbers.
+    /// Returns the part at `range`, which must begin at the start of a block and end at the end of one or of the numbers.
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         let sizes = self.sizes[range.start / BLOCK..range.end.div_ceil(BLOCK)].to_vec();
@@ -41,23 +41,24 @@ impl Codes {
     }
 }
 
-/// What the codes stand for.
+/// Map from codes to values and back.
 #[derive(Debug)]
 pub(crate) struct DynamicMap {
-    /// The number of each code, from the smallest to the largest.
+    /// Value of each code, in increasing order.
     pub(crate) values: [f32; 256],
-    /// The code of each step from −1 to 1.
+    /// Code of each step from −1 to 1.
     pub(crate) codes: Vec<u8>,
 }
 
-/// The map of numbers of both signs: of first moments.
+/// Map of signed numbers, for first moments.
 pub(crate) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(true));
 
-/// The map of numbers without sign: of second moments.
+/// Map of unsigned numbers, for second moments.
 pub(crate) static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(false));
 
 impl DynamicMap {
-    /// For each power of ten from 10⁻⁶ to 1 the middles of even parts of it, twice as many for each larger power; 0 and 1.
+    /// Splits each power of ten from 10⁻⁶ to 1 into equal parts, twice as many for each larger power. The values are the midpoints of the
+    /// parts, and 0 and 1.
     fn new(signed: bool) -> Self {
         let mut values = vec![0.0, 1.0];
         for power in 0..7 {
@@ -82,9 +83,9 @@ impl DynamicMap {
         Self { values, codes: (0..STEPS).map(code_of).collect() }
     }
 
-    /// Writes the codes of a block, and returns its largest size.
+    /// Writes the codes of a block and returns its largest magnitude.
     pub(crate) fn encode(&self, numbers: &[f32], codes: &mut [u8]) -> f32 {
-        // So that no code stands for more than a number can be.
+        // The largest magnitude is finite, so decoded numbers are too.
         let largest = largest_size(numbers).min(f32::MAX);
         if largest == 0.0 {
             codes.fill(0);
@@ -98,7 +99,7 @@ impl DynamicMap {
         largest
     }
 
-    /// Writes the numbers that codes of a block stand for.
+    /// Decodes the numbers of a block.
     pub(crate) fn decode(&self, codes: &[u8], largest: f32, numbers: &mut [f32]) {
         for (number, code) in numbers.iter_mut().zip(codes) {
             *number = self.values[usize::from(*code)] * largest;
@@ -106,7 +107,7 @@ impl DynamicMap {
     }
 }
 
-/// Where part `i` of `parts` even ones from 0.1 to 1 begins: `torch.linspace` in f32, which counts from the nearer end.
+/// Start of part `i` of `parts` equal ones from 0.1 to 1: `torch.linspace` in f32, which counts from the nearer end.
 fn boundary(i: usize, parts: usize) -> f32 {
     let (start, end) = (0.1f32, 1.0f32);
     let step = (end - start) / parts as f32;
@@ -126,7 +127,7 @@ simd! {
         largest.into_iter().fold(0.0, f32::max)
     }
 
-    /// The step of each number, after it is divided by the largest.
+    /// Returns the step of each number after multiplication with `factor`, the reciprocal of the largest magnitude.
     fn steps_of(numbers: &[f32], factor: f32, steps: &mut [u16; BLOCK]) {
         for (step, number) in steps.iter_mut().zip(numbers) {
             *step = (((number * factor).clamp(-1.0, 1.0) + 1.0) * 0.5 * LAST_STEP + 0.5) as u16;
@@ -136,7 +137,7 @@ simd! {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    /// What bitsandbytes made of the numbers that [`number`] gives, and of steps over them; see `tools/parity/moments.py`.
+    /// Results of bitsandbytes for the numbers that [`number`] returns, and for steps over them; see `tools/parity/moments.py`.
     const FIXTURE: &str = include_str!("../fixtures/moments.txt");
 
     /// The values of a line of the fixture.
@@ -145,18 +146,18 @@ pub(crate) mod testing {
         line.unwrap_or_else(|| panic!("no line `{name}`")).split(' ').collect()
     }
 
-    /// The bits of numbers.
+    /// Bits of f32 numbers.
     pub(crate) fn bits(name: &str) -> Vec<u32> {
         line(name).into_iter().map(|word| u32::from_str_radix(word, 16).expect("bits of an f32")).collect()
     }
 
-    /// The codes of numbers.
+    /// Codes of numbers.
     pub(crate) fn codes(name: &str) -> Vec<u8> {
         let text = line(name)[0];
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("a code")).collect()
     }
 
-    /// Numbers of every size in no order, which Python computes alike: whole numbers over a power of two.
+    /// Numbers of mixed magnitudes that Python computes identically: integers over a power of two.
     pub(crate) fn number(i: u32, signed: bool) -> f32 {
         let mixed = i.wrapping_mul(2_654_435_761) ^ i.wrapping_mul(40_503).rotate_left(13);
         let (fraction, halvings) = ((mixed >> 8) as f32, mixed & 15);

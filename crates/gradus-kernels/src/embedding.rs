@@ -1,4 +1,4 @@
-//! Embedding lookup: row `ids[n]` of the table; the gradient adds each token's row back to its id.
+//! Embedding lookup: row `ids[n]` of the table. The backward pass adds each token's gradient to the row of its id.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use burn::tensor::{Int, Tensor, TensorData};
 use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{one_in_parts, part_of, zeros};
 
-/// Rows of one parallel task.
+/// Rows per parallel task.
 const ROWS: usize = 64;
 
-/// Rows `ids_n` of `weight_vd`, `[N, D]`. The table carries gradient.
+/// Returns the rows `ids_n` of `weight_vd`, `[N, D]`. The table carries gradient.
 ///
 /// # Panics
-/// When an id is outside the table.
+/// If an id is outside the table.
 pub fn embedding(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
     let [v, _] = weight_vd.dims();
     assert!(ids_n.iter().all(|&id| (id as usize) < v), "an id lies outside the table of {v} rows");

@@ -1,4 +1,4 @@
-//! Kernels of `gpu/cuda/*.cu` on the processor: `tests/emulated/` compiles them with the instructions of a GPU as plain C++.
+//! Kernels of `gpu/cuda/*.cu` on the CPU: `tests/emulated/` compiles them as plain C++ with emulated GPU instructions.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::fused::testing::values;
 #[path = "../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// A file of `tests/emulated/`, compiled into `folder`; none without a C++ compiler.
+/// Compiles a file of `tests/emulated/` into `folder`. `None` without a C++ compiler.
 pub(crate) fn compiled(file: &str, defines: &[(&str, usize)], folder: &Path) -> Option<PathBuf> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulated").join(file);
@@ -24,7 +24,7 @@ pub(crate) fn compiled(file: &str, defines: &[(&str, usize)], folder: &Path) -> 
     Some(program)
 }
 
-/// Runs `f` with a folder of its own.
+/// Runs `f` with a temporary folder.
 pub(crate) fn in_folder(name: &str, f: impl FnOnce(&Path)) {
     let folder = std::env::temp_dir().join(format!("gradus-emulated-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -32,7 +32,7 @@ pub(crate) fn in_folder(name: &str, f: impl FnOnce(&Path)) {
     std::fs::remove_dir_all(&folder).expect("its own folder");
 }
 
-/// What `program` answers to `input`, in `bytes` bytes.
+/// Returns `bytes` bytes of output of `program` for `input`.
 pub(crate) fn answer(program: &Path, input: &[u8], bytes: usize) -> Vec<u8> {
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
@@ -42,7 +42,7 @@ pub(crate) fn answer(program: &Path, input: &[u8], bytes: usize) -> Vec<u8> {
     output
 }
 
-/// Numbers that bf16 holds.
+/// Numbers that bf16 represents exactly.
 pub(crate) fn halves(n: usize, seed: u64) -> Vec<f32> {
     values(n, seed).into_iter().map(|value| f32::from_bits(value.to_bits() & 0xffff_0000)).collect()
 }
@@ -54,7 +54,7 @@ pub(crate) fn distance(found: &[f32], expected: &[f32]) -> f64 {
     apart / norm(&mut expected.iter().map(|&value| f64::from(value))).max(1e-9)
 }
 
-/// `left · right` of matrices of `rows` × `inner` and `inner` × `columns`, by the kernel.
+/// `left · right` of matrices of `rows` × `inner` and `inner` × `columns`, computed by the kernel.
 fn product(program: &Path, blocks: u32, is_late: bool, sizes: [usize; 3], operands: [&[f32]; 2]) -> Vec<f32> {
     let [rows, columns, _] = sizes;
     let head = [blocks, u32::from(is_late)].into_iter().chain(sizes.map(|size| size as u32));
@@ -67,7 +67,7 @@ fn product(program: &Path, blocks: u32, is_late: bool, sizes: [usize; 3], operan
 
 #[test]
 fn products_of_any_layout_are_those_of_the_definition() {
-    // A tile that is filled in part, several tiles, and depths that no step divides.
+    // A partly filled tile, several tiles, and inner dimensions that are no multiple of a step.
     for (i, [rows, columns, inner]) in
         [[8, 8, 8], [136, 72, 40], [200, 136, 72], [130, 264, 104]].into_iter().enumerate()
     {

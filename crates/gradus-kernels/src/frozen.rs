@@ -1,7 +1,6 @@
-//! Weights that take no gradient, packed once for many products: of the model that samples, the reference, the
-//! reward model.
+//! Weights without gradient, packed once for many products: those of the sampling model, the reference and the reward model.
 //!
-//! `y = x Wᵀ + b`, `∂x = g W`. Neither unpacks the whole weight, so adapters train on quantized ones.
+//! `y = x Wᵀ + b`, `∂x = g W`. Neither product unpacks the whole weight, so adapters can train on quantized weights.
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantized::Quantized;
 
-/// A linear layer's weight, packed and shared. It lies in host memory.
+/// Weight of a linear layer, packed and shared, in host memory.
 #[derive(Debug, Clone)]
 pub struct FrozenWeight {
     matrix: Arc<PackedMatrix>,
-    /// Its codes on GPUs.
+    /// Copies of its codes on GPUs.
     #[cfg(feature = "gpu")]
     copies: crate::table::OnDevices,
 }
@@ -33,7 +32,7 @@ impl From<PackedMatrix> for FrozenWeight {
 }
 
 impl FrozenWeight {
-    /// Packs `weight`, as it lies on disk.
+    /// Packs `weight`, given in its layout on disk.
     pub fn new(weight: Tensor<2>, layout: Layout, format: WeightFormat) -> Self {
         let [rows, columns] = weight.dims();
         read(weight, move |weight| {
@@ -43,17 +42,17 @@ impl FrozenWeight {
         })
     }
 
-    /// Takes a weight that is quantized already, with every bit of it.
+    /// Takes over a quantized weight without changing a bit.
     pub fn from_quantized(weight: Quantized) -> Self {
         PackedMatrix::from_quantized(weight).into()
     }
 
-    /// The quantized weight as it was given or made; none where the weight is held in floats.
+    /// Returns the quantized weight, or `None` if the weight is held in floats.
     pub fn quantized(&self) -> Option<Quantized> {
         self.matrix.quantized()
     }
 
-    /// The same weight, shared, whose products have operands in `precision` where the format leaves that open: NF4.
+    /// Returns the same shared weight with operands in `precision`, if the format leaves the precision open (NF4).
     pub fn with_precision(&self, precision: Precision) -> Self {
         match self.matrix.precision() == precision {
             true => self.clone(),
@@ -61,24 +60,24 @@ impl FrozenWeight {
         }
     }
 
-    /// How the weight is held.
+    /// Format in which the weight is held.
     pub fn format(&self) -> WeightFormat {
         self.matrix.format()
     }
 
-    /// Inputs and outputs.
+    /// Numbers of inputs and outputs.
     pub fn dims(&self) -> [usize; 2] {
         self.matrix.dims()
     }
 
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.matrix.bytes()
     }
 
-    /// `x_nd` times the weight, plus the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
+    /// Multiplies `x_nd` by the weight and adds the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
     ///
-    /// A GPU keeps weights in 16, 8 or 4 bits as they are, and expands one for each product; other devices are given it in f32.
+    /// A GPU keeps weights in 16, 8 or 4 bits as they are and expands them for each product. Other devices receive them in f32.
     pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
         let (device, op) = (x_nd.device(), FrozenLinear(self.clone()));
         if !supports(&op, &device, x_nd.dtype()) {
@@ -89,11 +88,11 @@ impl FrozenWeight {
         apply(op, inputs)
     }
 
-    /// [`apply`](Self::apply) of several weights to the same rows, each with its bias. To the bit the same; where nothing
-    /// is recorded, rows are packed once for all and the products share the threads, which a few rows are soon through with.
+    /// Runs [`apply`](Self::apply) for several weights on the same rows, each with its bias. The results are identical to the bit. Without
+    /// autodiff, the rows are packed once for all weights and the products share the threads, which helps if there are few rows.
     ///
     /// # Panics
-    /// When a weight has another number of inputs than `x_nd` is wide.
+    /// If the number of inputs of a weight is not the width of `x_nd`.
     pub fn apply_each<const N: usize>(weights: [(&Self, Option<Tensor<1>>); N], x_nd: Tensor<2>) -> [Tensor<2>; N] {
         let device = x_nd.device();
         let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
@@ -108,13 +107,13 @@ impl FrozenWeight {
         results.map(|values| Dense::new(values, &[n, outputs.next().expect("one a weight")]).tensor())
     }
 
-    /// The weight as it is multiplied with, `[in, out]`, without gradient.
+    /// Returns the weight in f32 as products use it, `[in, out]`, without gradient.
     pub fn dense(&self) -> Tensor<2> {
         let [width, out] = self.dims();
         Dense::new(self.matrix.unpacked(), &[width, out]).tensor()
     }
 
-    /// [`dense`](Self::dense) on `device`.
+    /// Like [`dense`](Self::dense), on `device`.
     pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
         #[cfg(feature = "gpu")]
         if self.is_narrow()
@@ -131,14 +130,14 @@ impl FrozenWeight {
         self.format() != WeightFormat::F32
     }
 
-    /// The weight as GPUs take it; see [`is_narrow`](Self::is_narrow).
+    /// The weight in the form that GPUs use; see [`is_narrow`](Self::is_narrow).
     #[cfg(feature = "gpu")]
     pub(crate) fn held(&self) -> crate::gpu::quantized::Held {
         use crate::gpu::quantized::Held;
         self.quantized().map_or_else(|| Held::Bf16(self.matrix.unpacked(), self.dims()), Held::Quantized)
     }
 
-    /// What was made of it for GPUs.
+    /// Copies of the weight for GPUs.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
         &self.copies
@@ -149,13 +148,12 @@ impl FrozenWeight {
     }
 }
 
-/// Whether weights without gradient are packed for the kernels of `device`. Elsewhere they lie on the device as they are.
+/// Whether weights without gradient are packed for the kernels of `device`. Other devices store them unpacked.
 pub fn packs_weights(device: &Device) -> bool {
     is_cpu(device)
 }
 
-/// Whether products on `device` hold their operands in `precision` where they are asked to: in bf16 the processor's kernels do, and
-/// GPUs that compute with it.
+/// Whether products on `device` can hold their operands in `precision`. bf16 works on the CPU's kernels and on GPUs that compute in bf16.
 pub fn multiplies_in(device: &Device, precision: Precision) -> bool {
     #[cfg(feature = "gpu")]
     if let Some(gpu) = crate::fused::gpu(device) {
@@ -200,7 +198,7 @@ mod tests {
     fn weights_applied_at_once_give_what_each_gives() {
         let of = |out: usize, seed, format| FrozenWeight::new(leaf([out, 70], seed).inner(), Layout::OutIn, format);
         let bias: Tensor<1> = leaf([40], 9).inner();
-        // Few rows and many, formats whose operands are alike and others, more work than one thread does alone.
+        // Few and many rows; formats with equal and with different operands; more work than one thread does alone.
         for n in [1, 8, 200] {
             for (a, b) in [(WeightFormat::F32, WeightFormat::F32), (WeightFormat::NF4, WeightFormat::INT8)] {
                 let (x, [a, b, c]) = (leaf([n, 70], 1), [of(33, 2, a), of(40, 3, b), of(9_000, 4, a)]);

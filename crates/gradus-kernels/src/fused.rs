@@ -1,9 +1,9 @@
-//! The one mechanism that ties a hand-written kernel into Burn: an [`Op`] says how to run forward and backward over
-//! CPU tensors, and by [`Op::on_gpu`] over those of a GPU, if there is a kernel for it; [`apply`] records it in the
-//! autodiff graph. [`supports`] says where an operation has a kernel. Elsewhere its reference runs.
+//! The mechanism that integrates hand-written kernels into Burn. An [`Op`] defines the forward and backward pass over
+//! CPU tensors, and with [`Op::on_gpu`] over GPU tensors, if there is a kernel. [`apply`] records it in the autodiff
+//! graph. [`supports`] reports whether an operation has a kernel on a device; if not, its reference runs.
 //!
-//! Everything without gradient (segment boundaries, target ids, epsilons) is a field of the op on the host; inputs
-//! are float tensors. An op has one output: several results are stacked as rows of one tensor.
+//! Everything without gradient (segment boundaries, target ids, epsilons) is a field of the op on the host; inputs are
+//! float tensors. An op has one output. Several results are stacked as rows of one tensor.
 
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -25,13 +25,13 @@ use crate::simd::simd;
 
 /// A differentiable operation over CPU tensors.
 pub(crate) trait Op: Debug + Send + Sync + 'static {
-    /// The output, and what the backward pass needs.
+    /// Returns the output and the tensors that the backward pass needs.
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>);
 
-    /// The gradient of each input for which `needed` is true, given the gradient of the output.
+    /// Returns the gradient of each input for which `needed` is true, given the gradient of the output.
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>>;
 
-    /// The same two passes on a GPU, if there is a kernel for what this operation is.
+    /// Returns the same two passes for a GPU, if this operation has a kernel there.
     #[cfg(feature = "gpu")]
     fn on_gpu(&self) -> Option<&dyn crate::gpu::GpuOp> {
         None
@@ -43,7 +43,7 @@ pub(crate) trait Op: Debug + Send + Sync + 'static {
 pub(crate) struct Dense(FlexTensor);
 
 impl Dense {
-    /// From values in row-major order.
+    /// Builds a tensor from values in row-major order.
     pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
         debug_assert_eq!(values.len(), shape.iter().product::<usize>());
         Self(FlexTensor::from_data(TensorData::new(values, shape.to_vec())))
@@ -53,12 +53,12 @@ impl Dense {
         if tensor.is_contiguous() { Self(tensor) } else { Self(tensor.to_contiguous()) }
     }
 
-    /// The same values in memory that nothing else is part of; moved there unless others hold it.
+    /// Moves the values into memory of their own, or copies them if others share it.
     pub(crate) fn into_own(self) -> Self {
         Self(FlexTensor::from_data(self.0.into_data()))
     }
 
-    /// The same values as a tensor without autodiff.
+    /// Returns the values as a tensor without autodiff.
     pub(crate) fn tensor<const R: usize>(&self) -> Tensor<R> {
         let kind = DispatchTensorKind::Flex(BackendTensor::Float(self.0.clone()));
         Tensor::from_dispatch(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
@@ -71,16 +71,16 @@ impl Dense {
         &self.0.storage::<f32>()[start..start + layout.num_elements()]
     }
 
-    /// The values, mutable; copied first when shared.
+    /// Mutable values. They are copied first if shared.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         let layout = self.0.layout();
         let (start, len) = (layout.start_offset(), layout.num_elements());
         &mut self.0.storage_mut::<f32>()[start..start + len]
     }
 
-    /// The sum of each column of a matrix: the gradient of a bias.
+    /// Sum of each column of a matrix: the gradient of a bias.
     pub(crate) fn column_sums(&self) -> Self {
-        /// Rows summed by one task; the blocks' sums are added in order.
+        /// Rows summed by one task. The sums of the blocks are added in order.
         const ROWS: usize = 64;
         let columns = self.dims()[1];
         let of_block = |rows: &[f32]| {
@@ -94,14 +94,14 @@ impl Dense {
         Self::new(sums, &[columns])
     }
 
-    /// The dimensions.
+    /// Dimensions of the tensor.
     pub(crate) fn dims(&self) -> Vec<usize> {
         self.0.layout().shape().to_vec()
     }
 }
 
 simd! {
-    /// Adds rows as long as `sums` to it, one after the other.
+    /// Adds each row to `sums`, which has the length of a row.
     fn add_rows(sums: &mut [f32], rows: &[f32]) {
         for row in rows.chunks_exact(sums.len().max(1)) {
             for (sum, value) in sums.iter_mut().zip(row) {
@@ -117,9 +117,9 @@ pub struct OpHandle(Passes);
 
 #[derive(Debug, Clone)]
 enum Passes {
-    /// Of an operation that the CPU computes, and perhaps a GPU.
+    /// An operation that the CPU computes, and possibly a GPU.
     Op(Arc<dyn Op>),
-    /// Of an operation that is another one on the CPU: what it keeps lies on the device.
+    /// An operation for GPUs only. Its saved tensors stay on the device.
     #[cfg(feature = "gpu")]
     Gpu(Arc<dyn crate::gpu::GpuOp>),
 }
@@ -144,7 +144,7 @@ impl OpHandle {
     }
 }
 
-/// How many inputs an operation has that has more than four; empty tensors fill the rest.
+/// Number of inputs that operations with more than four have; empty tensors fill the rest.
 pub(crate) const MANY: usize = 32;
 
 /// The inputs of a fused operation: one to four tensors, or [`MANY`].
@@ -224,10 +224,10 @@ impl Inputs<Dispatch> {
     }
 }
 
-/// What a backend must do to run fused operations; [`apply`] is the only caller.
+/// Interface of a backend that runs fused operations. [`apply`] is the only caller.
 #[backend_extension(Cube: cfg(feature = "gpu"), Flex, Autodiff)]
 pub trait FusedBackend: Backend {
-    /// Runs `op` on `inputs`, recording it where gradients are tracked.
+    /// Runs `op` on `inputs` and records it if gradients are tracked.
     fn fused(#[extension_type] inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self>;
 }
 
@@ -305,11 +305,11 @@ impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Auto
     }
 }
 
-/// The node of one recorded operation.
+/// Graph node of a recorded operation.
 #[derive(Debug)]
 struct Recorded;
 
-/// What it keeps for the backward pass.
+/// State that the node keeps for the backward pass.
 #[derive(Debug, Clone)]
 struct Saved<P> {
     op: OpHandle,
@@ -352,18 +352,19 @@ fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Whether the environment variable `GRADUS_KERNELS` is `off`: then no device has kernels. It is read once.
+/// Whether the environment variable `GRADUS_KERNELS` is `off`, in which case no device has kernels. The variable is
+/// read once.
 fn is_off() -> bool {
     static IS_OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GRADUS_KERNELS").is_some_and(|it| it == "off"));
     *IS_OFF
 }
 
-/// Whether `device` is the CPU with its kernels, which read and write tensors where they lie.
+/// Whether `device` is the CPU with its kernels, which read and write tensors in place.
 pub(crate) fn is_cpu(device: &Device) -> bool {
     !is_off() && (*device == Device::flex() || device.clone().inner() == Device::flex())
 }
 
-/// The GPU that `device` is, unless kernels are off.
+/// Returns the GPU behind `device`, unless kernels are off.
 #[cfg(feature = "gpu")]
 pub(crate) fn gpu(device: &Device) -> Option<burn_cubecl::CubeDevice> {
     match device.clone().inner().as_dispatch() {
@@ -381,17 +382,17 @@ pub(crate) fn supports(op: &impl Op, device: &Device, dtype: DType) -> bool {
     if let (Some(op), Some(device)) = (op.on_gpu(), gpu(device)) {
         return op.supports(&device, dtype);
     }
-    // Without kernels for GPUs the operation itself decides nothing.
+    // Without GPU kernels, the result does not depend on the operation.
     let _ = op;
     false
 }
 
-/// Applies `op` to inputs already turned into dispatch tensors, on a device that [`supports`] it.
+/// Applies `op` to dispatch tensors on a device for which [`supports`] is true.
 pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     run(Passes::Op(Arc::new(op)), inputs)
 }
 
-/// Applies an operation of GPUs alone.
+/// Applies an operation that only GPUs have.
 #[cfg(feature = "gpu")]
 pub(crate) fn apply_on_gpu<const R: usize>(op: impl crate::gpu::GpuOp, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     run(Passes::Gpu(Arc::new(op)), inputs)
@@ -401,7 +402,7 @@ fn run<const R: usize>(passes: Passes, inputs: Vec<DispatchTensor>) -> Tensor<R>
     Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(passes)))
 }
 
-/// Gives `read` the values of a tensor: where they lie, without a copy, on the CPU with its kernels.
+/// Passes the values of a tensor to `read`. CPU tensors are read in place, without a copy.
 pub(crate) fn read<const R: usize, T: Send + 'static>(
     tensor: Tensor<R>,
     read: impl FnOnce(&Dense) -> T + Send + 'static,
@@ -420,7 +421,7 @@ pub(crate) fn read<const R: usize, T: Send + 'static>(
 
 type Reader = Box<dyn FnOnce(&Dense) + Send>;
 
-/// An operation that only looks at its input.
+/// An operation that only reads its input.
 struct Read(Mutex<Option<Reader>>);
 
 impl Debug for Read {

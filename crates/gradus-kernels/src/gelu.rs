@@ -1,4 +1,4 @@
-//! GELU, both forms.
+//! Both forms of GELU.
 //!
 //! Exact: `y = x·Φ(x)`, `Φ(x) = ½(1 + erf(x/√2))`; `y' = Φ(x) + x·φ(x)`.
 //! Tanh (`gelu_new`, `gelu_pytorch_tanh`): `y = ½x(1 + tanh u) = x·σ(2u)`, `u = √(2/π)(x + 0.044715 x³)`;
@@ -10,7 +10,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, one_in_parts, part_of};
 use crate::simd::{exp_or_zero, sigmoid, simd};
 
-/// Which form of GELU.
+/// Form of GELU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gelu {
     /// With the error function.
@@ -26,7 +26,7 @@ pub(crate) const FRAC_1_SQRT_2_PI: f32 = 0.398_942_3;
 /// The cubic coefficient of the tanh form.
 pub(crate) const CUBIC: f32 = 0.044_715;
 
-/// GELU of every element. The input carries gradient.
+/// Applies GELU to every element. The input carries gradient.
 pub fn gelu(x_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
     match supports(&GeluOp(form), &x_nd.device(), x_nd.dtype()) {
         true => apply(GeluOp(form), vec![x_nd.into_dispatch()]),
@@ -63,7 +63,7 @@ pub(crate) const TAIL: [f32; 10] = [
     0.099_735_56,
 ];
 
-/// Value and derivative of the exact form. The tail of Φ is computed itself, so nothing cancels at negative x.
+/// Value and derivative of the exact form. The tail of Φ is computed directly, so nothing cancels at negative x.
 #[inline(always)]
 pub(crate) fn exact(x: f32) -> (f32, f32) {
     let bell = exp_or_zero(-0.5 * x * x);
@@ -77,11 +77,11 @@ pub(crate) fn exact(x: f32) -> (f32, f32) {
     (x * cdf, cdf + x * bell * FRAC_1_SQRT_2_PI)
 }
 
-/// Value and derivative of the tanh form, as `x·σ(2u)`: exact also where 1 + tanh u cancels.
+/// Value and derivative of the tanh form, as `x·σ(2u)`, which is also accurate where 1 + tanh u cancels.
 #[inline(always)]
 pub(crate) fn tanh_form(x: f32) -> (f32, f32) {
     let s = sigmoid(2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
-    // Beyond ±10, σ(1 − σ) is exactly 0, and must not meet an infinite square.
+    // Beyond ±10, σ(1 − σ) is exactly 0 and must not be multiplied by an infinite square.
     let near = x.clamp(-10.0, 10.0);
     let slope = 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * near * near);
     (x * s, s + x * s * (1.0 - s) * slope)
@@ -179,12 +179,12 @@ mod tests {
                 assert_eq!(host(y.clone().inner()), [x, 0.0], "{form:?} of ±{x}");
                 assert_eq!(host(input.grad(&y.backward()).expect("gradient")), [1.0, 0.0], "{form:?}' of ±{x}");
             }
-            // Around zero the slope is ½, down to the smallest number there is.
+            // Around zero the slope is ½, down to the smallest number.
             assert_eq!(host(gelu(given([1, 3], &[0.0, 1e-40, -1e-40]), form).inner()), [0.0, 5e-41, -5e-41]);
         }
     }
 
-    /// Φ by the series of erf below 2 and its continued fraction above, in f64.
+    /// Φ in f64, by the series of erf below 2 and its continued fraction above.
     fn cdf(x: f64) -> f64 {
         let a = x.abs() / std::f64::consts::SQRT_2;
         let tail = if a < 2.0 {
@@ -215,7 +215,7 @@ mod tests {
             for (found, expected) in [f64::from(value), f64::from(slope)].into_iter().zip(expected) {
                 assert!((found - expected).abs() <= 3e-7 * expected.abs().max(0.5), "x = {x}: {found}, not {expected}");
             }
-            // The tail keeps its relative accuracy: the rounding of x² is all that is lost.
+            // The tail keeps its relative accuracy: only the rounding of x² is lost.
             if (-9.0..0.0).contains(&x) {
                 assert!((f64::from(value) / expected[0] - 1.0).abs() < 4e-6, "x = {x}: {value}, not {}", expected[0]);
             }

@@ -1,6 +1,7 @@
-//! Gradients between the backward pass and the optimizer: summed over micro-batches, and measured, where they lie.
+//! Gradients between the backward pass and the optimizer: their sum over micro-batches and their norm, computed in
+//! place.
 //!
-//! `g = Σₖ gₖ` over the micro-batches in their order, and `Σᵢ gᵢ²`, always added up in the same order.
+//! `g = Σₖ gₖ` over the micro-batches in order, and `Σᵢ gᵢ²`, always summed in the same order.
 
 use burn::tensor::{Tensor, s};
 use rayon::prelude::*;
@@ -11,7 +12,7 @@ use crate::host::{dense, host_values};
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
 
-/// `gradient`, flat; on the CPU in memory of its own, so that it keeps no larger tensor alive.
+/// Returns `gradient`, flat. CPU tensors get memory of their own, so that they keep no larger tensor alive.
 pub fn flat_gradient<const R: usize>(gradient: Tensor<R>) -> Tensor<1> {
     let n = gradient.shape().num_elements();
     match dense(gradient.reshape([n])) {
@@ -20,7 +21,7 @@ pub fn flat_gradient<const R: usize>(gradient: Tensor<R>) -> Tensor<1> {
     }
 }
 
-/// `sum + gradient`, in the memory of `sum` where nobody else holds it. Neither is tracked by autodiff.
+/// Returns `sum + gradient`, in the memory of `sum` if this is its only handle. Neither is tracked by autodiff.
 pub fn add_gradient(sum: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
     if !is_cpu(&sum.device()) {
         return sum + gradient;
@@ -36,8 +37,9 @@ fn add(sum: &mut [f32], gradient: &[f32]) {
     });
 }
 
-/// The sum of the squares of all elements of `tensors`, which are not tracked by autodiff: in f64 on the CPU; on other
-/// devices in f32 over some thousand elements at a time, and in f64 over those sums, which are read all at once.
+/// Sum of the squares of all elements of `tensors`, which are not tracked by autodiff. On the CPU it is computed in
+/// f64. Other devices sum some thousand elements at a time in f32; these partial sums are read together and added in
+/// f64.
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> f64 {
     let (here, elsewhere): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| is_cpu(&tensor.device()));
     let here = here.into_iter().map(|tensor| of_slice(&host_values(tensor.clone()))).sum::<f64>();
@@ -49,7 +51,7 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> f
     here + of_blocks(elsewhere.into_iter().flat_map(blocks).collect())
 }
 
-/// Sums squares in f64 over eight lanes, chunk by chunk: vectorised, and always in the same order.
+/// Sums squares in f64 over eight lanes, chunk by chunk: vectorized, and always in the same order.
 fn of_slice(values: &[f32]) -> f64 {
     let of_chunk = |values: &[f32]| {
         let mut lanes = [0.0f64; 8];
@@ -65,10 +67,10 @@ fn of_slice(values: &[f32]) -> f64 {
     chunks.iter().sum()
 }
 
-/// Elements whose squares a device adds up in f32.
+/// Elements whose squares a device sums in f32.
 const BLOCK: usize = 1024;
 
-/// The sums of the squares of each whole block, and of what is left.
+/// Sums of the squares of each whole block, and of the rest.
 fn blocks(tensor: &Tensor<1>) -> Vec<Tensor<1>> {
     let [n] = tensor.dims();
     let whole = n / BLOCK * BLOCK;
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn squares_are_added_up_alike_everywhere() {
-        // Nothing, less than a block, whole blocks, and blocks with a rest; 3² + 4² = 25.
+        // No element, less than a block, whole blocks, and blocks with a rest; 3² + 4² = 25.
         assert_eq!(sum_of_squares([&tensor(vec![3.0]), &tensor(vec![-4.0])]), 25.0);
         for n in [0, 1, 5, BLOCK, 3 * BLOCK + 1, CHUNK + 9] {
             let own = tensor(values(n, 3));

@@ -1,4 +1,4 @@
-//! Values of tensors on the host: where they lie, if the tensor is the CPU's; read, if another device holds it.
+//! Values of tensors on the host. CPU tensors are borrowed in place; tensors on other devices are copied.
 
 use std::ops::Deref;
 
@@ -34,7 +34,7 @@ impl Deref for HostValues {
     }
 }
 
-/// The values of `tensor`, which is not tracked by autodiff; nothing is copied on the CPU.
+/// Returns the values of `tensor`, which is not tracked by autodiff. Nothing is copied on the CPU.
 pub fn host_values<const R: usize>(tensor: Tensor<R>) -> HostValues {
     HostValues(match dense(tensor) {
         Ok(dense) => Values::Here(dense),
@@ -45,7 +45,7 @@ pub fn host_values<const R: usize>(tensor: Tensor<R>) -> HostValues {
     })
 }
 
-/// A CPU tensor with its values at hand, or the tensor back where another device holds it.
+/// Returns a CPU tensor with access to its values, or the tensor unchanged if another device holds it.
 #[expect(clippy::result_large_err, reason = "a tensor that lies elsewhere is handed back as it came")]
 pub(crate) fn dense<const R: usize>(tensor: Tensor<R>) -> Result<Dense, Tensor<R>> {
     let DispatchTensor { kind, autodiff } = tensor.into_dispatch();

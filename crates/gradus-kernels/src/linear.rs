@@ -1,7 +1,7 @@
-//! Linear layers: `y = x Wᵀ + b` with the weight as it lies on disk.
+//! Linear layers: `y = x Wᵀ + b` with the weight in its layout on disk.
 //!
-//! `∂x = g W`, `∂W = gᵀ x`, `∂b = Σₙ gₙ`; for [`Layout::InOut`] (GPT-2's Conv1D) with W transposed throughout, so no
-//! gradient is ever transposed afterwards.
+//! `∂x = g W`, `∂W = gᵀ x`, `∂b = Σₙ gₙ`. For [`Layout::InOut`] (GPT-2's Conv1D), W is transposed throughout, so no gradient is ever
+//! transposed afterwards.
 
 use burn::tensor::Tensor;
 
@@ -9,7 +9,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::matmul::matmul;
 use crate::product::{Mat, Precision, Product};
 
-/// How a linear layer's weight lies in memory.
+/// Memory layout of a linear layer's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// `[out, in]`, as in most models.
@@ -18,10 +18,10 @@ pub enum Layout {
     InOut,
 }
 
-/// `x_nd` times the weight, plus the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
+/// Multiplies `x_nd` by the weight and adds the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
 ///
-/// All inputs carry gradient. The operands of the three products are held in `precision`, on GPUs that have bf16, too; the
-/// reference, which other devices run, is in f32.
+/// All inputs carry gradient. The operands of the three products are held in `precision` on the CPU and on GPUs with bf16. Devices that run
+/// the reference use f32.
 pub fn linear(
     x_nd: Tensor<2>,
     weight: Tensor<2>,

@@ -1,7 +1,7 @@
 //! The low-rank part of an adapted layer: `y = s · (x Aᵀ) Bᵀ`, with A `[r, in]` and B `[out, r]`.
 //!
-//! With `h = x Aᵀ` and `u = s · g B`: `∂x = u A`, `∂A = uᵀ x`, `∂B = s · gᵀ h`. Nothing as large as the weight it adds to
-//! is ever made. Hu et al. 2021, <https://arxiv.org/abs/2106.09685>.
+//! With `h = x Aᵀ` and `u = s · g B`: `∂x = u A`, `∂A = uᵀ x`, `∂B = s · gᵀ h`. No matrix as large as the adapted weight is ever created.
+//! Hu et al. 2021, <https://arxiv.org/abs/2106.09685>.
 
 use burn::tensor::Tensor;
 
@@ -10,9 +10,9 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::linear::{Layout, linear};
 use crate::product::{Mat, Precision, Product};
 
-/// `x_nd`, `[N, in]`, through `a_rd` (`[r, in]`) and `b_or` (`[out, r]`), times `scale`: `[N, out]`.
+/// Applies `a_rd` (`[r, in]`) and then `b_or` (`[out, r]`) to `x_nd` (`[N, in]`) and multiplies by `scale`: `[N, out]`.
 ///
-/// All three carry gradient. The operands of the products are held in `precision`; on devices without kernels, in f32.
+/// All three tensors carry gradient. The operands of the products are held in `precision`; on devices without kernels, in f32.
 pub fn low_rank(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, precision: Precision) -> Tensor<2> {
     let op = LowRank { base: None, scale, precision };
     if !supports(&op, &x_nd.device(), x_nd.dtype()) {
@@ -22,7 +22,7 @@ pub fn low_rank(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, p
 }
 
 impl FrozenWeight {
-    /// [`apply`](Self::apply) plus [`low_rank`], in one pass over the result and one over the gradient of `x_nd`.
+    /// Computes [`apply`](Self::apply) plus [`low_rank`] in one pass over the result and one over the gradient of `x_nd`.
     ///
     /// `x_nd`, `a_rd`, `b_or` and `bias` carry gradient.
     pub fn apply_adapted(
@@ -43,7 +43,7 @@ impl FrozenWeight {
     }
 }
 
-/// The same of two linear layers, where there is no kernel for the whole.
+/// Composes the same result from two linear layers, if there is no kernel for the whole.
 fn composed(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, precision: Precision) -> Tensor<2> {
     let h_nr = linear(x_nd, a_rd, None, Layout::OutIn, precision);
     linear(h_nr, b_or, None, Layout::OutIn, precision) * scale
@@ -57,13 +57,13 @@ fn reference(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32) -> T
 
 #[derive(Debug)]
 struct LowRank {
-    /// What it adds to.
+    /// Layer whose output the low-rank part is added to, if any.
     base: Option<FrozenWeight>,
     scale: f32,
     precision: Precision,
 }
 
-/// A matrix with its dimensions.
+/// View of a tensor as a matrix.
 pub(crate) fn mat(tensor: &Dense) -> Mat<'_> {
     let dims = tensor.dims();
     Mat::dense(tensor.values(), dims[0], dims[1])

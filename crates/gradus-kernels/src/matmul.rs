@@ -1,13 +1,13 @@
-//! Products of matrices in f32 on every device.
+//! Matrix products in f32 on every device.
 
 use burn::tensor::Tensor;
 
-/// The product of two matrices, or of two batches of as many matrices, in f32.
+/// Multiplies two matrices, or two batches with equally many matrices, in f32.
 ///
-/// On a GPU, [`Tensor::matmul`] may shorten the operands to TF32; this does not. Both operands carry gradient.
+/// On a GPU, [`Tensor::matmul`] may shorten the operands to TF32; this function does not. Both operands carry gradient.
 ///
 /// # Panics
-/// When the shapes do not fit.
+/// If the shapes do not fit.
 pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     #[cfg(feature = "gpu")]
     if let Some(gpu) = crate::fused::gpu(&a.device()) {

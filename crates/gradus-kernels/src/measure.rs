@@ -1,4 +1,4 @@
-//! What this machine can do at most: the figures that training and sampling are compared with.
+//! Peak rates of this machine, with which training and sampling are compared.
 
 use std::time::Instant;
 
@@ -7,25 +7,24 @@ use rayon::prelude::*;
 use crate::product::{Mat, Precision, Product, one_tile};
 use crate::simd::simd;
 
-/// Rows and columns of the product: large enough that the cost of its edges vanishes, small enough to take moments.
+/// Rows and columns of the product. The size makes the cost of the edges negligible and still takes only moments.
 const SIZE: usize = 2048;
 
-/// Tiles of one thread: some tens of milliseconds.
+/// Tiles per thread: some tens of milliseconds.
 const TILES: usize = 50_000;
 
-/// Words read by the bandwidth probe: 512 MiB, more than any last-level cache a thread reaches.
+/// Words that the bandwidth probe reads: 512 MiB, more than any last-level cache that a thread reaches.
 const WORDS: usize = 64 << 20;
 
-/// Words of one parallel task.
+/// Words per parallel task.
 const CHUNK: usize = 64 << 10;
 
-/// GFLOP/s (10⁹ additions and multiplications a second) of a 2048³ matrix product on all threads with operands in `precision`, the
-/// best of `repetitions`.
+/// GFLOP/s (10⁹ additions and multiplications per second) of a 2048³ matrix product on all threads with operands in `precision`. Returns
+/// the best of `repetitions`, because other load can only slow a product down.
 ///
-/// The best, because whatever else runs on the machine can only slow a product down. It goes through the same code as
-/// every linear layer.
+/// The product runs the same code as every linear layer.
 pub fn matrix_gflops(precision: Precision, repetitions: usize) -> f64 {
-    // Small values: denormal or infinite ones could run at another speed.
+    // Small values, because denormal or infinite ones could change the speed.
     let matrix = |seed: usize| (0..SIZE * SIZE).map(|i| ((i * 7 + seed) % 64) as f32 / 64.0 - 0.5).collect::<Vec<_>>();
     let (a, b) = (matrix(1), matrix(5));
     let mut output = vec![0.0f32; SIZE * SIZE];
@@ -36,8 +35,8 @@ pub fn matrix_gflops(precision: Precision, repetitions: usize) -> f64 {
     2.0 * (SIZE as f64).powi(3) / fastest(repetitions, &mut product) / 1e9
 }
 
-/// GFLOP/s of the inner loop of products alone, on all threads, the best of `repetitions`: one tile again and again, whose
-/// operands stay in the first-level cache. What the units for multiply-adds give, which no product can pass.
+/// GFLOP/s of the inner loop of products alone, on all threads, the best of `repetitions`. It computes one tile repeatedly, with operands
+/// in the first-level cache. This is the rate of the multiply-add units, which no product can exceed.
 pub fn arithmetic_gflops(precision: Precision, repetitions: usize) -> f64 {
     let threads = rayon::current_num_threads();
     let mut work = 0;
@@ -46,7 +45,7 @@ pub fn arithmetic_gflops(precision: Precision, repetitions: usize) -> f64 {
     work as f64 / seconds / 1e9
 }
 
-/// GB/s (10⁹ bytes a second) that all threads together read from memory, the best of `repetitions` over 512 MiB.
+/// GB/s (10⁹ bytes per second) that all threads together read from memory, the best of `repetitions` over 512 MiB.
 pub fn read_gb_s(repetitions: usize) -> f64 {
     let words: Vec<u64> = (0..WORDS as u64).collect();
     let mut total = 0u64;
@@ -54,19 +53,19 @@ pub fn read_gb_s(repetitions: usize) -> f64 {
         total = total.wrapping_add(words.par_chunks(CHUNK).map(sum).reduce(|| 0, u64::wrapping_add));
     };
     let seconds = fastest(repetitions, &mut read);
-    // The sum is used, so that no compiler can leave the reading out.
+    // The sum is used, so the compiler cannot remove the reads.
     std::hint::black_box(total);
     size_of_val(&words[..]) as f64 / seconds / 1e9
 }
 
 simd! {
-    /// Whole-number additions may be taken in any order, so the compiler keeps many of them under way.
+    /// Integer additions may be reordered, so the compiler runs many of them in parallel.
     fn sum(words: &[u64]) -> u64 {
         words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
     }
 }
 
-/// Seconds of the fastest of `repetitions` runs (at least one), after one that is not counted.
+/// Seconds of the fastest of `repetitions` runs (at least one), after one uncounted run.
 fn fastest(repetitions: usize, run: &mut dyn FnMut()) -> f64 {
     fastest_by(repetitions, || {
         let start = Instant::now();
@@ -75,7 +74,7 @@ fn fastest(repetitions: usize, run: &mut dyn FnMut()) -> f64 {
     })
 }
 
-/// [`fastest`] where `seconds` runs once and returns how long that took.
+/// Like [`fastest`]; `seconds` runs once and returns the time that it took.
 fn fastest_by(repetitions: usize, mut seconds: impl FnMut() -> f64) -> f64 {
     seconds();
     (0..repetitions.max(1)).map(|_| seconds()).fold(f64::INFINITY, f64::min).max(1e-9)

@@ -13,7 +13,7 @@ use crate::simd::simd;
 /// Rows per parallel task.
 const ROWS: usize = 32;
 
-/// Layer norm of each row of `x_nd`; `weight_d` is γ, `bias_d` β. All inputs carry gradient.
+/// Layer norm of each row of `x_nd`; `weight_d` is γ and `bias_d` is β. All inputs carry gradient.
 pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let norm = Norm { epsilon, centered: true };
     if !supports(&norm, &x_nd.device(), x_nd.dtype()) {
@@ -51,14 +51,14 @@ type Sums = (Vec<f32>, Vec<f32>);
 #[derive(Debug)]
 pub(crate) struct Norm {
     pub(crate) epsilon: f64,
-    /// Whether the mean is taken away first: layer norm.
+    /// Whether the mean is subtracted first, as in layer norm.
     pub(crate) centered: bool,
 }
 
 /// Lanes of the sums over a row.
 const LANES: usize = 8;
 
-/// Σ f(x) over a row, in f64 so that wide rows lose nothing.
+/// Σ f(x) over a row, in f64 so that wide rows lose no precision.
 #[inline(always)]
 fn sum(row: &[f32], f: impl Fn(f64) -> f64) -> f64 {
     let mut lanes = [0.0f64; LANES];
@@ -96,13 +96,13 @@ simd! {
         }
     }
 
-    /// ∂x of a block of rows; adds their part of ∂γ and ∂β to `sums`.
+    /// Computes ∂x of a block of rows and adds their part of ∂γ and ∂β to `sums`.
     fn backward_rows(grad_x: &mut [f32], x: &[f32], grad: &[f32], gamma: &[f32], norm: &Norm, sums: &mut Sums) {
         let d = gamma.len();
         let (grad_gamma, grad_beta) = (&mut sums.0[..d], &mut sums.1[..d]);
         for ((grad_x, x), g) in grad_x.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(grad.chunks_exact(d)) {
             let (mean, scale) = moments(x, norm.centered, norm.epsilon);
-            // ∂x holds h = γ ∘ g until its two means are known.
+            // ∂x holds h = γ ∘ g until both means of h are computed.
             for i in 0..d {
                 let hat = (x[i] - mean) * scale;
                 grad_x[i] = gamma[i] * g[i];
@@ -147,7 +147,8 @@ impl Op for Norm {
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let (x, gamma) = (&saved[0], saved[1].values());
         let (n, d) = (x.dims()[0], x.dims()[1]);
-        // One partial sum of ∂γ and ∂β per block of rows, added in order: the same bits for any number of threads.
+        // One partial sum of ∂γ and ∂β per block of rows, added in order, gives the same bits for any number of
+        // threads.
         let ([grad_x], partial): (_, Vec<Sums>) = in_parts(n * d, ROWS * d, |i, [grad_x]| {
             let (x, grad) = (part_of(x.values(), i, ROWS * d), part_of(grad.values(), i, ROWS * d));
             let mut sums = (vec![0.0f32; d], vec![0.0f32; d]);
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Value and gradient of both norms of one row.
+    /// Value and gradient of both norms for one row.
     fn both(row: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
         let d = row.len();
         [true, false].map(|centered| {
@@ -210,7 +211,7 @@ mod tests {
                 true => layer_norm(x.clone(), gamma, given([d], &vec![0.0; d]), 1e-12),
                 false => rms_norm(x.clone(), gamma, 1e-12),
             };
-            // Every output has a gradient of its own.
+            // Every output has a different gradient.
             let gradients = (y.clone() * given([1, d], &values(d, 9))).backward();
             (host(y.inner()), host(x.grad(&gradients).expect("gradient")))
         })
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn rows_without_variance_stay_finite() {
-        // Nothing is left of a constant row when its mean is taken away; ε decides for values near zero.
+        // Subtracting the mean of a constant row leaves 0. For values near zero, ε dominates.
         assert_eq!(both(&[1e30; 33])[0].0, [0.0; 33]);
         for tiny in [0.0, 1e-40] {
             for (value, gradient) in both(&[tiny; 33]) {

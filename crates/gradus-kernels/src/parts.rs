@@ -1,20 +1,19 @@
-//! Results that are made in parallel parts.
+//! Results that are computed in parallel parts.
 //!
-//! Large memory is not cleared by one thread before others write to it: each part is cleared by the task that writes it,
-//! while it is in that task's cache.
+//! Large memory is not cleared by one thread up front. The task that writes a part also clears it, while it is in that task's cache.
 
 use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
-/// Numbers of a part where nothing else decides.
+/// Default size of a part, in numbers.
 pub(crate) const PART: usize = 16 * 1024;
 
-/// `N` results of `size` numbers each: part `i` of each holds the numbers from `i · part` on, begins as 0 and is written
-/// by `write`, in any order. What `write` returns comes in the order of the parts.
+/// Computes `N` results of `size` numbers each. Part `i` of each result holds the numbers from `i · part` on. It is zeroed and then passed
+/// to `write`; parts run in any order. The return values of `write` are in the order of the parts.
 ///
 /// # Panics
-/// When `part` is 0 and `size` is not.
+/// If `part` is 0 and `size` is not.
 pub(crate) fn in_parts<T, const N: usize, R>(
     size: usize,
     part: usize,
@@ -36,19 +35,19 @@ where
         let run = |(i, parts): (usize, [&mut [MaybeUninit<T>]; N])| {
             let parts = parts.map(|part| {
                 part.fill(MaybeUninit::new(T::default()));
-                // SAFETY: every element was just written.
+                // SAFETY: every element was just initialized.
                 unsafe { part.assume_init_mut() }
             });
             write(i, parts)
         };
         parts.into_par_iter().enumerate().map(run).collect()
     };
-    // SAFETY: all parts together are the first `size` elements, and each was written whole.
+    // SAFETY: all parts together are the first `size` elements, and each was fully written.
     results.iter_mut().for_each(|result| unsafe { result.set_len(size) });
     (results, returned)
 }
 
-/// One result; see [`in_parts`].
+/// Like [`in_parts`], for one result.
 pub(crate) fn one_in_parts<T: Copy + Default + Send>(
     size: usize,
     part: usize,
@@ -63,7 +62,7 @@ pub(crate) fn zeros(size: usize) -> Vec<f32> {
     one_in_parts(size, 4 * PART, |_, _| ())
 }
 
-/// Part `i` of `values` in parts of `part`.
+/// Part `i` of `values`, in parts of size `part`.
 pub(crate) fn part_of<T>(values: &[T], i: usize, part: usize) -> &[T] {
     &values[i * part..((i + 1) * part).min(values.len())]
 }

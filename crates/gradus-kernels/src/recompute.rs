@@ -1,9 +1,9 @@
-//! Recomputation: of a block of layers, only the input is kept for the backward pass, which runs the block once more.
+//! Recomputation (activation checkpointing): only the input of a block of layers is kept, and the backward pass runs the block again.
 //!
-//! For `y = f(x, θ)` the forward pass keeps x alone, one tensor or several. Given `g = ∂L/∂y`, the backward pass computes `y` again, this time
-//! recorded, and goes back through `⟨g, y⟩`: `∂L/∂x = ∂⟨g, y⟩/∂x`, `∂L/∂θ = ∂⟨g, y⟩/∂θ`. The kernels give the same bits
-//! every time, so the gradients are those of a block whose activations were kept. The price is one more forward pass of
-//! the block: about a third more arithmetic. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
+//! For `y = f(x, θ)` the forward pass keeps only x, which may be several tensors. Given `g = ∂L/∂y`, the backward pass computes `y` again,
+//! now recorded, and differentiates `⟨g, y⟩`: `∂L/∂x = ∂⟨g, y⟩/∂x`, `∂L/∂θ = ∂⟨g, y⟩/∂θ`. The kernels give the same bits every time, so the
+//! gradients equal those of a block whose activations were kept. The price is one more forward pass of the block: about a third more
+//! arithmetic. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
 
 use std::fmt::{Debug, Formatter};
 
@@ -13,14 +13,14 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::fused::{Dense, MANY, Op, apply, is_cpu, read};
 
-/// `run(module, x_nd)`, computed again in the backward pass instead of keeping what lies between input and output.
+/// Computes `run(module, x_nd)`, and computes it again in the backward pass instead of keeping the intermediate results.
 ///
-/// `x_nd` and the parameters of `module` carry gradient; nothing else that `run` reads may. `run` gives the same result
-/// every time; the gradients are the same to the bit where it uses each parameter once. Where nothing is recorded, and
-/// on devices without fused kernels, this is `run` itself.
+/// `x_nd` and the parameters of `module` carry gradient; no other value that `run` reads may. `run` must give the same result every time.
+/// The gradients are identical to the bit if it uses each parameter once. If nothing is recorded, and on devices without fused kernels,
+/// this is just `run`.
 ///
 /// # Panics
-/// When more than 31 parameters of the module take a gradient.
+/// If more than 31 parameters of the module take a gradient.
 pub fn recompute<M, F>(module: &M, x_nd: Tensor<2>, run: F) -> Tensor<2>
 where
     M: Module + Sync + 'static,
@@ -29,13 +29,13 @@ where
     recompute_of(module, [x_nd], move |module, [x_nd]| run(module, x_nd))
 }
 
-/// [`recompute`] with several inputs, each carrying gradient where it is tracked: a decoder's block reads what the encoder
-/// gave, and a bias that all blocks share.
+/// Like [`recompute`] with several inputs. Each carries gradient if it is tracked. For example, a decoder's block reads the encoder's
+/// output and a bias that all blocks share.
 ///
-/// An input that other blocks read too is given as a [`branch`]: then the gradients are the same to the bit.
+/// Pass an input that other blocks also read as a [`branch`]; then the gradients are identical to the bit.
 ///
 /// # Panics
-/// When more than 32 inputs and parameters of the module take a gradient.
+/// If more than 32 inputs and parameters of the module take a gradient.
 pub fn recompute_of<M, F, const N: usize>(module: &M, inputs: [Tensor<2>; N], run: F) -> Tensor<2>
 where
     M: Module + Sync + 'static,
@@ -53,8 +53,8 @@ where
     apply(Recompute { module: module.valid(), trained, run }, inputs)
 }
 
-/// The same tensor as an input of one block among several that read it: the gradients that the block gives it are summed
-/// before they meet those of the others, whether the block is recomputed or not.
+/// Returns the same tensor as an input of one block among several that read it. The gradients from that block are summed before they are
+/// added to those of the others, whether or not the block is recomputed.
 pub fn branch(x_nd: Tensor<2>) -> Tensor<2> {
     match x_nd.is_autodiff() && is_cpu(&x_nd.device()) {
         true => apply(Branch, vec![x_nd.into_dispatch()]),
@@ -76,9 +76,9 @@ impl Op for Branch {
 }
 
 struct Recompute<M, F, const N: usize> {
-    /// Without autodiff; shares the weights.
+    /// The module without autodiff; it shares the weights.
     module: M,
-    /// Which of its parameters take a gradient: the inputs after the first N.
+    /// Which of its parameters take a gradient. These are the inputs after the first N.
     trained: Vec<bool>,
     run: F,
 }
@@ -100,7 +100,7 @@ where
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
-        // Leaves of a graph of its own: the one that is on its way back stays untouched.
+        // These are leaves of a separate graph, so the graph of the running backward pass is untouched.
         let module = self.module.clone().train();
         let inputs: [Tensor<2>; N] =
             std::array::from_fn(|i| saved[i].tensor::<2>().autodiff().set_require_grad(needed[i]));
@@ -123,7 +123,7 @@ struct Parameters<'a> {
 
 impl ModuleVisitor for Parameters<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        // Also of a parameter that is watched: its value is no leaf, but its gradient is needed as well.
+        // A watched parameter counts as trained: its value is no leaf, but its gradient is needed.
         let is_trained = param.clone().valid().train().is_require_grad();
         self.trained.push(is_trained);
         if is_trained {
@@ -132,7 +132,7 @@ impl ModuleVisitor for Parameters<'_> {
     }
 }
 
-/// Collects the gradients of the same parameters, in the same order.
+/// Collects the gradients of these parameters, in the same order.
 struct Found<'a> {
     trained: &'a mut std::slice::Iter<'a, bool>,
     found: &'a mut Vec<Option<Dense>>,
@@ -158,7 +158,7 @@ mod tests {
     use crate::fused::testing::{host, leaf};
     use crate::{Gelu, Layout, Precision, gelu, layer_norm, linear};
 
-    /// A norm, a linear layer that may stand still, and a residual connection.
+    /// A norm, a linear layer that may be frozen, and a residual connection.
     #[derive(Module, Debug)]
     struct Block {
         norm: Param<Tensor<1>>,
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Loss, and the gradients of the input and of all parameters, through three blocks one of which is used twice.
+    /// Loss, and the gradients of the input and of all parameters, through three blocks, one of which is used twice.
     fn gradients(x: &Tensor<2>, blocks: &[Block], step: impl Fn(&Block, Tensor<2>) -> Tensor<2>) -> Vec<Vec<f32>> {
         let y = [0, 1, 0, 2].iter().fold(x.clone() * 2.0, |x, &i| step(&blocks[i], x));
         let loss = (y.clone() * y).sum();
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(runs.load(Ordering::Relaxed), 8, "four forward and four backward");
     }
 
-    /// A block that reads what an encoder gave twice, and a bias that every block shares.
+    /// A block that reads the encoder's output twice, and a bias that all blocks share.
     fn decode(block: &Block, [x, encoded, bias]: [Tensor<2>; 3]) -> Tensor<2> {
         let scores = block.forward(x).matmul(encoded.clone().transpose()) + bias;
         scores.matmul(gelu(encoded, Gelu::Exact))
@@ -253,7 +253,7 @@ mod tests {
     fn an_input_that_is_not_tracked_needs_no_preparation() {
         let (x, encoded, block) = (leaf([5, 6], 1), leaf([4, 6], 2).inner(), Block::new(3));
         let run = |block: &Block, [x, encoded]: [Tensor<2>; 2]| {
-            // In the forward pass nothing is tracked.
+            // In the forward pass, nothing is tracked.
             let encoded = if x.is_autodiff() && !encoded.is_autodiff() { encoded.autodiff() } else { encoded };
             block.forward(x).matmul(encoded.transpose())
         };

@@ -1,4 +1,4 @@
-//! The definitions of the kernels in plain tensors: what tests and benchmarks compare with. Not part of the interface.
+//! Definitions of the kernels in plain tensors, for tests and benchmarks. They are not part of the public interface.
 
 pub use crate::adamw::reference as adamw;
 pub use crate::attention::reference::{across as attention_across, attention, biased as attention_biased};

@@ -6,7 +6,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, one_in_parts, part_of};
 use crate::simd::simd;
 
-/// `max(x, 0)`, element by element. The input carries gradient.
+/// Computes `max(x, 0)` for each element. The input carries gradient.
 pub(crate) fn relu(x_nd: Tensor<2>) -> Tensor<2> {
     match supports(&Relu, &x_nd.device(), x_nd.dtype()) {
         true => apply(Relu, vec![x_nd.into_dispatch()]),

@@ -1,9 +1,9 @@
 //! Rotary position embedding, in the half-split form of `transformers`.
 //!
-//! For head dimension 2m and angle `θₜᵢ`: `yᵢ = xᵢ cos θ − xᵢ₊ₘ sin θ`, `yᵢ₊ₘ = xᵢ₊ₘ cos θ + xᵢ sin θ`, both scaled
-//! by the attention factor that some variants (yarn) carry in the tables. The backward pass is the transposed
-//! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>. Tables of fewer angles than a head has pairs turn the
-//! beginning of each head and leave its rest.
+//! For head dimension 2m and angle `θₜᵢ`: `yᵢ = xᵢ cos θ − xᵢ₊ₘ sin θ`, `yᵢ₊ₘ = xᵢ₊ₘ cos θ + xᵢ sin θ`. Both are scaled
+//! by the attention factor that some variants (yarn) include in the tables. The backward pass is the transposed
+//! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>. If the tables have fewer angles than a head has pairs,
+//! only the beginning of each head is rotated.
 
 use burn::tensor::Tensor;
 
@@ -13,11 +13,11 @@ use crate::table::Table;
 
 /// Rotates every head of `x_nd` (`[N, H · head_dim]`) by its token's angles.
 ///
-/// `cos` and `sin` are `[N, m]`, row-major, of as many angles as pairs of numbers are turned, head_dim / 2 at most.
-/// `x_nd` carries gradient.
+/// `cos` and `sin` are `[N, m]`, row-major, with one angle per rotated pair of numbers, at most head_dim / 2. `x_nd`
+/// carries gradient.
 ///
 /// # Panics
-/// When the tables do not fit the tokens.
+/// If the tables do not fit the tokens.
 pub fn rope(x_nd: Tensor<2>, cos: &Table<f32>, sin: &Table<f32>, head_dim: usize) -> Tensor<2> {
     let [n, d] = x_nd.dims();
     assert_eq!(d % head_dim, 0, "whole heads");
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference() {
-        // The last two turn a part of each head.
+        // The last two cases rotate a part of each head.
         for (n, heads, head_dim, turned) in [(1, 1, 2, 2), (5, 3, 8, 8), (33, 2, 10, 10), (7, 2, 10, 6), (3, 2, 4, 2)] {
             let angles = values(n * turned / 2, 4);
             let cos: Table<f32> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_quarter_turn_of_extremes() {
-        // cos = 0 and sin = 1: (a, b) becomes (−b, a), whatever their sizes.
+        // cos = 0 and sin = 1: (a, b) becomes (−b, a), whatever the magnitudes.
         let y = rope(given([1, 2], &[1e38, -1e-40]), &vec![0.0].into(), &vec![1.0].into(), 2);
         assert_eq!(host(y.inner()), [1e-40, 1e38]);
     }

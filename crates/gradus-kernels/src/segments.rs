@@ -1,30 +1,30 @@
-//! How the tokens of a packed batch belong together.
+//! Structure of a packed batch: which tokens form a sequence.
 
 use std::ops::Range;
 
-/// Sequences laid end to end, each alone or followed by others that continue it.
+/// Sequences laid end to end, each alone or followed by continuations.
 ///
-/// A continuation sees its root and itself: the completions of one prompt are computed with the prompt's tokens in
-/// memory once. Every token belongs to one segment, a root or a continuation.
+/// A continuation sees its root and itself. So the completions of one prompt are computed with the prompt's tokens in memory once. Every
+/// token belongs to one segment, a root or a continuation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Segments {
     trees: Vec<Tree>,
     tokens: usize,
     /// Global tokens, in order.
     global: Vec<usize>,
-    /// The tables of attention's kernels.
+    /// Tables of the attention kernels.
     #[cfg(feature = "gpu")]
     tables: crate::table::OnDevices,
 }
 
-/// A root with its continuations, next to each other.
+/// A root with its continuations, stored contiguously.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// The first token.
+    /// Index of the first token.
     pub start: usize,
-    /// Tokens of the root.
+    /// Number of tokens of the root.
     pub root: usize,
-    /// Tokens of each continuation.
+    /// Number of tokens of each continuation.
     pub continuations: Vec<usize>,
 }
 
@@ -33,24 +33,24 @@ pub(crate) struct Tree {
 pub struct Segment {
     /// Its own tokens.
     pub tokens: Range<usize>,
-    /// The tokens of the root that it continues; empty for a root.
+    /// Tokens of the root that it continues; empty for a root.
     pub prefix: Range<usize>,
 }
 
 impl Segment {
-    /// Prefix and own tokens together.
+    /// Number of tokens of prefix and segment together.
     pub fn length(&self) -> usize {
         self.prefix.len() + self.tokens.len()
     }
 }
 
 impl Tree {
-    /// All tokens.
+    /// Number of all tokens.
     pub fn length(&self) -> usize {
         self.root + self.continuations.iter().sum::<usize>()
     }
 
-    /// The root, then its continuations; token numbers count from `start`.
+    /// Returns the root, then its continuations. Token indices count from `start`.
     pub fn segments(&self, start: usize) -> impl Iterator<Item = Segment> {
         let root = Segment { tokens: start..start + self.root, prefix: start..start };
         let continuations = self.continuations.iter().scan(start + self.root, move |from, length| {
@@ -63,14 +63,14 @@ impl Tree {
 }
 
 impl Segments {
-    /// Sequences of these lengths, none continuing another.
+    /// Sequences of these lengths, without continuations.
     pub fn sequences(lengths: impl IntoIterator<Item = usize>) -> Self {
         let mut segments = Self::default();
         lengths.into_iter().for_each(|length| segments.push(length, Vec::new()));
         segments
     }
 
-    /// Adds a root of `root` tokens and what continues it.
+    /// Adds a root of `root` tokens and its continuations.
     pub fn push(&mut self, root: usize, continuations: Vec<usize>) {
         let tree = Tree { start: self.tokens, root, continuations };
         self.tokens += tree.length();
@@ -81,11 +81,11 @@ impl Segments {
         }
     }
 
-    /// The same segments with `tokens` global: where the mask has a window, they see beyond it, and are seen from beyond
-    /// it, by everything of their sequence (Longformer's global attention).
+    /// Makes `tokens` global. If the mask has a window, global tokens see all tokens of their sequence beyond the window, and all of these
+    /// see them (Longformer's global attention).
     ///
     /// # Panics
-    /// When there is no such token.
+    /// If a token does not exist.
     pub fn with_global(mut self, tokens: impl IntoIterator<Item = usize>) -> Self {
         self.global = tokens.into_iter().collect();
         self.global.sort_unstable();
@@ -95,12 +95,12 @@ impl Segments {
         self
     }
 
-    /// All tokens, N.
+    /// Number of all tokens, N.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Every segment, in the order of its tokens.
+    /// Iterates over all segments, in token order.
     pub fn iter(&self) -> impl Iterator<Item = Segment> {
         self.trees.iter().flat_map(|tree| tree.segments(tree.start))
     }
@@ -115,7 +115,7 @@ impl Segments {
         !self.global.is_empty()
     }
 
-    /// What was made of them for devices.
+    /// Copies of the tables on devices.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
         &self.tables
@@ -128,24 +128,24 @@ impl Segments {
     }
 }
 
-/// Queries of one packed batch that read the sequences of another: each tree of segments reads one of them whole, and
-/// several may read the same. The targets of a group share their source, which an encoder packs once.
+/// Queries of one packed batch that read the sequences of another. Each tree of segments reads one whole sequence, and several may read the
+/// same one. The targets of a group share their source, which an encoder packs once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrossSegments {
     targets: Segments,
     sources: Segments,
-    /// Which source each tree of the targets reads.
+    /// Index of the source that each tree of the targets reads.
     source_of: Vec<usize>,
-    /// The tables of attention's kernels.
+    /// Tables of the attention kernels.
     #[cfg(feature = "gpu")]
     tables: crate::table::OnDevices,
 }
 
 impl CrossSegments {
-    /// Root `t` of `targets`, with all that continues it, reads sequence `source_of[t]` of `sources`.
+    /// Root `t` of `targets` and its continuations read sequence `source_of[t]` of `sources`.
     ///
     /// # Panics
-    /// When there is not one source a root, a source does not exist, or one is continued by others.
+    /// If the number of sources is not the number of roots, a source does not exist, or a source has continuations.
     pub fn new(targets: Segments, sources: Segments, source_of: Vec<usize>) -> Self {
         assert_eq!(source_of.len(), targets.trees.len(), "one source a root");
         assert!(source_of.iter().all(|&source| source < sources.trees.len()), "a source does not exist");
@@ -159,24 +159,24 @@ impl CrossSegments {
         }
     }
 
-    /// Tokens that read, N, and tokens that are read, M.
+    /// Number of reading tokens, N, and of tokens that are read, M.
     pub fn tokens(&self) -> [usize; 2] {
         [self.targets.tokens, self.sources.tokens]
     }
 
-    /// The tokens of each source.
+    /// Tokens of each source.
     #[cfg(any(test, feature = "gpu"))]
     pub(crate) fn sources(&self) -> impl Iterator<Item = Range<usize>> {
         self.sources.trees.iter().map(|source| source.start..source.start + source.root)
     }
 
-    /// What was made of them for devices.
+    /// Copies of the tables on devices.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_devices(&self) -> &crate::table::OnDevices {
         &self.tables
     }
 
-    /// Every tree that reads with the tokens that it reads, in the order of its tokens.
+    /// Each tree with the tokens that it reads, in token order.
     pub(crate) fn trees(&self) -> impl Iterator<Item = (&Tree, Range<usize>)> {
         self.targets.trees.iter().zip(&self.source_of).map(|(tree, &source)| {
             let source = &self.sources.trees[source];

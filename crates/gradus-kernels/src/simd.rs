@@ -1,10 +1,9 @@
-//! Vector code without intrinsics: a function body is compiled for several instruction sets and picked at run time.
+//! Vector code without intrinsics: a function body is compiled for several instruction sets, and one is chosen at run time.
 //!
-//! The bodies hold plain loops that the compiler vectorises. Rust neither reorders sums nor contracts a multiplication
-//! and an addition into one instruction unless told to, so every variant gives the same bits: `every_level` in the tests
-//! runs the kernels in each.
+//! The bodies are plain loops that the compiler vectorizes. Rust does not reorder sums or contract a multiplication and an addition into
+//! one instruction unless told to. So every variant gives the same bits; `every_level` in the tests runs the kernels in each.
 
-/// Defines functions compiled for AVX-512, AVX2 and the baseline, choosing the best the processor has.
+/// Defines functions compiled for AVX-512, AVX2 and the baseline. Calls use the best variant for the CPU.
 macro_rules! simd {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
@@ -20,7 +19,7 @@ macro_rules! simd {
                 fn avx2($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
 
                 if crate::simd::has_avx512() {
-                    // SAFETY: the processor has every feature the function is compiled for.
+                    // SAFETY: the CPU has every feature that the function is compiled for.
                     return unsafe { avx512($($arg),*) };
                 }
                 if crate::simd::has_avx2() {
@@ -34,7 +33,7 @@ macro_rules! simd {
 }
 pub(crate) use simd;
 
-/// Whether the processor has AVX2.
+/// Whether the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
     #[cfg(test)]
@@ -44,7 +43,7 @@ pub(crate) fn has_avx2() -> bool {
     std::arch::is_x86_feature_detected!("avx2")
 }
 
-/// Whether the processor has the AVX-512 subsets that [`simd!`] compiles for.
+/// Whether the CPU has the AVX-512 subsets that [`simd!`] compiles for.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx512() -> bool {
     use std::arch::is_x86_feature_detected as has;
@@ -55,14 +54,14 @@ pub(crate) fn has_avx512() -> bool {
     has!("avx512f") && has!("avx512vl") && has!("avx512dq") && has!("avx512bw")
 }
 
-/// eˣ within 2 ulp for |x| ≤ 87, without branches; beyond, the value at the bound. NaN stays NaN.
+/// eˣ within 2 ulp for |x| ≤ 87, without branches. Beyond that, the value at the bound. NaN stays NaN.
 ///
-/// `x = n·ln 2 + r` with n whole and |r| ≤ ½ ln 2; eʳ by a polynomial of degree 6, 2ⁿ by its bits (Cody & Waite 1980).
+/// `x = n·ln 2 + r` with integer n and |r| ≤ ½ ln 2; eʳ by a polynomial of degree 6, 2ⁿ by its bits (Cody & Waite 1980).
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// 1.5 · 2²³: adding and subtracting it rounds to a whole number.
+    /// 1.5 · 2²³: adding and subtracting it rounds to an integer.
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts, the first with few bits, so that n times it is exact.
+    /// ln 2 in two parts. The first has few bits, so that n times it is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let x = x.clamp(-87.0, 88.0);
@@ -75,13 +74,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     polynomial * power
 }
 
-/// 1 / (1 + e⁻ˣ); 0 below −87, so that it is also 0 times the largest number.
+/// 1 / (1 + e⁻ˣ). It is 0 below −87, so that its product with the largest number is 0 too.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { 1.0 / (1.0 + exp(-x)) }
 }
 
-/// tanh x, as x·P(x²)/Q(x²) with polynomials of degree 6 and 3; ±1 beyond ±7.9, where no f32 lies between.
+/// tanh x, as x·P(x²)/Q(x²) with polynomials of degree 6 and 3; ±1 beyond ±7.9, where f32 has no closer value.
 ///
 /// The coefficients are those of Eigen's `generic_fast_tanh_float`: a minimax fit on [−7.9, 7.9].
 #[inline(always)]
@@ -95,16 +94,16 @@ pub(crate) fn tanh(x: f32) -> f32 {
     x * polynomial(&P) / polynomial(&Q)
 }
 
-/// [`exp`] for x ≤ 0 that is 0 below −87: what −∞ weighs is nothing.
+/// Like [`exp`] for x ≤ 0, but 0 below −87, so that −∞ has weight 0.
 #[inline(always)]
 pub fn exp_or_zero(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { exp(x) }
 }
 
-/// How many running values the reductions below keep: one AVX-512 register.
+/// Number of running values in the reductions below: one AVX-512 register.
 const LANES: usize = 16;
 
-/// The largest value; NaN is passed over. −∞ of nothing.
+/// Largest value. NaN is ignored. An empty slice gives −∞.
 #[inline(always)]
 pub(crate) fn max(values: &[f32]) -> f32 {
     let pick = |a: f32, b: f32| if b > a { b } else { a };
@@ -148,12 +147,12 @@ simd! {
         max + sum.ln()
     }
 
-    /// The largest value; NaN is passed over. −∞ of nothing.
+    /// Largest value. NaN is ignored. An empty slice gives −∞.
     pub fn maximum(values: &[f32]) -> f32 {
         max(values)
     }
 
-    /// `Σ exp(value − maximum)` over a few hundred values, summed in f32; −∞ adds nothing, a NaN stays one.
+    /// `Σ exp(value − maximum)` over a few hundred values, summed in f32. −∞ adds 0, and NaN gives NaN.
     pub fn sum_exp(values: &[f32], maximum: f32) -> f32 {
         let mut lanes = [0.0f32; LANES];
         let (blocks, tail) = values.as_chunks::<LANES>();
@@ -179,12 +178,12 @@ simd! {
     }
 }
 
-/// How tests run the variants that the processor would not choose.
+/// Lets tests run variants that the CPU would not choose.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::cell::Cell;
 
-    /// What a body may be compiled for.
+    /// Instruction sets that bodies are compiled for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum Level {
         /// The target's baseline.
@@ -199,19 +198,19 @@ pub(crate) mod testing {
         static LIMIT: Cell<Level> = const { Cell::new(Level::Avx512) };
     }
 
-    /// The most that this thread may use.
+    /// Highest level that this thread may use.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "nothing is chosen at run time there"))]
     pub(crate) fn limit() -> Level {
         LIMIT.get()
     }
 
-    /// Runs `run` on two threads of its own that use nothing above `level`.
+    /// Runs `run` in a pool of two threads that use nothing above `level`.
     pub(crate) fn at<T: Send>(level: Level, run: impl FnOnce() -> T + Send) -> T {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).start_handler(move |_| LIMIT.set(level)).build();
         pool.expect("two threads").install(run)
     }
 
-    /// The results of `run` at every level, the baseline first.
+    /// Results of `run` at every level, the baseline first.
     pub(crate) fn every_level<T: Send>(run: impl Fn() -> T + Sync) -> Vec<(Level, T)> {
         [Level::Baseline, Level::Avx2, Level::Avx512].map(|level| (level, at(level, &run))).into()
     }
@@ -242,7 +241,7 @@ mod tests {
             let error = (f64::from(tanh(x)) - exact).abs();
             assert!(error <= 5e-7 * exact.abs(), "tanh({x}): {error}");
         }
-        // Small numbers are what they are, and nothing is beyond 1.
+        // Small numbers are mapped to themselves, and no result exceeds 1.
         assert!([1e-30, 1e-6].into_iter().all(|x: f32| (tanh(x) / x - 1.0).abs() < 5e-7) && tanh(0.0) == 0.0);
         assert!([9.0, 1e38, f32::INFINITY].into_iter().all(|x| (tanh(x) - 1.0).abs() < 1e-6 && tanh(-x) == -tanh(x)));
         assert!(tanh(f32::NAN).is_nan());

@@ -1,6 +1,6 @@
-//! A soft cap: `y = c·tanh(x / c)`, which is x near 0 and never beyond ±c.
+//! A soft cap: `y = c·tanh(x / c)`, which is close to x near 0 and stays within ±c.
 //!
-//! `∂x = g·(1 − (y/c)²)`. Gemma 2 caps attention's scores and the last logits: Riviere et al. 2024,
+//! `∂x = g·(1 − (y/c)²)`. Gemma 2 caps attention scores and the final logits: Riviere et al. 2024,
 //! <https://arxiv.org/abs/2408.00118>, section 2.
 
 use burn::tensor::Tensor;
@@ -9,7 +9,7 @@ use crate::fused::{Dense, Op, apply, supports};
 use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{simd, tanh};
 
-/// `cap · tanh(x / cap)` of every element. The input carries gradient.
+/// Computes `cap · tanh(x / cap)` for every element. The input carries gradient.
 pub fn softcap(x_nd: Tensor<2>, cap: f32) -> Tensor<2> {
     match supports(&Softcap(cap), &x_nd.device(), x_nd.dtype()) {
         true => apply(Softcap(cap), vec![x_nd.into_dispatch()]),
@@ -25,13 +25,13 @@ pub fn reference<const R: usize>(x: Tensor<R>, cap: f32) -> Tensor<R> {
 #[derive(Debug)]
 pub(crate) struct Softcap(pub(crate) f32);
 
-/// One value, with `inverse` = 1 / `cap`.
+/// Caps one value; `inverse` is 1 / `cap`.
 #[inline(always)]
 fn capped(x: f32, cap: f32, inverse: f32) -> f32 {
     cap * tanh(x * inverse)
 }
 
-/// ∂y/∂x where the value is `y`.
+/// ∂y/∂x at the value `y`.
 #[inline(always)]
 pub(crate) fn slope(y: f32, inverse: f32) -> f32 {
     let t = y * inverse;
@@ -53,7 +53,7 @@ simd! {
         }
     }
 
-    /// Caps every value, and multiplies it with `scale`.
+    /// Caps every value and multiplies it by `scale`.
     pub(crate) fn cap_in_place(values: &mut [f32], cap: f32, scale: f32) {
         let (inverse, cap) = (1.0 / cap, cap * scale);
         for value in values {

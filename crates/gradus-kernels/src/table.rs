@@ -1,11 +1,11 @@
-//! What many operations of a pass read besides tensors: made once on the host, and copied once to each device that reads it.
+//! Host data that many operations of a pass read. They are made once and copied once to each device that reads them.
 
 use std::fmt::{Debug, Formatter};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Numbers that many operations read, shared: the angles of a batch's tokens, for example. A device gets its own copy when
-/// the first operation there reads them, and keeps it as long as the table lives.
+/// Shared numbers that many operations read, such as the angles of a batch's tokens. The first operation on a device copies them there. The
+/// copy lives as long as the table.
 #[derive(Clone)]
 pub struct Table<T> {
     values: Arc<[T]>,
@@ -43,7 +43,7 @@ impl<T: Debug> Debug for Table<T> {
     }
 }
 
-/// What was made for devices of something on the host. It is no part of its value: all are equal.
+/// Copies of a host value on devices. They are not part of its value: all compare equal.
 #[cfg(feature = "gpu")]
 #[derive(Clone, Default)]
 pub(crate) struct OnDevices(Arc<std::sync::Mutex<Vec<Made>>>);
@@ -53,7 +53,7 @@ type Made = (burn_cubecl::CubeDevice, Arc<dyn std::any::Any + Send + Sync>);
 
 #[cfg(feature = "gpu")]
 impl OnDevices {
-    /// The `V` of `device`, made when it is asked for first.
+    /// Returns the `V` of `device`, which is made at the first request.
     pub(crate) fn get<V: Send + Sync + 'static>(
         &self,
         device: &burn_cubecl::CubeDevice,

@@ -1,10 +1,10 @@
-//! What tests of kernels share, those of the library and those beside it.
+//! Helpers for tests of kernels, in the library and in `tests/`.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use burn::tensor::{Device, Tensor};
 
-/// Values in (−1, 1) that look random and are the same everywhere.
+/// Pseudo-random values in (−1, 1), the same on every machine.
 pub(crate) fn values(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..n)
@@ -21,7 +21,7 @@ pub(crate) fn leaf<const R: usize>(shape: [usize; R], seed: u64) -> Tensor<R> {
     Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
 }
 
-/// A tracked leaf of the values given.
+/// A tracked leaf with the given values.
 pub(crate) fn given<const R: usize>(shape: [usize; R], values: &[f32]) -> Tensor<R> {
     let data = burn::tensor::TensorData::new(values.to_vec(), shape);
     Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
@@ -52,7 +52,7 @@ pub(crate) fn check<const R: usize>(
     let (a, b) = (fused(inputs), reference(inputs));
     assert_eq!(a.dims(), b.dims(), "{name}: shape");
     assert_close(name, &host(a.clone().inner()), &host(b.clone().inner()), tolerance);
-    // A weighted sum gives every output element its own gradient.
+    // A weighted sum gives every output element a different gradient.
     let weights = Tensor::<R>::from_data(
         burn::tensor::TensorData::new(values(a.dims().iter().product(), 99), a.dims()),
         &a.device(),

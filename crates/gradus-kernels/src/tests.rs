@@ -1,4 +1,4 @@
-//! What holds of every kernel: nothing in gives nothing out, and every instruction set gives the same result.
+//! Properties of every kernel: empty inputs give empty outputs, and every instruction set gives the same result.
 
 use burn::tensor::Tensor;
 
@@ -28,7 +28,7 @@ impl Kernel {
         Self { name, inputs, run: Box::new(run) }
     }
 
-    /// Value and gradients, each output with a gradient of its own.
+    /// Value and gradients. Every output has a different gradient.
     fn results(&self) -> (Vec<f32>, Vec<Vec<f32>>) {
         let y = (self.run)(&self.inputs);
         let weights = given(y.dims(), &values(y.dims().iter().product(), 99)).detach();
@@ -38,7 +38,7 @@ impl Kernel {
                 assert_eq!(gradient.dims(), input.dims(), "{}: shape of a gradient", self.name);
                 host(gradient)
             }
-            // A row of an empty tensor is cut off from what it was taken from.
+            // A row of an empty tensor is not connected to the tensor that it was taken from.
             None if host(y.clone().inner()).is_empty() => Vec::new(),
             None => panic!("{}: an input without gradient", self.name),
         };
@@ -57,7 +57,7 @@ fn stack(numbers: TokenLogprobs) -> Tensor<2> {
     Tensor::stack(rows.to_vec(), 1)
 }
 
-/// Kernels over `n` rows whose sums have a fixed order: the same bits everywhere.
+/// Kernels over `n` rows whose sums have a fixed order, so they give the same bits everywhere.
 fn kernels(n: usize) -> Vec<Kernel> {
     let d = 38;
     let inputs = |count: u64| (1..=count).map(|seed| leaf([n, d], seed)).collect::<Vec<_>>();
@@ -76,11 +76,11 @@ fn kernels(n: usize) -> Vec<Kernel> {
     ]
 }
 
-/// Kernels over `n` rows that multiply matrices: some instruction sets multiply and add in one rounding.
+/// Kernels over `n` rows that multiply matrices. Some instruction sets multiply and add with one rounding.
 fn products(n: usize) -> Vec<Kernel> {
     let targets: Vec<u32> = (0..n as u32).map(|i| i * 37 % 301).collect();
     let (of_frozen, capped_targets) = (targets.clone(), targets.clone());
-    // Two sequences and one without tokens between them.
+    // Two sequences with an empty one between them.
     let segments = Segments::sequences([n / 2, 0, n - n / 2]);
     let of_capped = segments.clone();
     let windowed = segments.clone().with_global(0..n.min(2));
@@ -224,7 +224,7 @@ fn token_logprobs_of_more_rows_than_fit_a_chunk() {
 
 #[test]
 fn token_logprobs_of_extreme_logits() {
-    // Logits 10⁴, −10⁴ and 0 of two rows: the first target is certain, the second 2 · 10⁴ nats away.
+    // Logits 10⁴, −10⁴ and 0 in both rows: the first target is certain, the second is 2 · 10⁴ nats away.
     let inputs = [given([2, 1], &[100.0, 100.0]), given([3, 1], &[100.0, -100.0, 0.0])];
     let targets = [0, 1];
     let fused = |x: &[Tensor<2>]| {

@@ -1,8 +1,8 @@
-//! A tensor whose gradient is told as soon as the backward pass has all of it.
+//! Reports a tensor's gradient as soon as the backward pass has computed all of it.
 //!
-//! A backward pass visits operations by their depth, the deepest first. The depth of an operation is one more than that of its deepest input, and
-//! a parameter has none. So an operation on a parameter alone would be among the last that are visited. A [`Place`] gives it the depth that it
-//! has by its place in the network.
+//! A backward pass visits operations by depth, the deepest first. The depth of an operation is one more than that of its deepest input, and
+//! a parameter has depth 0. So an operation on a parameter alone would be among the last to be visited. A [`Place`] gives it a depth that
+//! corresponds to its place in the network.
 
 use std::fmt::{Debug, Formatter};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crate::fused::{Dense, Op, apply, is_cpu};
 use crate::gradient::flat_gradient;
 
-/// Whether [`watched`] tells of gradients on `device`.
+/// Whether [`watched`] reports gradients on `device`.
 pub fn can_watch(device: &Device) -> bool {
     is_cpu(device)
 }
@@ -22,16 +22,16 @@ pub fn can_watch(device: &Device) -> bool {
 pub struct Place(Tensor<1>);
 
 impl Place {
-    /// How much deeper the next place is. The operations between one parameter and the next are fewer, so no place is less deep than what lies
-    /// before it in the network. Where they are more, gradients are told later, and no number changes.
+    /// Increase of depth from one place to the next. Between one parameter and the next there are fewer operations, so the depth of a place
+    /// is at least that of all operations before it in the network. If there are more, gradients are reported later, but no number changes.
     const DEPTH: usize = 6;
 
-    /// The place of the first parameter.
+    /// Place of the first parameter.
     pub fn first(device: &Device) -> Self {
         Self(Tensor::zeros([1], &device.clone().inner().autodiff()))
     }
 
-    /// The place of the parameter after that of this place.
+    /// Place of the parameter after this one.
     #[must_use]
     pub fn next(&self) -> Self {
         Self((0..Self::DEPTH).fold(self.0.clone(), |x, _| apply(Deeper, vec![x.into_dispatch()])))
@@ -51,11 +51,11 @@ impl Op for Deeper {
     }
 }
 
-/// `x` itself. In the backward pass `ready` receives the sum of the gradients of all that read the result, flat and without autodiff;
-/// `x` gets no gradient. `place` decides when: after the operations that are deeper, and before those that are not as deep.
+/// Returns `x` itself. In the backward pass, `ready` receives the sum of the gradients of all readers of the result, flat and without
+/// autodiff. `x` gets no gradient. `place` determines the time: after the deeper operations, and before the less deep ones.
 ///
 /// # Panics
-/// When something goes back through the result twice, and where [`can_watch`] is false.
+/// If two backward passes go through the result, or if [`can_watch`] is false.
 pub fn watched<const R: usize>(
     x: Tensor<R>,
     place: &Place,
@@ -66,7 +66,7 @@ pub fn watched<const R: usize>(
     apply(watch, vec![x.into_dispatch(), place.0.clone().into_dispatch()])
 }
 
-/// Receives a gradient.
+/// Callback that receives a gradient.
 type Ready = Box<dyn FnOnce(Tensor<1>) + Send>;
 
 struct Watch<const R: usize>(Mutex<Option<Ready>>);
@@ -100,7 +100,7 @@ mod tests {
     fn gradients_are_whole_and_come_from_the_end_of_the_network() {
         let (x, first, second) = (leaf([3, 4], 1), leaf([4, 4], 2), leaf([4, 4], 3));
         let loss = |first: Tensor<2>, second: Tensor<2>| {
-            // The first is read twice.
+            // The first weight is read twice.
             let y = x.clone().matmul(first.clone()).tanh().matmul(second).tanh().matmul(first);
             (y.clone() * y).sum()
         };

@@ -1,4 +1,4 @@
-//! Every kernel against its reference, on Mesa's software Vulkan or, with `GRADUS_TEST_DEVICE=gpu`, on a GPU.
+//! Compares every kernel with its reference, on Mesa's software Vulkan or, with `GRADUS_TEST_DEVICE=gpu`, on a GPU.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -21,7 +21,7 @@ mod skip;
 #[path = "../src/testing.rs"]
 mod testing;
 
-/// Where the tests compute: on the software driver, or on the GPU that `GRADUS_TEST_DEVICE` asks for. None without either.
+/// Device of the tests: the software driver, or the GPU that `GRADUS_TEST_DEVICE` selects. `None` if neither exists.
 fn device() -> Option<Device> {
     static DEVICE: LazyLock<Option<Device>> = LazyLock::new(|| {
         let wants_gpu = std::env::var("GRADUS_TEST_DEVICE").is_ok_and(|name| name != "gpu:software");
@@ -183,7 +183,7 @@ fn logprobs_agree_with_their_reference() {
 #[test]
 fn chunks_of_the_vocabulary_and_of_rows_change_nothing() {
     let Some(device) = device() else { return };
-    // The same sizes as on the CPU, which are three chunks.
+    // The same sizes as on the CPU; they give three chunks.
     let (m, d, v) = (4099, 2, 4173);
     let targets: Vec<u32> = (0..m).map(|i| (i * 379 % v) as u32).collect();
     let inputs = [leaf([m, d], 1, &device), leaf([v, d], 2, &device)];
@@ -223,7 +223,7 @@ fn attention_agrees_with_its_reference() {
     for segments in &batches {
         let n = segments.tokens();
         for (i, mask) in masks().into_iter().enumerate() {
-            // One head, groups, and heads whose width no tile divides.
+            // One head, groups, and heads whose width is not a multiple of a tile.
             let (heads, kv_heads, dim) = [(1, 1, 8), (4, 2, 16), (3, 1, 5), (2, 2, 33)][i];
             for cap in [None, Some(0.6)] {
                 let shape = shape(heads, kv_heads, dim, mask, cap);
@@ -261,7 +261,7 @@ fn attention_across_agrees_with_its_reference() {
     let mut targets = Segments::sequences([4]);
     targets.push(3, vec![17, 2]);
     targets.push(35, vec![]);
-    // The second source is read by two, and the last by nobody.
+    // Two targets read the second source, and none reads the last.
     let sources = Segments::sequences([6, 41, 8]);
     let cross = CrossSegments::new(targets, sources, vec![0, 1, 1]);
     let [n, m] = cross.tokens();
@@ -284,7 +284,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     apart / norm(&mut expected.iter().copied()).max(1e-9)
 }
 
-/// Values and gradients of `found` lie within `most` of those of `expected`, as a whole.
+/// Asserts that the relative distance between `found` and `expected` is at most `most`, over all values and over each gradient.
 fn check_whole(
     name: &str,
     inputs: &[Tensor<2>],
@@ -312,7 +312,7 @@ fn products_in_f32_are_not_shortened() {
         for layout in [Layout::OutIn, Layout::InOut] {
             let shape = if layout == Layout::OutIn { [out, width] } else { [width, out] };
             let inputs = [leaf([n, width], 1, &device), leaf(shape, 2, &device), leaf([1, out], 3, &device)];
-            // The definition on the processor.
+            // The definition on the CPU.
             let there = |x: &[Tensor<2>]| {
                 let x = x.iter().map(|x| x.clone().to_device(&Device::flex().autodiff())).collect::<Vec<_>>();
                 reference::linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout)
@@ -355,7 +355,7 @@ fn attention_in_bf16_is_off_by_what_its_operands_are() {
                 [(heads, 1), (kv_heads, 2), (kv_heads, 3)].map(|(heads, seed)| leaf([n, heads * dim], seed, &device));
             let of = |x: &[Tensor<2>], shape| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape);
             let name = format!("attention of {n} tokens, {mask:?}");
-            // One token attends to itself alone: the gradients of its query and key are zero, and noise beside that.
+            // A single token attends only to itself: the gradients of its query and key are zero up to noise.
             if n > 1 {
                 let exact = AttentionShape { precision: Precision::F32, ..coarse };
                 check_whole(&name, &inputs, |x| of(x, coarse), |x| of(x, exact), 8e-3);
@@ -378,7 +378,7 @@ fn a_cache_on_the_device_gives_what_that_of_the_processor_gives() {
         let (heads, kv_heads, dim) = [(4, 2, 16), (2, 2, 5), (3, 1, 8), (1, 1, 64)][i];
         let shape = shape(heads, kv_heads, dim, mask, [None, Some(0.6)][i % 2]);
         let widths = [heads, kv_heads, kv_heads].map(|heads| heads * dim);
-        // Everything that was attended to, one pass after the other.
+        // Attention outputs of all passes, one after the other.
         let run = |device: &Device| -> Vec<f32> {
             let seeds = Cell::new(10);
             let parts = |n: usize| {
@@ -404,7 +404,7 @@ fn a_cache_on_the_device_gives_what_that_of_the_processor_gives() {
             }
             let turn: Vec<CacheRow> = (1..20).map(|length| row(2, 1, length)).collect();
             pass(&mut cache, &turn);
-            // Two rows go on from one, a row ends, and another prompt comes in its place.
+            // Two rows continue from one, a row ends, and another prompt takes its place.
             cache.copy_slot(0, 2, 6);
             let kept = cache.clone();
             pass(&mut cache, &[row(0, 0, 9), row(0, 2, 6), row(2, 1, 20)]);
@@ -413,7 +413,7 @@ fn a_cache_on_the_device_gives_what_that_of_the_processor_gives() {
             let [_, k, v] = parts(4);
             cache.add_prompts(k, v, &Segments::sequences([4]));
             pass(&mut cache, &[row(3, 1, 0), row(0, 2, 7)]);
-            // A copy goes its own way.
+            // A copy continues independently.
             let mut kept = kept;
             pass(&mut kept, &[row(0, 0, 9), row(2, 1, 20)]);
             let [q, ..] = parts(2);
@@ -447,7 +447,8 @@ fn adamw_agrees_with_its_reference_and_updates_in_place() {
     }
 }
 
-/// More tensors than one launch takes, of all sizes, some decayed and some not; the same bits as one by one.
+/// More tensors than fit into one launch, of various sizes, some decayed and some not. The results equal those of single updates to the
+/// bit.
 #[test]
 fn adamw_of_many_parameters_is_that_of_each() {
     let Some(device) = device() else { return };
@@ -488,7 +489,7 @@ fn adamw_of_many_parameters_is_that_of_each() {
     }
 }
 
-/// The processor makes the same steps; both round, and a number at the border of two codes may get either.
+/// The CPU takes the same steps. Both round, so a number on the border between two codes may get either.
 #[test]
 fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
     let Some(device) = device() else { return };
@@ -497,7 +498,7 @@ fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
         |t| AdamWStep { learning_rate: 1e-2, betas, epsilon: 1e-8, weight_decay: 0.1, step: t, gradient_scale: 0.5 };
     for n in [1, 256, 1_000, 70_001] {
         let run = |device: &Device| {
-            // Blocks of several sizes, one of zeros.
+            // Blocks of several magnitudes, one of zeros.
             let tensor = |seed| {
                 let sized = |(i, x): (usize, f32)| x * [1.0, 1e-3, 0.0, 1e-8][i / 256 % 4];
                 let numbers: Vec<f32> = values(n, seed).into_iter().enumerate().map(sized).collect();
@@ -521,7 +522,7 @@ fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
             assert!(found.codes.iter().zip(&expected.codes).all(|(a, b)| a.abs_diff(*b) <= 1), "by one at most");
             assert_close(&format!("sizes of {n}"), &found.sizes, &expected.sizes, 1e-6);
         }
-        // A code that differs by one moves its number by a part of the learning rate.
+        // A code that differs by one changes the parameter by a part of the learning rate.
         assert_close(&format!("parameter of {n}"), &found, &expected, 1e-3);
     }
 }
@@ -530,7 +531,7 @@ fn adamw_with_moments_in_int8_agrees_with_that_of_the_processor() {
 fn squares_are_those_of_the_host() {
     let Some(device) = device() else { return };
     let tensor = |n: usize, seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &device);
-    // More than one launch takes, and some empty.
+    // More tensors than fit into one launch, some of them empty.
     let sizes = || (0..75).map(|i| ([1, 4096, 0, 70_001, 33][i % 5], i as u64));
     let tensors: Vec<_> = sizes().map(|(n, seed)| tensor(n, seed)).collect();
     let exact = sizes().flat_map(|(n, seed)| values(n, seed)).map(|x| f64::from(x).powi(2)).sum::<f64>();
@@ -562,7 +563,7 @@ fn the_same_input_gives_the_same_bits() {
 #[test]
 fn what_a_device_cannot_do_its_references_do() {
     let Some(device) = device() else { return };
-    // A head too wide for shared memory: the reference attends.
+    // The head is too wide for shared memory, so the reference runs.
     let (segments, shape) = (Segments::sequences([5]), shape(1, 1, 4096, Mask::Causal, None));
     let x = leaf([5, 4096], 1, &device);
     let y = attention(x.clone(), x.clone(), x.clone(), &segments, shape);

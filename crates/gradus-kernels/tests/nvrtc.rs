@@ -1,4 +1,4 @@
-//! The kernels for GPUs compiled for NVIDIA's GPUs without one: CubeCL writes CUDA C++, and NVRTC compiles it.
+//! Compiles the GPU kernels for NVIDIA GPUs on a machine without a GPU: CubeCL writes CUDA C++, and NVRTC compiles it.
 //!
 //! `GRADUS_NVRTC` names a folder with `lib/libnvrtc.so.*` and `include/`, such as `…/site-packages/nvidia/cu13` after
 //! `pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`.
@@ -12,14 +12,14 @@ use libloading::Library;
 #[path = "../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// NVRTC, opened at run time.
+/// NVRTC, loaded at run time.
 struct Nvrtc {
     library: Library,
     folder: PathBuf,
 }
 
 impl Nvrtc {
-    /// The one in the folder that `GRADUS_NVRTC` names.
+    /// Loads NVRTC from the folder in `GRADUS_NVRTC`.
     fn new() -> Option<Self> {
         let folder = PathBuf::from(std::env::var_os("GRADUS_NVRTC")?);
         let entries = std::fs::read_dir(folder.join("lib")).unwrap_or_else(|error| panic!("GRADUS_NVRTC: {error}"));
@@ -27,12 +27,12 @@ impl Nvrtc {
             |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"));
         let library = entries.filter_map(|entry| Some(entry.ok()?.path())).find(|path| is_library(path));
         let library = library.expect("GRADUS_NVRTC: no lib/libnvrtc.so.*");
-        // SAFETY: NVIDIA's compiler runs nothing of ours when it is opened.
+        // SAFETY: loading NVIDIA's compiler runs only its own initialization.
         let library = unsafe { Library::new(&library) }.unwrap_or_else(|error| panic!("GRADUS_NVRTC: {error}"));
         Some(Self { library, folder })
     }
 
-    /// Assembly for an architecture, or what the compiler says.
+    /// Compiles to assembly for an architecture, or returns the compiler's log.
     fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         type Program = *mut c_void;
         type Create = unsafe extern "C" fn(
@@ -52,8 +52,7 @@ impl Nvrtc {
         let options = [format!("--gpu-architecture={architecture}"), include("include"), include("include/cccl")];
         let options = options.map(|option| CString::new(option).expect("no zero in an option"));
         let options = options.each_ref().map(|option| option.as_ptr());
-        // SAFETY: the functions have these types (nvrtc.h); strings and buffers outlive the calls and have the sizes that
-        // NVRTC names.
+        // SAFETY: the functions have these types (nvrtc.h). Strings and buffers outlive the calls and have the sizes that NVRTC reports.
         unsafe {
             let get = |name: &CStr| self.library.get::<*const ()>(name.to_bytes_with_nul()).map(|symbol| *symbol);
             let symbol = |name: &CStr| get(name).unwrap_or_else(|error| panic!("{name:?}: {error}"));

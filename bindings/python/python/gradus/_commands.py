@@ -1,4 +1,4 @@
-"""Commands of the command line, within this process."""
+"""Commands of the command line, run within this process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from gradus import _native
 from gradus._data import as_path
 
-#: Methods whose command has a name that means something else in Python.
+#: Methods whose command name has another meaning in Python.
 METHOD_NAMES = {"reward": "reward_model"}
 
-#: Arguments whose value may be rows of another library.
+#: Arguments that may be rows of another library.
 _ROWS = frozenset({"data", "prompts"})
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """The words of the command line for one argument."""
+    """Return the command-line words for one argument."""
     flag = "--" + name.replace("_", "-")
     if value is None or value is False:
         return []
@@ -37,7 +37,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def command(*name: str, lines: bool = False, positional: Iterable[Any] = (), **arguments: Any) -> Any:
-    """What the command prints with ``--json``: one value, or one a line. Its warnings become Python's."""
+    """Return the command's output with ``--json``: one value, or one per line. Its warnings become Python warnings."""
     words = [word for key, value in arguments.items() for word in _words(key, value)]
     output, messages = _native.call([*name, *words, *(str(word) for word in positional)])
     for message in messages:
@@ -50,14 +50,14 @@ def command(*name: str, lines: bool = False, positional: Iterable[Any] = (), **a
 
 
 def doctor() -> dict[str, Any]:
-    """The machine: processor, threads, memory, devices, and what this build can use."""
+    """Return a description of the machine: CPU, threads, memory, devices, and what this build supports."""
     found: dict[str, Any] = command("doctor")
     return found
 
 
 class Keys(list[dict[str, Any]]):
-    """Keys of the configuration: dicts with ``key``, ``type``, ``default``, ``required`` and ``doc``, and with ``argument`` where a
-    function takes them. It shows itself as text, in a notebook as a table."""
+    """Keys of the configuration: dicts with ``key``, ``type``, ``default``, ``required`` and ``doc``, and with ``argument`` if a
+    function takes the key. Displayed as text, and as a table in a notebook."""
 
     def __repr__(self) -> str:
         import textwrap
@@ -83,8 +83,8 @@ class Keys(list[dict[str, Any]]):
 
 
 def explain(key: str | Callable[..., Any] | None = None) -> Keys:
-    """What keys of the configuration mean: all that a method takes (``"grpo"`` or ``gradus.grpo``), one (``"learning_rate"``), a part
-    (``"train.evaluation"``), or every one."""
+    """Explain keys of the configuration: all keys of a method (``"grpo"`` or ``gradus.grpo``), one key (``"learning_rate"``), a
+    part (``"train.evaluation"``), or every key."""
     name: str | None = key if key is None or isinstance(key, str) else key.__name__
     methods = {METHOD_NAMES.get(method["name"], method["name"]): method for method in _native.keys()}
     if name is None or name not in methods:
@@ -94,6 +94,6 @@ def explain(key: str | Callable[..., Any] | None = None) -> Keys:
 
 
 def new_model(output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-    """Create a model of any family with random weights: what ``gradus new-model --json`` prints."""
+    """Create a model of any family with random weights. Returns the output of ``gradus new-model --json``."""
     found: dict[str, Any] = command("new-model", output=output, **arguments)
     return found

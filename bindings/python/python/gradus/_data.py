@@ -1,4 +1,4 @@
-"""Rows of other libraries, as files that gradus reads."""
+"""Writes rows of other libraries to files that gradus reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 from gradus import _native
 
-#: Rows: a path or a hub name, a table (``datasets``, ``polars``, ``pandas``, ``pyarrow``, ``duckdb``: whatever speaks Arrow), or dicts.
+#: Rows: a path, a hub name, a table with Arrow's interface (``datasets``, ``polars``, ``pandas``, ``pyarrow``, ``duckdb``), or dicts.
 Rows: TypeAlias = Any
 
 
 def cache_directory() -> Path:
-    """The folder that keeps rows which were handed over: ``$GRADUS_CACHE``, or ``gradus`` in the user's cache folder."""
+    """Return the folder for rows from Python: ``$GRADUS_CACHE``, or ``gradus`` in the user's cache folder."""
     own = os.environ.get("GRADUS_CACHE")
     if own:
         return Path(own)
@@ -24,8 +24,8 @@ def cache_directory() -> Path:
 
 
 def _table(rows: Any) -> Any | None:
-    """What speaks Arrow's stream interface for these rows, if anything does."""
-    # `datasets.Dataset` keeps a pyarrow table; a selection of its rows is applied first.
+    """Return the object with Arrow's stream interface for these rows, if there is one."""
+    # `datasets.Dataset` holds a pyarrow table; a selection of its rows is applied first.
     if type(rows).__module__.startswith("datasets.") and hasattr(rows, "data"):
         if getattr(rows, "_indices", None) is not None:
             rows = rows.flatten_indices()
@@ -35,9 +35,9 @@ def _table(rows: Any) -> Any | None:
 
 
 def _dicts(rows: Any, name: str) -> Iterable[Any]:
-    """The rows as dicts."""
+    """Return the rows as dicts."""
     if type(rows).__module__.startswith("pandas.") and hasattr(rows, "to_dict"):
-        # Without pyarrow, pandas does not speak Arrow.
+        # Without pyarrow, pandas has no Arrow interface.
         records: list[dict[str, Any]] = rows.to_dict("records")
         return records
     if isinstance(rows, Mapping):
@@ -62,7 +62,7 @@ def _refuse_images(row: Mapping[str, Any], number: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What ``json`` does not know: numbers of numpy, dates, paths."""
+    """Convert values that ``json`` does not support: numbers of numpy, dates, paths."""
     if hasattr(value, "item"):
         return value.item()
     if hasattr(value, "tolist"):
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
-    """Write dicts as JSON lines, one after the other, so that a generator is never held as a whole."""
+    """Write dicts as JSON lines one by one, so that a generator is never fully in memory."""
     import tempfile
 
     handle, name = tempfile.mkstemp(suffix=".jsonl", dir=folder)
@@ -99,9 +99,9 @@ def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
 
 
 def as_path(rows: Rows, name: str = "data") -> str:
-    """The path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
+    """Return the path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
 
-    A run keeps that path, so ``gradus runs resume`` finds the rows again.
+    A run stores that path, so ``gradus runs resume`` finds the rows again.
     """
     if isinstance(rows, str):
         return rows

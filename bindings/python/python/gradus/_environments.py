@@ -1,4 +1,4 @@
-"""Python functions and classes where the configuration has tools and environments."""
+"""Python functions and classes as tools and environments of a configuration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
     Any: {},
 }
 
-#: Methods of an environment that are no tools.
+#: Methods of an environment that are not tools.
 _OWN = ("reset", "get_reward", "step")
 
 
 def _type(hint: Any) -> dict[str, Any]:
-    """The JSON schema of a type, as ``transformers.utils.get_json_schema`` has it."""
+    """Return the JSON schema of a type, as ``transformers.utils.get_json_schema`` does."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _SIMPLE:
         return dict(_SIMPLE[hint])
@@ -52,7 +52,7 @@ def _type(hint: Any) -> dict[str, Any]:
 
 
 def _documentation(text: str) -> tuple[str, dict[str, str]]:
-    """The description, and what ``Args:`` says of each argument (Google's style)."""
+    """Return the description, and the description of each argument in ``Args:`` (Google style)."""
     text = inspect.cleandoc(text)
     parts = re.split(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):[ \t]*$", text, flags=re.MULTILINE)
     arguments: dict[str, str] = {}
@@ -73,7 +73,7 @@ def _documentation(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _run(answer: Any) -> Any:
-    """The answer; where it is a coroutine, what comes of it."""
+    """Return the answer. A coroutine is run first."""
     if inspect.iscoroutine(answer):
         import asyncio
 
@@ -82,15 +82,15 @@ def _run(answer: Any) -> Any:
 
 
 class Tool:
-    """A function that the policy may call, with the JSON schema of its arguments from its type hints and its docstring.
+    """A function that the policy may call. The JSON schema of its arguments comes from its type hints and its docstring.
 
-    What the function raises is the tool's answer, and so is ``str`` of what it returns, as in TRL.
+    The tool's answer is ``str`` of the return value or, after an exception, the text of the exception, as in TRL.
     """
 
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
-        #: Whether equal arguments always have equal results; where not, resumed runs read recorded results.
+        #: Whether equal arguments always give equal results. If not, resumed runs use recorded results.
         self.deterministic = bool(getattr(function, "deterministic", False))
         description, documented = _documentation(inspect.getdoc(function) or "")
         self.description = description
@@ -122,7 +122,7 @@ class Tool:
 
 
 def _tools_of(environment: Any) -> list[Tool]:
-    """The public methods of an environment, but for those that are its own."""
+    """Return the public methods of an environment as tools, except ``reset``, ``get_reward`` and ``step``."""
     found = []
     for name in dir(environment):
         if name.startswith("_") or name in _OWN:
@@ -134,12 +134,12 @@ def _tools_of(environment: Any) -> list[Tool]:
 
 
 class Episode:
-    """An episode: the environment that was made for it."""
+    """An episode with its own environment."""
 
     def __init__(self, name: str, environment: Any, arguments: Mapping[str, Any]) -> None:
         self.name = name
         self.environment = environment
-        #: Whether it answers whole turns; else it answers calls of its tools.
+        #: Whether the environment answers whole turns. Otherwise it answers calls of its tools.
         self.steps = callable(getattr(environment, "step", None))
         self.opening: str | None = None
         self.tools: list[Tool] = []
@@ -157,7 +157,7 @@ class Episode:
             raise
 
     def step(self, turn: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a turn, as programs give it: ``replies``, ``reward``, ``done``, ``metrics``."""
+        """Return the answer to a turn in the format of programs: ``replies``, ``reward``, ``done``, ``metrics``."""
         try:
             answer = _run(self.environment.step(**_accepted(self.environment.step, turn)))
         except Exception as error:
@@ -173,7 +173,7 @@ class Episode:
         )
 
     def finish(self) -> float | None:
-        """The reward of the whole episode; None where there is none."""
+        """Return the reward of the whole episode, or None if there is none."""
         get_reward = getattr(self.environment, "get_reward", None)
         if get_reward is None:
             return None
@@ -186,9 +186,9 @@ class Episode:
 
 
 class Environment:
-    """What makes an environment for each episode: a class or a function without arguments, or a dict of these.
+    """Creates an environment for each episode: a class or a function without arguments, or a dict of these.
 
-    Of a dict the column ``environment`` of the row says which.
+    With a dict, the column ``environment`` of the row selects the entry.
     """
 
     def __init__(self, factory: Callable[[], Any] | Mapping[str, Callable[[], Any]]) -> None:
@@ -211,7 +211,7 @@ class Environment:
                     self.tools.append(tool)
 
     def begin(self, name: str, seed: int, row: dict[str, Any]) -> Episode:
-        """Make the environment of an episode, and begin it."""
+        """Create the environment of an episode and begin it."""
         chosen = None if None in self.factories else row.get("environment")
         factory = self.factories.get(chosen)
         if factory is None:

@@ -1,7 +1,7 @@
 """The exceptions of gradus.
 
-Each has the text that the command line prints, with the names of arguments in the place of flags. ``hint`` says what to do, where
-that is known.
+Each has the text that the command line prints, with names of arguments instead of flags. ``hint`` contains a remedy, if one is
+known.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A flag in quotes or at the beginning of a line, perhaps with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
-#: (`gradus runs list --json`) stay as they are.
+#: A flag in quotes or at the beginning of a line, optionally with a placeholder: `--max-steps`, `--adapter DIR`. Whole commands
+#: (`gradus runs list --json`) are kept.
 _FLAG = re.compile(r"(?:(?<=[`'])|^ *)--([a-z][a-z0-9-]*)(?: (?=[A-Z]+[`']))?", re.MULTILINE)
 
 
 def in_python(text: str) -> str:
-    """A text of the command line, with ``max_steps`` where it says ``--max-steps``."""
+    """Return a text of the command line with ``max_steps`` instead of ``--max-steps``."""
     return _FLAG.sub(lambda found: found[1].replace("-", "_") + ("=" if found[0].endswith(" ") else ""), text)
 
 
 class Error(Exception):
-    """Anything that gradus refuses or fails at."""
+    """Base class of all errors that gradus raises."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*(in_python(one) if isinstance(one, str) else one for one in arguments))
@@ -28,7 +28,7 @@ class Error(Exception):
 
     @property
     def hint(self) -> str | None:
-        """What to do about it, where that is known."""
+        """A remedy, if one is known."""
         if self._hint is not None:
             return self._hint
         lines = [line.removeprefix("hint: ") for line in str(self).splitlines() if line.startswith("hint: ")]
@@ -66,18 +66,18 @@ class UsageError(InputError, TypeError):
     """A command was called with arguments that it does not have."""
 
     def __init__(self, *arguments: Any) -> None:
-        # How to call the command from a shell helps nobody here.
+        # The shell syntax of the command does not help in Python.
         super().__init__(*(_first_part(one) if isinstance(one, str) else one for one in arguments))
 
 
 class RewardError(Error, RuntimeError):
-    """A reward could not be computed. ``row`` is the first row that it was asked about, from 1."""
+    """A reward could not be computed. ``row`` is the first row of the request, from 1."""
 
     row: int | None = None
 
 
 class DivergedError(Error, ArithmeticError):
-    """A loss, a gradient or a reward became infinite or not a number in ``step``."""
+    """A loss, a gradient or a reward became infinite or NaN in ``step``."""
 
     step: int | None = None
 
@@ -87,7 +87,7 @@ class FileError(Error, OSError):
 
 
 class NetworkError(Error, ConnectionError):
-    """A hub or a server could not be reached, or refused."""
+    """A hub or a server could not be reached, or rejected the request."""
 
 
 class Interrupted(Error):

@@ -11,14 +11,14 @@ from gradus import _native
 from gradus._arrays import floats, numbers
 from gradus._commands import command
 
-#: A text, a conversation (a list of messages), or ids of tokens.
+#: A text, a conversation (a list of messages), or token ids.
 Prompt: TypeAlias = "str | Sequence[Mapping[str, Any]] | Sequence[int]"
 Message: TypeAlias = dict[str, Any]
 Weights: TypeAlias = Literal["f32", "bf16", "int8", "nf4"]
 
 
 class Completion(dict[str, Any]):
-    """A completion: ``prompt``, ``completion``, ``completion_ids``, ``logprobs`` and ``stop`` (why it ended). ``str`` is its text."""
+    """A completion: ``prompt``, ``completion``, ``completion_ids``, ``logprobs`` and ``stop`` (why it ended). ``str`` gives its text."""
 
     def __str__(self) -> str:
         return str(self["completion"])
@@ -32,7 +32,7 @@ def _stop(stop: str | Sequence[str] | None) -> list[str]:
     return [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
 
 
-#: What other libraries call the arguments of `generate`, and what that is here.
+#: Names of other libraries for arguments of `generate`, with the equivalent in gradus.
 _ELSEWHERE = {
     "do_sample": "draw with a `temperature` above 0; 0 takes the likeliest token",
     "eos_token_id": "it is `stop_ids` here",
@@ -49,7 +49,7 @@ _ELSEWHERE = {
 
 
 def _drawing(params: dict[str, Any]) -> dict[str, Any]:
-    """The settings of drawing, without names of other libraries."""
+    """Return the sampling parameters, and reject names of other libraries."""
     for name in params:
         if name in _ELSEWHERE:
             raise TypeError(f"unknown argument `{name}`: {_ELSEWHERE[name]}")
@@ -57,10 +57,10 @@ def _drawing(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class Model:
-    """A language model in memory. It answers one call at a time; more threads wait.
+    """A language model in memory. It processes one call at a time; other threads wait.
 
-    Drawing takes the names of ``transformers``' ``GenerationConfig``: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``,
-    ``min_p``, ``typical_p``, ``repetition_penalty``, ``no_repeat_ngram_size``, ``min_new_tokens``, ``suppress_tokens``,
+    Sampling parameters have the names of ``transformers``' ``GenerationConfig``: ``max_new_tokens``, ``temperature``, ``top_k``,
+    ``top_p``, ``min_p``, ``typical_p``, ``repetition_penalty``, ``no_repeat_ngram_size``, ``min_new_tokens``, ``suppress_tokens``,
     ``bad_words_ids`` and others.
     """
 
@@ -75,9 +75,9 @@ class Model:
         chat_template: str | os.PathLike[str] | None = None,
         format: Literal["template", "hh", "plain"] | None = None,
     ) -> None:
-        #: What was loaded: a directory, a run or a hub name.
+        #: The name or path of the loaded model: a directory, a run or a hub name.
         self.name = os.fspath(path)
-        #: The adapter that was loaded with it.
+        #: The adapter that was loaded with the model.
         self.adapter = None if adapter is None else os.fspath(adapter)
         self._session = _native.NativeSession(
             self.name,
@@ -99,20 +99,20 @@ class Model:
 
     @property
     def vocab_size(self) -> int:
-        """Ids that the model knows."""
+        """The size of the vocabulary."""
         return self._session.vocab_size
 
     @property
     def max_positions(self) -> int | None:
-        """The most tokens of a prompt and its completion together; None where there is no limit."""
+        """The maximum number of tokens of a prompt and its completion together, or None without a limit."""
         return self._session.max_positions
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         return self._session.encode(text, add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         return self._session.decode(numbers(ids), skip_special_tokens)
 
     @overload
@@ -140,10 +140,10 @@ class Model:
         seed: int = 42,
         **params: Any,
     ) -> Completion | list[Completion]:
-        """Completions of a list of prompts (texts, conversations, lists of ids): ``group_size`` of each, one after the other. A text
-        alone gives one completion.
+        """Return ``group_size`` completions of each prompt (texts, conversations, lists of ids), in the order of the prompts. A
+        single text gives a single completion.
 
-        The same seed draws the same completions as ``gradus generate``.
+        The same seed gives the same completions as ``gradus generate``.
         """
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
@@ -171,7 +171,7 @@ class Model:
         template: Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Iterator[str]:
-        """The pieces of one completion as they are drawn. ``template`` holds further variables of the chat template."""
+        """Yield the pieces of one completion as they are sampled. ``template`` holds additional variables of the chat template."""
         row = self._session.submit(_prompt(prompt), list(tools), dict(template or {}), _drawing(params), _stop(stop), seed)
         try:
             ended = False
@@ -195,16 +195,16 @@ class Model:
         template: Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Message:
-        """The answer to a conversation, as a message; a text is the first turn of a user."""
+        """Return the answer to a conversation as a message. A text is the first user turn."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         pieces = self.stream(list(messages), tools=tools, stop=stop, seed=seed, template=template, **params)
         return {"role": "assistant", "content": "".join(pieces)}
 
     def logprobs(self, prompts: Sequence[Prompt], completions: Sequence[str | Sequence[int]]) -> list[Any]:
-        """Log-probabilities of the tokens of each completion after its prompt, at temperature 1, in nats; an array for each row.
+        """Return the log-probabilities of the tokens of each completion after its prompt, at temperature 1, in nats; one array per row.
 
-        A completion that is a text is tokenized by itself.
+        A completion given as text is tokenized separately from its prompt.
         """
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
@@ -212,7 +212,7 @@ class Model:
         return [floats(one) for one in self._session.logprobs(rows)]
 
     def score(self, data: Any, **arguments: Any) -> list[dict[str, Any]]:
-        """``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as training does."""
+        """Return ``logprobs``, ``sum`` and ``mean`` of the completion of each row of ``data``, tokenized as in training."""
         return score(data, model=self.name, adapter=self.adapter, **arguments)
 
     def merge(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class Model:
         return merge(self.name, output, adapter=self.adapter, **arguments)
 
     def quantize(self, format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-        """Write the model with its linear layers in 8 or 4 bits; the report says what that costs."""
+        """Write the model with its linear layers in 8 or 4 bits. The report contains the loss of accuracy."""
         return quantize(self.name, format, output, **arguments)
 
     def export(self, output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
@@ -233,24 +233,24 @@ class Model:
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:
-    """Load a model directory, a run (its model), a checkpoint or a hub name. ``options`` are those of :class:`Model`."""
+    """Load a model directory, a run (its model), a checkpoint or a hub name. ``options`` are the arguments of :class:`Model`."""
     return Model(model, **options)
 
 
 def score(data: Any, **arguments: Any) -> list[dict[str, Any]]:
-    """Log-probabilities (``model=``), rewards (``reward_model=``) or labels (``classifier=``) of rows, one dict a row."""
+    """Return log-probabilities (``model=``), rewards (``reward_model=``) or labels (``classifier=``) of rows, one dict per row."""
     found: list[dict[str, Any]] = command("score", lines=True, data=data, **arguments)
     return found
 
 
 def evaluate(model: str | os.PathLike[str] | None, data: Any, **arguments: Any) -> dict[str, Any]:
-    """Measure a model on rows: what ``gradus eval --json`` prints. ``arguments`` are its flags."""
+    """Measure a model on rows. Returns the output of ``gradus eval --json``; ``arguments`` are its flags."""
     found: dict[str, Any] = command("eval", model=model, data=data, **arguments)
     return found
 
 
 def merge(model: str | os.PathLike[str], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-    """Merge an adapter into its base model: what ``gradus merge --json`` prints."""
+    """Merge an adapter into its base model. Returns the output of ``gradus merge --json``."""
     found: dict[str, Any] = command("merge", model=model, output=output, **arguments)
     return found
 
@@ -258,12 +258,12 @@ def merge(model: str | os.PathLike[str], output: str | os.PathLike[str], **argum
 def quantize(
     model: str | os.PathLike[str], format: Literal["int8", "nf4"], output: str | os.PathLike[str], **arguments: Any
 ) -> dict[str, Any]:
-    """Write a model with its linear layers in 8 or 4 bits: what ``gradus quantize --json`` prints."""
+    """Write a model with its linear layers in 8 or 4 bits. Returns the output of ``gradus quantize --json``."""
     found: dict[str, Any] = command("quantize", model=model, format=format, output=output, **arguments)
     return found
 
 
 def export(model: str | os.PathLike[str], output: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
-    """Write a model as GGUF: what ``gradus export --json`` prints."""
+    """Write a model as GGUF. Returns the output of ``gradus export --json``."""
     found: dict[str, Any] = command("export", model=model, output=output, **arguments)
     return found

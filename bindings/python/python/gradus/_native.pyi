@@ -1,4 +1,4 @@
-"""The native module. Its functions are for this package alone."""
+"""The native module. Its functions are internal to this package."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

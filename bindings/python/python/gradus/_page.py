@@ -1,4 +1,4 @@
-"""How a notebook shows a run: curves of its metrics, and a table of what it changed."""
+"""The HTML of a run in a notebook: curves of its metrics, and a table of their changes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 Points = list[tuple[float, float]]
 
-#: Curves that come first, where a run has them. Those of held-out rows (`eval_…`) are drawn in the same plot.
+#: Metrics whose curves come first, if a run has them. The held-out metric (`eval_…`) is drawn in the same plot.
 _FIRST = ("reward", "objective/scores", "objective/kl", "loss", "accuracy", "rewards/accuracies", "margin", "rewards/margins")
-#: What is measured on held-out rows under another name: both are KL of a completion, where `kl` is that of a token.
+#: Metrics with another name on held-out rows: both are KL per completion, while `kl` is per token.
 _SAME = {"objective/kl": "eval_kl"}
-#: Parts of names of what says how a run went along, and not what it learned.
+#: Parts of the names of metrics that describe the progress of a run instead of its results.
 _LAST = ("time/", "clip_ratio/", "logprobs/", "epoch", "num_", "tokens_per_s", "episodes", "learning_rate", "_std", "/std", "/min", "/max")
 _CURVES = 4
 _LINES = 8
-#: Seen on white as on black; the rest has the color of the text around it.
+#: Colors that are visible on white and on black; everything else has the color of the surrounding text.
 _TRAINING, _HELD_OUT = "#2a78d6", "#d9730d"
 
 
@@ -28,13 +28,13 @@ def _number(value: Any) -> float | None:
 
 
 def _points(columns: Mapping[str, Sequence[Any]], name: str) -> Points:
-    """The steps at which a metric was logged, with its values."""
+    """Return the steps at which a metric was logged, with its values."""
     pairs = ((_number(step), _number(value)) for step, value in zip(columns.get("step", ()), columns.get(name, ())))
     return [(step, value) for step, value in pairs if step is not None and value is not None]
 
 
 def _curve(name: str, lines: Sequence[tuple[str, Points]]) -> str:
-    """A plot of a metric over steps, as SVG."""
+    """Return a plot of a metric over steps, as SVG."""
     width, height, edge = 250, 100, 14
     points = [point for _, line in lines for point in line]
     left, right = min(step for step, _ in points), max(step for step, _ in points)
@@ -45,7 +45,7 @@ def _curve(name: str, lines: Sequence[tuple[str, Points]]) -> str:
         places = [(edge + (step - left) * across, height - edge - (value - low) * up) for step, value in line]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         drawn.append(f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="1.6" stroke-linejoin="round"/>')
-        # A line of few points is hard to see.
+        # A line with few points is hard to see.
         if len(places) <= 12:
             drawn.extend(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places)
     text = 'font-size="9" fill="currentColor" fill-opacity="0.65"'
@@ -67,7 +67,7 @@ def _curves(columns: Mapping[str, Sequence[Any]]) -> str:
     if "objective/kl" in names and "kl" in names:
         names.remove("kl")
     rank = {name: number for number, name in enumerate(_FIRST)}
-    # What else was measured on held-out rows was asked for: it comes before what training logs by itself.
+    # Other held-out metrics were requested by the user, so they come before metrics that training logs by itself.
     names.sort(
         key=lambda name: (
             rank.get(name, len(rank)),
@@ -80,7 +80,7 @@ def _curves(columns: Mapping[str, Sequence[Any]]) -> str:
     for name in names:
         lines = [(_TRAINING, _points(columns, name)), (_HELD_OUT, _points(columns, _SAME.get(name, f"eval_{name}")))]
         lines = [(color, points) for color, points in lines if len(points) > 1]
-        # A metric that never changes has no curve.
+        # A metric that never changes gets no curve.
         if len({value for _, points in lines for _, value in points}) > 1:
             figures.append(_curve(name, lines))
             held_out = held_out or any(color == _HELD_OUT for color, _ in lines)
@@ -98,7 +98,7 @@ def _curves(columns: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _table(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Metrics of the first and the last model."""
+    """Return a table with the metrics of the first and the last model."""
     side = 'style="text-align:right;padding:0.1em 0.8em"'
     lines: list[str] = []
     for name in after:
@@ -115,7 +115,7 @@ def _table(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def page(run: Run) -> str:
-    """A run as HTML that stands by itself."""
+    """Return a run as self-contained HTML."""
     results = run.results
     about = [str(results["method"])] if "method" in results else []
     if "steps" in results:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar in a terminal, a line that changes in a notebook."""
+"""Display of a run's progress: a bar in a terminal, a changing line in a notebook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Metrics that matter most, and how a bar calls them.
+#: The most important metrics, with their names in a bar.
 _SHOWN = (
     ("reward", "reward"),
     ("objective/scores", "reward"),
@@ -26,7 +26,7 @@ def _numbers(metrics: dict[str, float], prefix: str = "") -> str:
     for key, name in _SHOWN:
         value = metrics.get(prefix + key)
         if value is not None:
-            # What held-out rows say keeps the name that it has in the metrics of the run.
+            # Held-out metrics keep the name that they have in the metrics of the run.
             shown.setdefault(prefix + key if prefix else name, value)
     return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
@@ -38,38 +38,38 @@ def _duration(seconds: float) -> str:
 
 
 def _in_notebook() -> bool:
-    # IPython is looked for only where it runs already.
+    # IPython is used only if it is already running.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and shell.__class__.__name__ == "ZMQInteractiveShell"
 
 
 def _display(data: dict[str, str], **options: Any) -> Any:
-    """Show something in a notebook."""
+    """Show data in a notebook."""
     return importlib.import_module("IPython.display").display(data, raw=True, **options)
 
 
 class Silent:
-    """Shows nothing."""
+    """Displays nothing."""
 
     def begin(self, name: str, total: int | None, done: int) -> None:
-        """A stretch of work began."""
+        """Called when a phase of work begins."""
 
     def step(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """A step was done."""
+        """Called after a step."""
 
     def within(self, what: str, done: int, total: int) -> None:
-        """Work within a step."""
+        """Called during the work within a step."""
 
     def say(self, text: str) -> None:
-        """Something the user should know."""
+        """Called with a message for the user."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """Called when the run has ended."""
 
 
 class Bar(Silent):
-    """One line that changes, on a terminal or in a notebook; where stderr is neither, a line every few seconds."""
+    """A single changing line, on a terminal or in a notebook. If stderr is neither, prints a line every few seconds."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -110,7 +110,7 @@ class Bar(Silent):
         self._draw(now=True)
 
     def close(self) -> None:
-        # The last step stays, and not what was done after it.
+        # Leave the last step on screen, not the work after it.
         if self.stepped and (self.changes or self.display is not None):
             self._show(self.stepped)
         if self.display is None and self.changes and self.width:
@@ -129,7 +129,7 @@ class Bar(Silent):
         return "  ".join(part for part in parts if part)
 
     def _columns(self) -> int:
-        """How wide the terminal is: a longer line would break, and could not be drawn over."""
+        """Return the width of the terminal. A longer line would wrap and could not be overwritten."""
         try:
             return os.get_terminal_size(sys.stderr.fileno()).columns or 80
         except (OSError, ValueError):
@@ -163,7 +163,7 @@ class Bar(Silent):
 
 
 class Watcher:
-    """Hears of everything in a run: draws progress, and calls what the user gave."""
+    """Receives all events of a run, draws the progress, and calls the user's callbacks."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Watcher:
         self.on_step = on_step
         self.on_evaluation = on_evaluation
         self.on_rollouts = on_rollouts
-        #: Warnings of the run, in their order.
+        #: Warnings of the run, in order.
         self.warnings: list[str] = []
 
     def __call__(self, kind: str, details: dict[str, Any]) -> bool | None:

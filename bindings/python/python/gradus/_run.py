@@ -1,4 +1,4 @@
-"""A run: what training left behind."""
+"""A run directory and its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Run:
     """A run directory, with its metrics, plots, completions and model.
 
-    ``str(run)`` is the directory, so a run may stand wherever a model or a run is named.
+    ``str(run)`` is the directory, so a run can be passed wherever a model or a run is expected.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Run:
         self.path = Path(path)
         if not self.path.is_dir():
             raise FileNotFoundError(f"there is no run directory `{self.path}`: `gradus runs list` shows the runs below `runs`")
-        #: Whether the run reached its end; else it was stopped or is still at work, and ``resume`` goes on.
+        #: Whether the run has finished. Otherwise it was stopped or is still running, and ``resume`` continues it.
         self.finished = self._state() == "finished" if finished is None else finished
         #: Columns that reward functions logged with ``log_extra``, over all completions of the run.
         self.extra = extra or {}
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What ``results.json`` holds: the steps, metrics before and after, the best ones. Empty for a run without an end."""
+        """The content of ``results.json``: the steps, metrics before and after, the best ones. Empty if the run has not finished."""
         path = self.path / "results.json"
         if not path.exists():
             return {}
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of ``metrics.jsonl``: one for each step that was logged, with ``step`` and the metrics."""
+        """The rows of ``metrics.jsonl``: one per logged step, with ``step`` and the metrics."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
@@ -68,34 +68,34 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, list[float | None]]:
-        """The metrics as columns of one length, for ``pandas.DataFrame`` and ``polars.DataFrame``; None where a step has no value."""
+        """The metrics as columns of equal length, for ``pandas.DataFrame`` and ``polars.DataFrame``; None if a step has no value."""
         rows = self.rows
         names = list(dict.fromkeys(name for row in rows for name in row))
         return {name: [row.get(name) for row in rows] for name in names}
 
     @property
     def config(self) -> str:
-        """The configuration of the run with all defaults, as YAML."""
+        """The configuration of the run, including all defaults, as YAML."""
         return (self.path / "config.yml").read_text(encoding="utf-8")
 
     @property
     def plots(self) -> dict[str, Path]:
-        """The plots by their names: files in SVG or PNG."""
+        """The plots by name: SVG or PNG files."""
         return {path.stem: path for path in sorted((self.path / "plots").glob("*")) if path.suffix in (".svg", ".png")}
 
     @property
     def report(self) -> Path:
-        """The page with the curves, the numbers and the configuration of the run."""
+        """The HTML page with the curves, the numbers and the configuration of the run."""
         return self.path / "report.html"
 
     @property
     def completions(self) -> Completions:
-        """What the run sampled while it trained. Empty for methods that sample nothing."""
+        """The completions sampled during training. Empty for methods that do not sample."""
         return Completions(self.path / "rollouts.sqlite")
 
     @property
     def model_path(self) -> Path:
-        """The directory of the trained model; of a run without an end, its best or newest one."""
+        """The directory of the trained model. If the run has not finished, the best or newest one."""
         for name in ("model", "best"):
             if (self.path / name).is_dir():
                 return self.path / name
@@ -106,19 +106,19 @@ class Run:
 
     @property
     def best_path(self) -> Path:
-        """The directory of the best model by ``best_metric``; that of the model where nothing was evaluated."""
+        """The directory of the best model by ``best_metric``, or of the final model if nothing was evaluated."""
         best = self.path / "best"
         return best if best.is_dir() else self.model_path
 
     @property
     def model(self) -> Model:
-        """The trained model, loaded anew each time."""
+        """The trained model, loaded again at each access."""
         from gradus._model import load
 
         return load(self.model_path)
 
     def resume(self, **arguments: Any) -> Run:
-        """Go on from the last checkpoint; ``arguments`` are keys that may change, and the callables that the run needs again."""
+        """Continue from the last checkpoint. ``arguments`` are keys that may change, and the callables that the run needs again."""
         from gradus._training import resume
 
         return resume(self.path, **arguments)
@@ -129,7 +129,7 @@ class Run:
         return page(self)
 
 
-#: Columns of the table of completions that hold JSON.
+#: Columns of the table of completions that contain JSON.
 _JSON = ("components", "segments", "advantages", "episode")
 
 
@@ -142,7 +142,7 @@ def _completion(row: sqlite3.Row) -> dict[str, Any]:
 
 
 class Completions:
-    """What a run sampled, newest last: rows of ``rollouts.sqlite``. ``components`` of a row is a dict with the value of each reward."""
+    """Completions of a run, newest last: rows of ``rollouts.sqlite``. ``components`` is a dict with the value of each reward."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,11 +167,11 @@ class Completions:
             yield _completion(row)
 
     def of_step(self, step: int) -> list[dict[str, Any]]:
-        """The completions of one step, from 1."""
+        """Return the completions of one step, counted from 1."""
         return [_completion(row) for row in self._query("SELECT * FROM rollouts WHERE step = ? ORDER BY id", step)]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """As columns, for ``pandas.DataFrame`` and ``polars.DataFrame``."""
+        """Return the completions as columns, for ``pandas.DataFrame`` and ``polars.DataFrame``."""
         rows = list(self)
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
 

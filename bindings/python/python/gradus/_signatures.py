@@ -1,4 +1,4 @@
-"""Signatures that name every key, so that tab completion within a call offers them: IPython reads no typed dicts."""
+"""Signatures that list every key for tab completion within a call, because IPython does not read typed dicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradus import _methods
 
 
 def with_keys(name: str) -> inspect.Signature:
-    """The signature of a training function, with its keys in the place of ``**keys``."""
+    """Return the signature of a training function, with its keys instead of ``**keys``."""
     function: Any = getattr(_methods, name)
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -20,6 +20,6 @@ def with_keys(name: str) -> inspect.Signature:
 
 
 def complete() -> None:
-    """Give all training functions these signatures."""
+    """Set these signatures for all training functions."""
     for name in _methods.METHODS:
         getattr(_methods, name).__signature__ = with_keys(name)

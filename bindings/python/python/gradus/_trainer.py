@@ -1,4 +1,4 @@
-"""The primitives of training, for people who write their own loop."""
+"""Training primitives for custom training loops."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Loss: TypeAlias = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"
 
 @dataclass
 class Datum:
-    """One text to learn from: ids, and arrays or lists of numbers beside them."""
+    """One training text: ids, with arrays or lists of numbers."""
 
-    #: The ids before those that are learned; at least one.
+    #: The ids before those to train on; at least one.
     prompt: Ids
-    #: The ids that are learned.
+    #: The ids to train on.
     completion: Ids
     #: A number for each id of the completion: its weight in ``cross_entropy``, its advantage in the other losses.
     weights: Any
-    #: Log-probabilities of the completion under the policy that sampled it, in nats; ``cross_entropy`` reads none.
+    #: Log-probabilities of the completion under the policy that sampled it, in nats. ``cross_entropy`` does not use them.
     old_logprobs: Any = field(default_factory=list)
 
 
 @dataclass
 class ForwardBackward:
-    """What a forward and backward pass found."""
+    """Result of a forward and backward pass."""
 
     #: The loss, a sum over tokens.
     loss: float
     #: Log-probabilities of each completion under the policy, in nats.
     logprobs: list[Any]
-    #: Tokens that went through the model.
+    #: The number of tokens that went through the model.
     tokens: int
 
 
 @dataclass
 class OptimStep:
-    """What an optimizer step did."""
+    """Result of an optimizer step."""
 
-    #: The norm of the gradient before it was clipped.
+    #: The norm of the gradient before clipping.
     grad_norm: float
-    #: Which weights the policy has now.
+    #: The version of the policy's weights.
     version: int
 
 
@@ -54,13 +54,13 @@ class OptimStep:
 class Sample:
     """A completion of the policy."""
 
-    #: Its ids.
+    #: The token ids.
     ids: list[int]
     #: Log-probability of each id under the policy at the sampling temperature, in nats.
     logprobs: Any
-    #: The same under what was drawn from, after ``top_k``, ``top_p`` and the like.
+    #: The same under the sampled distribution, after ``top_k``, ``top_p`` and similar.
     sampled_logprobs: Any
-    #: Why it ended.
+    #: Why the completion ended.
     stop: str
 
 
@@ -90,24 +90,24 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Which weights the policy has: it grows with every :meth:`optim_step`."""
+        """The version of the policy's weights. It increases with every :meth:`optim_step`."""
         return self._trainer.version
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         return self._trainer.encode(text, add_special_tokens)
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool = True) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         return self._trainer.decode(numbers(ids), skip_special_tokens)
 
     def forward_backward(
         self, data: Sequence[Datum], loss: Loss, *, low: float = 0.8, high: float = 1.2, beta: float = 0.05
     ) -> ForwardBackward:
-        """Add the gradient of the loss of ``data`` to those of earlier calls.
+        """Add the gradient of the loss of ``data`` to the gradients of earlier calls.
 
-        ``low`` and ``high`` bound the ratio of ``ppo``, ``high`` that of ``cispo``. ``beta`` weighs the penalty of ``dro``. On an error no
-        gradient of any call is left.
+        ``low`` and ``high`` bound the ratio of ``ppo``; ``high`` bounds that of ``cispo``. ``beta`` is the weight of the penalty of
+        ``dro``. An error discards the gradients of all calls.
         """
         rows = [
             (numbers(datum.prompt), numbers(datum.completion), numbers(datum.weights), numbers(datum.old_logprobs))
@@ -117,18 +117,18 @@ class Trainer:
         return ForwardBackward(value, [floats(one) for one in logprobs], tokens)
 
     def optim_step(self, learning_rate: float, *, max_grad_norm: float = 1.0) -> OptimStep:
-        """Move the weights by the gradients that were added up, and forget those. A ``max_grad_norm`` of 0 does not clip."""
+        """Update the weights with the summed gradients, and reset the gradients. A ``max_grad_norm`` of 0 disables clipping."""
         return OptimStep(*self._trainer.optim_step(learning_rate, max_grad_norm))
 
     def logprobs(self, prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[Any]:
-        """Log-probabilities of each completion after its prompt under the policy as it is now, in nats."""
+        """Return the log-probabilities of each completion after its prompt under the current policy, in nats."""
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
         rows = [(numbers(prompt), numbers(completion)) for prompt, completion in zip(prompts, completions)]
         return [floats(one) for one in self._trainer.logprobs(rows)]
 
     def sample(self, prompts: Sequence[Ids], *, group_size: int = 1, seed: int = 0, **params: Any) -> list[Sample]:
-        """``group_size`` completions of each prompt by the policy as it is now. ``params`` are those of :meth:`gradus.Model.generate`."""
+        """Return ``group_size`` completions of each prompt under the current policy. ``params`` as for :meth:`gradus.Model.generate`."""
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         found = self._trainer.sample([numbers(prompt) for prompt in prompts], group_size, params, seed)
@@ -138,5 +138,5 @@ class Trainer:
         ]
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the policy as a Hugging Face directory, with its tokenizer; an adapter as peft writes it."""
+        """Write the policy as a Hugging Face directory with its tokenizer. An adapter is written in peft's format."""
         self._trainer.save(os.fspath(directory))

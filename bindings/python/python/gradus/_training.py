@@ -15,15 +15,15 @@ from gradus._model import Model
 from gradus._progress import Watcher
 from gradus._run import Run
 
-#: What the native module says of a function that the configuration names and the call lacks.
+#: Error of the native module for a function that the configuration names but the call lacks.
 _FORGOTTEN = re.compile(r"(?:plugin|observers\[\d+\])` names `(\w+)`, but this program has no such plug-ins|unknown key `(\w+)` in `[^`]*plugin`")
 
-#: Arguments with rows.
+#: Arguments that contain rows.
 _ROWS = ("data", "eval_data", "test_data")
 
 
 def _name_model(given: dict[str, Any]) -> None:
-    """Put the name of a loaded model in its place."""
+    """Replace a loaded model by its name."""
     model = given.get("model")
     if isinstance(model, Model):
         given["model"] = model.name
@@ -37,7 +37,7 @@ def _name_model(given: dict[str, Any]) -> None:
 
 
 def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
-    """The arguments that are keys of the configuration, with what a configuration can hold in the place of functions and tables."""
+    """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration values."""
     reward = given.pop("reward", None)
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
@@ -48,7 +48,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
         rows = given.get(name)
         if rows is None:
             continue
-        # A mapping of the configuration says where rows come from (`{"task": …}`, `{"from": …, "split": …}`).
+        # A mapping as in a configuration describes the source of the rows (`{"task": …}`, `{"from": …, "split": …}`).
         is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
         keys[name] = callables.inside(rows) if is_part else as_path(rows, name)
     if reward is not None:
@@ -69,7 +69,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
 
 
 def train(method: str | None, given: dict[str, Any]) -> Run:
-    """Train by ``method``; without one, as the configuration or the run to go on with says."""
+    """Train with ``method``. Without it, the configuration or the run to resume determines the method."""
     config = given.pop("config", None)
     overwrite, resume, resume_from = given.pop("overwrite", False), given.pop("resume", False), given.pop("resume_from", None)
     if overwrite and (resume or resume_from is not None):
@@ -120,20 +120,20 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
 
 
 def resume(run: str | os.PathLike[str], **arguments: Any) -> Run:
-    """Go on with a run from its last checkpoint.
+    """Resume a run from its last checkpoint.
 
-    ``arguments`` are keys that may change, and the functions that the run was given: a configuration cannot hold them.
+    ``arguments`` are keys that may change, and the functions of the run, because a configuration cannot store them.
     """
     return train(None, {**arguments, "output_dir": os.fspath(run), "resume": True})
 
 
 def run(config: str | os.PathLike[str], **arguments: Any) -> Run:
-    """Start the run that a configuration file describes; ``arguments`` lie over it."""
+    """Start the run that a configuration file describes. ``arguments`` override it."""
     return train(None, {**arguments, "config": config})
 
 
 def plan(method: str | None = None, **given: Any) -> dict[str, Any]:
-    """What a run would need in memory, phase by phase, without training: the arguments are those of the method's function."""
+    """Estimate the memory of a run phase by phase, without training. The arguments are those of the method's function."""
     config = given.pop("config", None)
     for name in ("overwrite", "resume", "resume_from", "progress", "on_step", "on_evaluation", "on_rollouts"):
         given.pop(name, None)

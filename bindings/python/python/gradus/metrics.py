@@ -1,4 +1,4 @@
-"""Metrics of generated text, equal to the tools that people call."""
+"""Metrics of generated text, with the same values as the common tools."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gradus import _native
 
 
 class Score(dict[str, float]):
-    """The values of a metric: by part, or under the metric's name where it has none."""
+    """The values of a metric: by part, or under the metric's name if it has no parts."""
 
-    #: The values of each row, by the same names; a part that says nothing of rows is not there.
+    #: The values of each row, by the same names. Parts without values per row are missing.
     rows: dict[str, list[float]]
 
     def __init__(self, values: Mapping[str, float], rows: dict[str, list[float]]) -> None:
@@ -20,7 +20,7 @@ class Score(dict[str, float]):
         self.rows = rows
 
     def __float__(self) -> float:
-        """The value of a metric that has one."""
+        """The value of a metric with a single one."""
         if len(self) != 1:
             raise TypeError(f"there are {len(self)} values ({', '.join(self)}): choose one")
         return next(iter(self.values()))
@@ -37,8 +37,8 @@ def compute(
 ) -> Score:
     """Measure predictions.
 
-    ``references`` has a text or several for each prediction, ``prompts`` what was asked, ``columns`` whatever else a metric reads.
-    ``options`` are those of the metric: ``gradus.explain("train.evaluation.metrics")`` lists metrics and options.
+    ``references`` has one or several texts for each prediction, ``prompts`` the prompts, ``columns`` other inputs of the metric.
+    ``options`` are the metric's own: ``gradus.explain("train.evaluation.metrics")`` lists metrics and options.
 
     >>> compute("rouge", ["the cat sat"], ["the cat sat down"])["rouge1"]
     0.857...

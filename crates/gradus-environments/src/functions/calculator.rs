@@ -1,11 +1,11 @@
-//! A calculator: exact with fractions as long as they fit, then in double precision.
+//! A calculator: exact fractions as long as they fit, then double precision.
 
 use serde_json::{Map, Value, json};
 
 use crate::tool::Tool;
 use crate::toolbox::Function;
 
-/// The longest expression in bytes, and the deepest nesting of it.
+/// Maximum length of an expression in bytes, and maximum nesting depth.
 const BYTES: usize = 1000;
 const DEPTH: usize = 64;
 
@@ -37,7 +37,7 @@ impl Function for Calculator {
     }
 }
 
-/// The value of an expression as text.
+/// Evaluates an expression and returns the value as text.
 pub(crate) fn compute(expression: &str) -> Result<String, String> {
     if expression.len() > BYTES {
         return Err(format!("the expression has {} characters, but at most {BYTES} are read", expression.len()));
@@ -50,7 +50,7 @@ pub(crate) fn compute(expression: &str) -> Result<String, String> {
     }
 }
 
-/// A fraction in lowest terms whose denominator is above 0, or a float.
+/// A fraction in lowest terms with a positive denominator, or a float.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Number {
     Exact(i128, i128),
@@ -72,7 +72,7 @@ impl Number {
         }
     }
 
-    /// The exact result where both are exact and it fits; else that of floats.
+    /// Returns the exact result if both operands are exact and the result fits, otherwise the float result.
     fn with(
         self,
         other: Self,
@@ -208,7 +208,7 @@ impl Parser<'_> {
     }
 
     fn signed(&mut self) -> Result<Number, String> {
-        // As in Python, a sign binds less than a power: -2 ** 2 is -4.
+        // As in Python, a sign binds less tightly than a power: -2 ** 2 is -4.
         let mut is_negative = false;
         loop {
             if self.takes("-") {

@@ -1,4 +1,4 @@
-//! Functions that are built in.
+//! Built-in functions.
 
 mod calculator;
 mod python;

@@ -1,4 +1,4 @@
-//! Python in a sandbox.
+//! Runs Python in a sandbox.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::sandbox::{End, Sandbox, SandboxConfig};
 use crate::tool::Tool;
 use crate::toolbox::Function;
 
-/// Runs Python programs in a [`Sandbox`]. Nothing is kept from one call to the next.
+/// Runs Python programs in a [`Sandbox`]. No state is kept between calls.
 #[derive(Debug, Clone)]
 pub struct Python {
     tool: Tool,
@@ -54,7 +54,7 @@ impl Function for Python {
         }
     }
 
-    /// A program may read the clock or draw numbers.
+    /// A program may read the clock or random numbers.
     fn is_deterministic(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Search over a local folder: the passages that fit a query best, by BM25.
+//! Search over a local folder: the passages that match a query best, by BM25.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use crate::error::{Error, Result};
 use crate::tool::Tool;
 use crate::toolbox::Function;
 
-/// Okapi BM25's usual constants (Robertson and Zaragoza 2009): how soon a word's count saturates, and how much length counts.
+/// Usual constants of Okapi BM25 (Robertson and Zaragoza 2009): saturation of the word count, and weight of the length.
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
 
-/// The most files, and bytes of all of them, that are read.
+/// Maximum number of files, and of bytes in all files.
 const FILES: usize = 10_000;
 const BYTES: u64 = 256 << 20;
 
-/// The longest passage in characters; longer paragraphs are cut into several.
+/// Maximum length of a passage in characters. Longer paragraphs are split.
 const PASSAGE: usize = 1000;
 
-/// Where to search.
+/// Configuration of the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SearchConfig {
-    /// The folder, whose files of the kinds `.txt`, `.md` and `.jsonl` (the column `text`) are read; or one such file.
+    /// The folder to search, with files of the types `.txt`, `.md` and `.jsonl` (the column `text`), or one such file.
     pub folder: PathBuf,
-    /// How many passages a search finds. Default 3.
+    /// The number of passages per search. Default 3.
     #[serde(default = "three")]
     pub results: usize,
 }
@@ -43,11 +43,11 @@ struct Passage {
     words: usize,
 }
 
-/// An index of the passages of a folder or a file.
+/// Index of the passages of a folder or a file.
 pub struct Search {
     tool: Tool,
     passages: Vec<Passage>,
-    /// By word: the passages with it, and how often.
+    /// For each word, the passages that contain it, with counts.
     places: HashMap<String, Vec<(usize, u32)>>,
     mean: f64,
     results: usize,
@@ -57,7 +57,7 @@ impl Search {
     /// Reads the folder or the file.
     ///
     /// # Errors
-    /// [`Error::Config`] when it cannot be read, holds nothing to search, or too much.
+    /// Returns [`Error::Config`] if it cannot be read, contains no searchable text, or is too large.
     pub fn open(config: &SearchConfig) -> Result<Self> {
         let mut files = Vec::new();
         let is_file = config.folder.is_file();
@@ -109,7 +109,7 @@ impl Search {
         Ok(Self { tool, passages, places, mean: mean.max(1.0), results: config.results.max(1) })
     }
 
-    /// The best passages for `query`, the best first; of equals that which stands first.
+    /// Returns the best passages for `query`, the best first. Ties keep the order of the passages.
     fn best(&self, query: &str) -> Vec<&Passage> {
         let mut scores: BTreeMap<usize, f64> = BTreeMap::new();
         let mut asked: Vec<String> = words(query).collect();
@@ -146,7 +146,7 @@ impl Function for Search {
     }
 }
 
-/// Whether a file is of a kind that is read.
+/// Whether a file has a readable type.
 fn is_readable(path: &Path) -> bool {
     path.extension().is_some_and(|kind| ["txt", "md", "jsonl"].iter().any(|readable| kind == *readable))
 }
@@ -156,7 +156,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(folder).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
         let (path, kind) = (entry.path(), entry.file_type().map_err(wrong)?);
-        // Links are not followed: a folder may hold itself.
+        // Links are not followed, because a folder may contain itself.
         if kind.is_dir() {
             walk(&path, files)?;
         } else if kind.is_file() && is_readable(&path) {
@@ -169,7 +169,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The texts of the rows of a JSONL file.
+/// Texts of the rows of a JSONL file.
 fn rows(file: &Path, text: &str) -> Result<Vec<String>> {
     let row = |(number, line): (usize, &str)| {
         let wrong = |what: &str| Error::config(format!("{}:{}: {what}", file.display(), number + 1));
@@ -180,7 +180,7 @@ fn rows(file: &Path, text: &str) -> Result<Vec<String>> {
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(row).collect()
 }
 
-/// Paragraphs, the long ones in several pieces.
+/// Splits a text into paragraphs, and long paragraphs into pieces.
 fn paragraphs(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for paragraph in text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {
@@ -195,7 +195,7 @@ fn paragraphs(text: &str) -> Vec<String> {
     found
 }
 
-/// The words of a text in lower case.
+/// Lower-case words of a text.
 fn words(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase)
 }

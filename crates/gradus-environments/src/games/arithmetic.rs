@@ -1,4 +1,4 @@
-//! Arithmetic with a calculator: a question, as many calls as the policy likes, and an answer.
+//! Arithmetic with a calculator: a question, any number of calls, and an answer.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use crate::functions::Calculator;
 use crate::tool::Tool;
 use crate::toolbox::Toolbox;
 
-/// Questions of arithmetic, with a calculator.
+/// Arithmetic questions, with a calculator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ArithmeticConfig {
-    /// Numbers of a question. Default 3.
+    /// The number of terms in a question. Default 3.
     pub terms: usize,
     /// The largest number. Default 100.
     pub largest: i64,
@@ -26,17 +26,17 @@ impl Default for ArithmeticConfig {
     }
 }
 
-/// The environment. The reward is 1 where the last number of the last turn is the result, else 0.
+/// The environment. The reward is 1 if the last number of the last turn is the result, otherwise 0.
 pub struct Arithmetic {
     config: ArithmeticConfig,
     toolbox: Toolbox,
 }
 
 impl Arithmetic {
-    /// The environment that `config` describes.
+    /// Creates the environment.
     ///
     /// # Errors
-    /// [`Error::Config`] when a key is out of its bounds.
+    /// Returns [`Error::Config`] if a key is out of range.
     pub fn new(config: ArithmeticConfig) -> Result<Self> {
         if !(2..=20).contains(&config.terms) {
             return Err(Error::config(format!("`terms` is {}, but must be between 2 and 20", config.terms)));

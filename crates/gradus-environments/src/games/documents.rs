@@ -1,4 +1,4 @@
-//! Questions about documents: the policy searches, reads what is found, and answers.
+//! Questions about documents: the policy searches, reads the passages, and answers.
 
 use std::path::PathBuf;
 
@@ -12,46 +12,46 @@ use crate::functions::{Search, SearchConfig};
 use crate::tool::Tool;
 use crate::toolbox::Toolbox;
 
-/// The marks around an answer.
+/// Marks around an answer.
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
 const THOUGHT_ENDS: &str = "</think>";
 
-/// What an answer is worth.
+/// Reward of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerReward {
-    /// 1 where it is a right answer, but for case, punctuation and articles, else 0 (SQuAD's exact match).
+    /// 1 if the answer is right up to case, punctuation and articles, otherwise 0 (SQuAD's exact match).
     #[default]
     Exact,
-    /// How many words it shares with a right answer, from 0 to 1 (SQuAD's F1).
+    /// The word overlap with a right answer, from 0 to 1 (SQuAD's F1).
     F1,
 }
 
-/// Questions about documents, and a search over them.
+/// Questions about documents, with a search tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DocumentsConfig {
-    /// The documents: a folder of `.txt`, `.md` and `.jsonl` files, or one such file. Of `.jsonl` the column `text` is read.
+    /// The documents: a folder of `.txt`, `.md` and `.jsonl` files, or one such file. In `.jsonl` files the column `text` is used.
     pub path: PathBuf,
-    /// The column of the data with the right answer: a text, or a list of texts that are all right. Default `answer`.
+    /// The data column with the right answer: a text, or a list of right texts. Default `answer`.
     #[serde(default = "answer")]
     pub answer: String,
-    /// The column of the data with the question, which is added to the prompt. Default: the prompt is the question.
+    /// The data column with the question, which is added to the prompt. Default: the prompt is the question.
     #[serde(default)]
     pub question: Option<String>,
-    /// How many passages a search finds. Default 3.
+    /// The number of passages per search. Default 3.
     #[serde(default = "three")]
     pub results: usize,
-    /// Searches of an episode; a further one is refused. Default 8.
+    /// The number of searches per episode; further ones are rejected. Default 8.
     #[serde(default = "eight")]
     pub searches: usize,
     /// The reward of an answer. Default `exact`.
     #[serde(default)]
     pub reward: AnswerReward,
-    /// Whether the prompt says how to search and answer. Default true.
+    /// Add instructions for searching and answering to the prompt. Default true.
     #[serde(default = "yes")]
     pub explain: bool,
 }
@@ -72,7 +72,7 @@ fn yes() -> bool {
     true
 }
 
-/// The environment. It ends with the first turn without a call, whose answer is rewarded.
+/// The environment. An episode ends with the first turn without a call; its answer gets the reward.
 pub struct Documents {
     config: DocumentsConfig,
     toolbox: Toolbox,
@@ -82,7 +82,7 @@ impl Documents {
     /// Reads the documents.
     ///
     /// # Errors
-    /// [`Error::Config`] when they cannot be read, or a key is out of its bounds.
+    /// Returns [`Error::Config`] if they cannot be read, or a key is out of range.
     pub fn new(config: DocumentsConfig) -> Result<Self> {
         for (key, value) in [("results", config.results), ("searches", config.searches)] {
             if value == 0 {
@@ -141,13 +141,13 @@ struct Question {
     calls: Box<dyn Episode>,
     answers: Vec<String>,
     searches: usize,
-    /// Whether a passage with a right answer was found.
+    /// Whether a search found a passage with a right answer.
     is_seen: bool,
     score: f64,
 }
 
 impl Question {
-    /// Whether a text holds a right answer.
+    /// Whether a text contains a right answer.
     fn holds_answer(&self, text: &str) -> bool {
         let text = text.to_lowercase();
         self.answers.iter().any(|answer| text.contains(&answer.to_lowercase()))
@@ -195,7 +195,7 @@ impl Episode for Question {
     }
 }
 
-/// The text between the last marks of an answer; without marks, everything behind the thoughts.
+/// Returns the text between the last answer marks. Without marks, returns everything after the thoughts.
 fn answer_in(text: &str) -> &str {
     let spoken = text.rfind(THOUGHT_ENDS).map_or(text, |at| &text[at + THOUGHT_ENDS.len()..]);
     let marked = spoken.rfind(OPEN).map(|at| &spoken[at + OPEN.len()..]);
@@ -261,7 +261,7 @@ mod tests {
         let environment = environment(|config| config.reward = AnswerReward::F1).expect("documents");
         let mut episode = begin(&environment, json!({ "answer": "Ada Holm" })).expect("begun").episode;
         episode.step(&says("<answer>Ada Berg Holm</answer>")).expect("answered");
-        // Two words in common, of three and of two.
+        // Two common words, out of three and two.
         assert_eq!(episode.finish(), Ok(Some(0.8)));
     }
 

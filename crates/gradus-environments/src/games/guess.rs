@@ -1,4 +1,4 @@
-//! Guess a number: the answer to each guess is `higher` or `lower`.
+//! Guess a number: each guess is answered with `higher` or `lower`.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,13 @@ pub struct GuessConfig {
     pub low: i64,
     /// The largest number. Default 100.
     pub high: i64,
-    /// Guesses before the game is lost. Default 10.
+    /// The number of guesses before the game is lost. Default 10.
     pub guesses: usize,
     /// Text before `higher` and `lower`. Default: none.
     pub before: String,
     /// Text after `higher` and `lower`. Default: none.
     pub after: String,
-    /// Whether the prompt gets the rules of the game. Default true.
+    /// Add the rules of the game to the prompt. Default true.
     pub explain: bool,
 }
 
@@ -32,18 +32,17 @@ impl Default for GuessConfig {
     }
 }
 
-/// The game. A found number is worth 1, less the share of the guesses that were needed beyond the first: `1 − (n − 1) / guesses`.
-/// A game that is lost is worth 0.
+/// The game. The reward for finding the number with guess n is `1 − (n − 1) / guesses`. A lost game has reward 0.
 #[derive(Debug, Clone)]
 pub struct Guess {
     config: GuessConfig,
 }
 
 impl Guess {
-    /// The game that `config` describes.
+    /// Creates the game.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is nothing to guess.
+    /// Returns [`Error::Config`] if `low` is not below `high`, or `guesses` is 0.
     pub fn new(config: GuessConfig) -> Result<Self> {
         if config.low >= config.high {
             let message = format!("`low` is {} and `high` is {}, but must be above it", config.low, config.high);
@@ -112,7 +111,7 @@ impl Episode for Game {
     }
 
     fn finish(&mut self) -> Result<Option<f64>> {
-        // A game that was not played to its end is lost.
+        // A game that was not finished is lost.
         Ok((!self.is_over).then_some(0.0))
     }
 }
@@ -123,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Plays with halving; gives the reward and the number of turns.
+    /// Plays by bisection; returns the reward and the number of turns.
     fn play(seed: u64, guesses: usize) -> (f64, usize) {
         let game = Guess::new(GuessConfig { guesses, ..GuessConfig::default() }).expect("a game");
         let mut episode = game.begin(&Start { name: "a".into(), seed, row: Map::new() }).expect("begun").episode;

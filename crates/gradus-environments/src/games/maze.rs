@@ -14,9 +14,9 @@ use crate::tool::Tool;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct MazeConfig {
-    /// Rooms a side. Default 3.
+    /// The number of rooms per side. Default 3.
     pub size: usize,
-    /// Moves before the game is lost. Default 20.
+    /// The number of moves before the game is lost. Default 20.
     pub moves: usize,
 }
 
@@ -26,8 +26,8 @@ impl Default for MazeConfig {
     }
 }
 
-/// The game. Finding the exit is worth the fewest moves that lead to it divided by those that were made; a game that is lost is
-/// worth 0.
+/// The game. The reward for finding the exit is the smallest possible number of moves divided by the number of moves made. A lost game has
+/// reward 0.
 #[derive(Debug, Clone)]
 pub struct Maze {
     config: MazeConfig,
@@ -36,10 +36,10 @@ pub struct Maze {
 const WAYS: [(&str, isize, isize); 4] = [("north", 0, -1), ("east", 1, 0), ("south", 0, 1), ("west", -1, 0)];
 
 impl Maze {
-    /// The game that `config` describes.
+    /// Creates the game.
     ///
     /// # Errors
-    /// [`Error::Config`] when a key is out of its bounds.
+    /// Returns [`Error::Config`] if a key is out of range.
     pub fn new(config: MazeConfig) -> Result<Self> {
         if !(2..=50).contains(&config.size) {
             return Err(Error::config(format!("`size` is {}, but must be between 2 and 50", config.size)));
@@ -72,10 +72,10 @@ impl Environment for Maze {
     }
 }
 
-/// Which rooms are joined: a tree, so that every room is reached in one way.
+/// Connections between rooms. They form a tree, so there is one path to every room.
 struct Map {
     size: usize,
-    /// For each room, whether the way north, east, south and west is open.
+    /// For each room, whether north, east, south and west are open.
     open: Vec<[bool; 4]>,
     shortest: usize,
 }
@@ -101,7 +101,7 @@ impl Map {
         map
     }
 
-    /// The room in a direction, whether or not the way is open.
+    /// Returns the neighboring room in a direction, whether or not the way is open.
     fn beside(&self, room: usize, way: usize) -> Option<usize> {
         let (_, x, y) = WAYS[way];
         let (column, row) = ((room % self.size).checked_add_signed(x)?, (room / self.size).checked_add_signed(y)?);
@@ -112,7 +112,7 @@ impl Map {
         self.open.len() - 1
     }
 
-    /// Moves from the first room to the exit.
+    /// Smallest number of moves from the first room to the exit.
     fn distance(&self) -> usize {
         let (mut queue, mut found) = (VecDeque::from([0]), vec![None; self.open.len()]);
         found[0] = Some(0);
@@ -172,7 +172,7 @@ impl Episode for Game {
     }
 
     fn finish(&mut self) -> Result<Option<f64>> {
-        // A game that was not played to its end is lost.
+        // A game that was not finished is lost.
         Ok((!self.is_over).then_some(0.0))
     }
 }

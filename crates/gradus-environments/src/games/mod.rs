@@ -1,4 +1,4 @@
-//! Environments to learn from and to test with. All are deterministic: what happens follows from the seed and the turns.
+//! Environments for learning and testing. All are deterministic functions of the seed and the turns.
 
 mod arithmetic;
 mod documents;
@@ -10,7 +10,7 @@ pub use documents::{AnswerReward, Documents, DocumentsConfig};
 pub use guess::{Guess, GuessConfig};
 pub use maze::{Maze, MazeConfig};
 
-/// A small generator (SplitMix64, Steele et al. 2014): games need few numbers and no library.
+/// A small random generator (SplitMix64, Steele et al. 2014). Games need few numbers, so they need no library.
 #[derive(Debug, Clone)]
 struct Dice(u64);
 
@@ -23,14 +23,14 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both inclusive.
     fn between(&mut self, low: i64, high: i64) -> i64 {
         let width = high.abs_diff(low).saturating_add(1);
         low.saturating_add_unsigned(self.next() % width)
     }
 }
 
-/// The last whole number in a text.
+/// Returns the last integer in a text.
 fn last_integer(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let end = bytes.iter().rposition(u8::is_ascii_digit)? + 1;

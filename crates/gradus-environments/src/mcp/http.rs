@@ -1,4 +1,4 @@
-//! A server over streamable HTTP: each message is a POST, whose answer is JSON or a stream of events.
+//! An MCP server over streamable HTTP: each message is a POST, and its answer is JSON or a stream of events.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::peer::{Line, excerpt};
 use crate::process::LINE_BYTES;
 use crate::started::Started;
 
-/// The most bytes of one answer, with everything that its stream says besides.
+/// Maximum size of one answer in bytes, including other messages in its stream.
 const STREAM_BYTES: u64 = 16 << 20;
 
-/// The most requests of the server that are answered within one answer's stream.
+/// Maximum number of requests of the server that are answered within one answer's stream.
 const REQUESTS: usize = 16;
 
-/// Characters of a refusal that a message quotes.
+/// Characters of a rejection that an error message quotes.
 const QUOTED: usize = 240;
 
-/// How long the end of a session may take.
+/// Time limit for ending a session.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 const SESSION: &str = "mcp-session-id";
 
-/// The address of a server, and the session with it.
+/// Address of a server, and the session with it.
 pub(super) struct Http {
     agent: Agent,
     url: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     key: Option<String>,
     timeout: Duration,
-    /// The open session; none before the first request, and after the server forgot it.
+    /// Open session; empty before the first request, and after the server has dropped the session.
     session: Started<Arc<Session>>,
     number: AtomicU64,
 }
 
-/// What the first answer agreed on.
+/// Result of the first exchange.
 struct Session {
-    /// Its name; none of a server that needs no sessions.
+    /// Session id, or `None` for a server without sessions.
     id: Option<String>,
     version: String,
 }
 
-/// What came of a POST.
+/// Result of a POST.
 enum Posted {
     Answer(Map<String, Value>),
-    /// The server does not know the session.
+    /// The server does not have the session.
     Forgotten(Error),
 }
 
@@ -89,7 +89,7 @@ impl Http {
         let agent = Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
-            // A key goes nowhere but where it was meant to.
+            // Redirects are not followed, so that the key reaches only the configured address.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .build()
@@ -98,8 +98,8 @@ impl Http {
         Ok(Self { agent, url: url.to_owned(), headers, key, timeout, session, number })
     }
 
-    /// Sends a request and reads its answer. A session that the server no longer knows, such as after it was started again, is
-    /// opened anew: the request was not taken.
+    /// Sends a request and reads its answer. If the server has dropped the session, for example after a restart, the session is opened
+    /// again and the request is repeated. The server has not processed it.
     pub fn request(&self, method: &str, params: &Value) -> Result<Response> {
         let session = self.session()?;
         let request = message::request(method, params);
@@ -117,7 +117,7 @@ impl Http {
         message::response(answer)
     }
 
-    /// The session, which is opened where there is none.
+    /// Returns the session, and opens it if necessary.
     fn session(&self) -> Result<Arc<Session>> {
         self.session.get(|_| true, |_| self.open().map(Arc::new), Arc::clone)
     }
@@ -140,7 +140,7 @@ impl Http {
         self.answer(response, number, session)
     }
 
-    /// Posts a request with a number of its own.
+    /// Posts a request with a new number.
     fn post(&self, mut request: Map<String, Value>, session: &Session) -> Result<(HttpResponse<Body>, u64)> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         request.insert("id".to_owned(), json!(number));
@@ -163,13 +163,13 @@ impl Http {
         post.send(message.to_string()).map_err(|error| self.failed(error))
     }
 
-    /// Sends what has no answer.
+    /// Sends a message without an answer.
     fn tell(&self, message: &Value, session: &Session) -> Result<()> {
         let response = self.send(message, session)?;
         if response.status().is_success() { Ok(()) } else { Err(self.refusal(response)) }
     }
 
-    /// Reads the answer to the request of this number.
+    /// Reads the answer to the request with this number.
     fn answer(&self, response: HttpResponse<Body>, number: u64, session: &Session) -> Result<Posted> {
         let status = response.status();
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
@@ -254,7 +254,7 @@ impl Http {
                 Line::Request(reply) if requests < REQUESTS => {
                     requests += 1;
                     let reply = serde_json::from_str(&reply).unwrap_or_default();
-                    // That the server does not take it shows in what it does next.
+                    // If the server does not accept it, its next messages show that.
                     let _ = self.tell(&reply, session);
                 }
                 Line::Request(_) => return Err(self.no_answer(&format!("it asks more than {REQUESTS} times"))),
@@ -264,7 +264,7 @@ impl Http {
         }
     }
 
-    /// A body of bounded size.
+    /// Reads a body of limited size.
     fn bounded(&self, body: Body) -> Result<String> {
         let mut bytes = Vec::new();
         let read = body.into_reader().take(LINE_BYTES as u64 + 1).read_to_end(&mut bytes);
@@ -297,7 +297,7 @@ impl Http {
         }
     }
 
-    /// A status that is no success, as an error.
+    /// Converts an unsuccessful status to an error.
     fn refusal(&self, response: HttpResponse<Body>) -> Error {
         let status = response.status();
         let place = response.headers().get("location").and_then(|place| place.to_str().ok()).map(str::to_owned);
@@ -322,7 +322,7 @@ impl Http {
         }
     }
 
-    /// A text without the key.
+    /// Returns a text with the key masked.
     fn without_key(&self, text: &str) -> String {
         match &self.key {
             Some(key) => text.replace(key.as_str(), "…"),
@@ -332,7 +332,7 @@ impl Http {
 }
 
 impl Drop for Http {
-    /// Ends the session. A server that is gone need not hear it.
+    /// Ends the session. An unreachable server is ignored.
     fn drop(&mut self) {
         let session = self.session.remove(|_| true);
         let Some(Session { id: Some(id), version }) = session.as_deref() else { return };

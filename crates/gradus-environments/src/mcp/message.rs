@@ -5,36 +5,36 @@ use serde_json::{Map, Value, json};
 use crate::error::{Error, Result};
 use crate::peer::{Line, excerpt};
 
-/// The newest version of the protocol that is spoken here, which the client offers.
+/// Newest protocol version that this client supports, which it offers.
 pub(super) const NEWEST: &str = "2025-11-25";
 
-/// All versions that a server may choose.
+/// Versions that a server may choose.
 const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
 
-/// The code of a method that the receiver does not have.
+/// Error code for an unknown method.
 const NO_METHOD: i64 = -32601;
 
-/// The answer to a request.
+/// Answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Response {
-    /// The result.
+    /// A result.
     Result(Map<String, Value>),
-    /// The error that the server answered with.
+    /// An error from the server.
     Refused {
-        /// Its code.
+        /// Error code.
         code: i64,
-        /// Its message.
+        /// Error message.
         message: String,
     },
 }
 
-/// A request, without its number.
+/// Builds a request, without its number.
 pub(super) fn request(method: &str, params: &Value) -> Map<String, Value> {
     let parts = [("jsonrpc", json!("2.0")), ("id", Value::Null), ("method", json!(method)), ("params", params.clone())];
     parts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// A message that has no answer.
+/// Builds a message without an answer.
 pub(super) fn notification(method: &str, params: Value) -> Value {
     match params {
         Value::Null => json!({ "jsonrpc": "2.0", "method": method }),
@@ -42,21 +42,21 @@ pub(super) fn notification(method: &str, params: Value) -> Value {
     }
 }
 
-/// The notification that cancels a request.
+/// Builds the notification that cancels a request.
 pub(super) fn cancel(number: u64) -> Value {
     notification("notifications/canceled", json!({ "requestId": number, "reason": "the time limit is over" }))
 }
 
-/// The parameters of the first request.
+/// Parameters of the first request.
 pub(super) fn introduction() -> Value {
     let client = json!({ "name": "gradus", "version": env!("CARGO_PKG_VERSION") });
     json!({ "protocolVersion": NEWEST, "capabilities": {}, "clientInfo": client })
 }
 
-/// The version that the server chose in its answer to the first request.
+/// Returns the version that the server chose in its answer to the first request.
 ///
 /// # Errors
-/// [`Error::Episode`] where it is none of ours.
+/// Returns [`Error::Episode`] if this client does not support it.
 pub(super) fn version(response: Response) -> Result<String> {
     let hint = || format!("gradus speaks the versions {}", VERSIONS.join(", "));
     match response {
@@ -74,16 +74,16 @@ pub(super) fn version(response: Response) -> Result<String> {
     }
 }
 
-/// Reads one message of a server.
+/// Parses one message of a server.
 pub(super) fn read(line: &str) -> Line {
     match serde_json::from_str(line) {
         Ok(Value::Object(object)) => of_object(object),
-        // Some servers greet on their output. Others read over that, too.
+        // Some servers print a greeting on their output. Other clients skip it, too.
         _ => Line::Stray,
     }
 }
 
-/// What a message is.
+/// Classifies a message.
 pub(super) fn of_object(object: Map<String, Value>) -> Line {
     let id = object.get("id").filter(|id| !id.is_null());
     let method = object.get("method").and_then(Value::as_str);
@@ -102,7 +102,7 @@ pub(super) fn of_object(object: Map<String, Value>) -> Line {
     }
 }
 
-/// The answer to a request of the server. gradus offers servers nothing but signs of life.
+/// Answers a request of the server. gradus supports only pings.
 fn answer_to(id: &Value, method: &str) -> Value {
     match method {
         "ping" => json!({ "jsonrpc": "2.0", "id": id, "result": {} }),
@@ -113,10 +113,10 @@ fn answer_to(id: &Value, method: &str) -> Value {
     }
 }
 
-/// The result or error of an answer.
+/// Returns the result or error of an answer.
 ///
 /// # Errors
-/// [`Error::Episode`] when it has neither.
+/// Returns [`Error::Episode`] if it has neither.
 pub(super) fn response(mut answer: Map<String, Value>) -> Result<Response> {
     match (answer.remove("result"), answer.remove("error")) {
         (Some(Value::Object(result)), None | Some(Value::Null)) => Ok(Response::Result(result)),

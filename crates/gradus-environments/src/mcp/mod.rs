@@ -1,8 +1,8 @@
-//! Tools of servers of the Model Context Protocol (<https://modelcontextprotocol.io>, version 2025-11-25 and before), over the
-//! channels of a child process or over streamable HTTP.
+//! Tools of Model Context Protocol servers (<https://modelcontextprotocol.io>, up to version 2025-11-25), over the channels of a child
+//! process or over streamable HTTP.
 //!
-//! One connection serves all episodes, which call side by side. What a tool answers, also that it failed, is for the policy. A server
-//! that is gone, silent or unreadable fails the episodes whose calls are open.
+//! One connection serves all episodes, which call concurrently. The policy reads a tool's answer, including a failure. If the server has
+//! ended, is silent or is unreadable, the episodes with open calls fail.
 
 mod http;
 mod message;
@@ -21,41 +21,41 @@ use http::Http;
 use message::Response;
 use stdio::Stdio;
 
-/// The most tools of a server, and pages that list them.
+/// Maximum number of tools of a server, and of pages that list them.
 const TOOLS: usize = 256;
 const PAGES: usize = 64;
 
-/// The most parts of a result.
+/// Maximum number of parts of a result.
 const PARTS: usize = 256;
 
-/// A server, and which of its tools are offered.
+/// A server, and the choice of its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct McpConfig {
-    /// The program of a server that talks over its input and output, and its arguments: `[python3, server.py]`. It has the
+    /// The program of a server that communicates over its input and output, with its arguments: `[python3, server.py]`. It inherits the
     /// environment variables of gradus.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The address of a server that talks over HTTP: `http://localhost:8000/mcp`.
+    /// The address of a server that communicates over HTTP: `http://localhost:8000/mcp`.
     #[serde(default)]
     pub url: Option<String>,
-    /// Headers of each request over HTTP. They are saved with the configuration of a run: a secret belongs into `key_variable`.
+    /// Headers of each HTTP request. They are saved with the configuration of a run, so put secrets into `key_variable`.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// The environment variable that holds the bearer token of a server over HTTP.
+    /// The environment variable with the bearer token of an HTTP server.
     #[serde(default)]
     pub key_variable: Option<String>,
-    /// The names of the tools that are offered. Default: all.
+    /// The names of the tools to offer. Default: all.
     #[serde(default)]
     pub only: Option<Vec<String>>,
-    /// The names of tools that are not offered. Default: none.
+    /// The names of tools to leave out. Default: none.
     #[serde(default)]
     pub except: Vec<String>,
-    /// Whether the same call always gives the same result. Default false: answers are recorded for a resumed run.
+    /// Declare that the same call always gives the same result. Default false: answers are recorded for a resumed run.
     #[serde(default)]
     pub deterministic: bool,
-    /// The longest that one answer may take, in seconds. Default 60.
+    /// The time limit of one answer, in seconds. Default 60.
     #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
 }
@@ -75,7 +75,7 @@ impl Default for McpConfig {
     }
 }
 
-/// A server whose tools the policy may call.
+/// An MCP server whose tools the policy may call.
 pub struct McpServer {
     connection: Connection,
     tools: Vec<Tool>,
@@ -100,7 +100,7 @@ impl McpServer {
     /// Connects to a server and lists its tools.
     ///
     /// # Errors
-    /// [`Error::Config`] when the server cannot be reached, or a key does not fit it.
+    /// Returns [`Error::Config`] if the server cannot be reached, or a key does not fit it.
     pub fn connect(config: &McpConfig) -> Result<Self> {
         timeout::check(config.timeout_s)?;
         let connection = match (&config.command[..], &config.url) {
@@ -135,7 +135,7 @@ impl ToolSource for McpServer {
     fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<CallResult> {
         let params = json!({ "name": name, "arguments": arguments });
         match self.connection.request("tools/call", &params)? {
-            // Wrong arguments and unknown tools are errors of the protocol; the policy can learn from them.
+            // Wrong arguments and unknown tools are protocol errors. The policy reads them and can correct its call.
             Response::Refused { message, .. } => Ok(Err(message)),
             Response::Result(result) => result_of(result),
         }
@@ -146,7 +146,7 @@ impl ToolSource for McpServer {
     }
 }
 
-/// All tools of the server, page by page.
+/// Lists all tools of the server, page by page.
 fn list(connection: &Connection) -> Result<Vec<Tool>> {
     let (mut tools, mut cursor) = (Vec::new(), None);
     for _ in 0..PAGES {
@@ -193,7 +193,7 @@ fn read_tool(mut tool: Value) -> Result<Tool> {
     }
 }
 
-/// The tools that are offered.
+/// Selects the tools to offer.
 fn chosen(mut tools: Vec<Tool>, config: &McpConfig) -> Result<Vec<Tool>> {
     let named = config.only.iter().flatten().chain(&config.except);
     for name in named {
@@ -238,7 +238,7 @@ fn result_of(mut result: Map<String, Value>) -> Result<CallResult> {
     Ok(if is_error { Err(text) } else { Ok(text) })
 }
 
-/// A part of a result as text. What is no text is named.
+/// Converts a part of a result to text. A part that is not text is replaced by a description.
 fn part(part: &Value) -> String {
     let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).map(str::to_owned);
     let kind = text(part, "type").unwrap_or_default();

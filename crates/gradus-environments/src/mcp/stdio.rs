@@ -1,4 +1,4 @@
-//! A server that is a child process: one message a line.
+//! An MCP server as a child process, with one message per line.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Stdio {
         Self(Peer::new(command, timeout_s, &DIALECT))
     }
 
-    /// The running server, which is started and introduced where it does not run.
+    /// Returns the running server. If it does not run, it is started and initialized.
     fn running(&self) -> Result<Arc<Running>> {
         let running = self.0.running(|running| {
             let answer = self.0.ask(running, message::request("initialize", &message::introduction()))?;

@@ -1,4 +1,4 @@
-//! Servers that behave in ways of their own.
+//! Servers with various behaviors and faults.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 
-/// A server over HTTP that answers each request by a function of its message: status, headers, body.
+/// A server over HTTP. A function maps each message to status, headers and body.
 fn serve(answer: impl Fn(&Value) -> (u16, String, String) + Send + Sync + 'static) -> McpConfig {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = Some(format!("http://{}/mcp", listener.local_addr().expect("an address")));
@@ -51,7 +51,7 @@ fn tool(name: &str) -> Value {
     json!({ "name": name, "description": "Does it.", "inputSchema": { "type": "object" } })
 }
 
-/// The answers of a server with one tool up to the first call.
+/// Answers of a well-behaved server with one tool, up to the first call.
 fn polite(message: &Value) -> (u16, String, String) {
     match message["method"].as_str() {
         Some("initialize") => (200, JSON.into(), result(message, json!({ "protocolVersion": "2025-06-18" }))),
@@ -139,7 +139,7 @@ fn streams_hold_more_than_the_answer() {
                 ": a comment\r\nid: 1\r\ndata:\r\n\r\nevent: message\ndata: {aside}\n\ndata: {asks}\n\nevent: other\ndata: no\n\n\
                  data: {late}\n\nretry: 5\ndata: {start}\ndata: {end}\n\n"
             );
-            // A JSON text may be split only where white space may stand.
+            // A JSON text may be split only where white space is allowed.
             assert!(start.ends_with(','), "{start}");
             (200, EVENTS.into(), events)
         }
@@ -183,7 +183,7 @@ fn answers_that_are_none_are_told() {
         let told = told(answer);
         assert!(told.contains(expected), "{expected}: {told}");
     }
-    // An error of the protocol is for the policy.
+    // The policy reads a protocol error.
     let config = serve(|message| match message["method"].as_str() {
         Some("tools/call") => {
             let error = json!({ "code": -32602, "message": "no such tool" });
@@ -246,13 +246,13 @@ fn programs_that_are_no_servers_are_told() {
     assert!(error.err().expect("refused").to_string().contains("could not be started"));
 }
 
-/// A server that is silent is ended, so that the next call finds a new one.
+/// A silent server is ended, so that the next call starts a new one.
 #[cfg(unix)]
 #[test]
 fn a_silent_server_is_started_again() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mark = folder.path().join("started");
-    // The first life is silent once it is called; the second answers the call, whose number is 5 then.
+    // The first process is silent after it is called. The second answers the call, which then has number 5.
     let answer =
         |id: u32, result: &str| format!("read line; echo '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}'");
     let hello = |id| answer(id, "{\"protocolVersion\":\"2025-11-25\"}");
@@ -271,7 +271,7 @@ fn a_silent_server_is_started_again() {
     assert_eq!(server.call("do", &Map::new()), Ok(Ok("done".into())));
 }
 
-/// A call that takes too long is canceled; a server that is not silent lives on.
+/// A call that takes too long is canceled. A server that is not silent keeps running.
 #[cfg(unix)]
 #[test]
 fn a_late_call_is_canceled() {

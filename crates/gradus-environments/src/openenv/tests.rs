@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 
-/// A server that answers a message by a function of it; `None` ends the connection, and a text is sent as it is.
+/// A server. A function maps each message to its answer, which is sent unchanged; `None` ends the connection.
 fn serve(answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static) -> OpenEnvConfig {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -21,7 +21,7 @@ fn config(url: &str) -> OpenEnvConfig {
     OpenEnvConfig { url: url.to_owned(), action: None, observation: None, deterministic: false, timeout_s: 2.0 }
 }
 
-/// The form of actions that the server tells.
+/// Form of actions that the server reports.
 const SCHEMA: &str = r#"{"action": {"properties": {"metadata": {"type": "object"}, "message": {"type": "string"}}}}"#;
 
 fn speak(stream: TcpStream, answer: &dyn Fn(&Value) -> Option<String>) {
@@ -174,7 +174,7 @@ fn failures_are_told_and_end_in_time() {
         let error = episode.step(&turn("a")).expect_err("a failure");
         assert!(error.to_string().contains(expected), "{expected}: {error}");
     }
-    // A server that sends a byte now and then cannot hold anybody.
+    // A server that sends a byte now and then cannot block a client.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
@@ -212,7 +212,7 @@ fn actions_are_numbers_or_objects_where_the_server_wants_them() {
     assert_eq!(object_in("no } {"), None);
 }
 
-/// Whatever a server sends, there is an answer or a message.
+/// Any message of a server results in an observation or an error message.
 #[test]
 fn whatever_a_server_sends_is_read_or_refused() {
     let good =

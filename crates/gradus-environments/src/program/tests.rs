@@ -1,11 +1,11 @@
-//! Programs that behave, and programs that do not.
+//! Well-behaved and faulty programs.
 
 use super::*;
 
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;
 
-/// A program of the standard library of Python, where there is one.
+/// A program that needs only Python's standard library, if Python is installed.
 fn python(script: &str) -> Option<ProgramConfig> {
     let program = ["python3", "-u", "-c", script].map(String::from).to_vec();
     let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
@@ -27,7 +27,7 @@ fn said(text: &str) -> Turn {
     Turn { text: text.into(), content: text.into(), calls: Vec::new() }
 }
 
-/// Counts the turns of each episode, and ends the program when it reads `crash`.
+/// Counts the turns of each episode, and exits when it reads `crash`.
 const COUNTS: &str = r#"
 import json, sys
 turns = {}
@@ -120,7 +120,7 @@ fn what_cannot_be_used_is_a_configuration_error() {
     assert!(refused(&shell("true", 0.0)).contains("`timeout_s` is 0"));
 }
 
-/// Answers that are changed at random: whatever a program prints is an observation or an error.
+/// Randomly changed answers: any output of a program is parsed as an observation or rejected with an error.
 #[test]
 fn whatever_an_answer_holds_is_read_or_refused() {
     let pieces = [

@@ -1,4 +1,4 @@
-//! What a child does before it becomes a stranger's program. The order matters: each step takes a right away.
+//! Restrictions that a child applies to itself before it runs an untrusted program. Their order matters, because each step removes a right.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,14 +17,14 @@ use seccompiler::{
 
 use super::Bounds;
 
-/// Open files at most.
+/// Maximum number of open files.
 const FILES: u64 = 64;
 
 pub(super) fn confine(bounds: &Bounds) -> Result<(), String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("the program cannot be confined: {what}: {error}");
     limit(bounds).map_err(|error| told("limits", &error))?;
     for set in [caps::CapSet::Ambient, caps::CapSet::Bounding] {
-        // Where there is no right to drop them, `no_new_privs` keeps them out of reach.
+        // If the process may not drop them, `no_new_privs` still makes them unusable.
         let _ = caps::clear(None, set);
     }
     for set in [caps::CapSet::Inheritable, caps::CapSet::Effective, caps::CapSet::Permitted] {
@@ -41,7 +41,7 @@ pub(super) fn confine(bounds: &Bounds) -> Result<(), String> {
     filter_calls().map_err(|error| told("seccomp", &error))
 }
 
-/// Replaces this process; returns only what went wrong.
+/// Replaces this process. Returns only if that fails, with the error.
 pub(super) fn become_program(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> String {
     let error = Command::new(program).args(arguments).exec();
     format!("`{}` could not be started in the sandbox: {error}", program.to_string_lossy())
@@ -61,7 +61,7 @@ fn limit(bounds: &Bounds) -> nix::Result<()> {
     lower(Resource::RLIMIT_MSGQUEUE, 0)
 }
 
-/// No file but those of Python and the system can be read, none written; no TCP; no signals to others.
+/// Allows reading only files of Python and the system. Allows no writes, no TCP, and no signals to other processes.
 fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V6;
     let status = Ruleset::default()
@@ -74,8 +74,7 @@ fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> 
     Ok(status.ruleset)
 }
 
-/// Calls that are refused with `EPERM`: the network, processes, rights of files, other processes, memory of its own, and the
-/// system.
+/// System calls that fail with `EPERM`: the network, processes, file permissions, other processes, special memory, and system settings.
 const REFUSED: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,
@@ -155,13 +154,13 @@ const REFUSED: &[i64] = &[
     libc::SYS_setdomainname,
     libc::SYS_syslog,
     libc::SYS_personality,
-    // Named only by newer headers: `fchmodat2`, `setxattrat`, `removexattrat`.
+    // Only newer headers name these: `fchmodat2`, `setxattrat`, `removexattrat`.
     452,
     463,
     466,
 ];
 
-/// Those that only this architecture has.
+/// System calls that exist only on this architecture.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[i64] = &[
     libc::SYS_fork,
@@ -179,7 +178,7 @@ const REFUSED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
-/// Calls of the x32 form have this bit.
+/// Bit of system calls in the x32 ABI.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
@@ -191,10 +190,10 @@ fn filter_calls() -> Result<(), String> {
         let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value);
         SeccompRule::new(vec![condition.map_err(|error| error.to_string())?]).map_err(|error| error.to_string())
     };
-    // A thread may be made, a process not.
+    // Threads may be created, processes may not.
     let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
     refused.insert(libc::SYS_clone, vec![condition(0, SeccompCmpOp::MaskedEq(thread), 0)?]);
-    // Signals for itself.
+    // A process may send signals only to itself.
     let own = u64::from(std::process::id());
     for call in [libc::SYS_kill, libc::SYS_tgkill] {
         refused.insert(call, vec![condition(0, SeccompCmpOp::Ne, own)?]);

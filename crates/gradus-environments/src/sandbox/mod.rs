@@ -1,21 +1,21 @@
-//! Python programs of strangers, such as a policy, in a process that can do nothing but compute.
+//! Runs untrusted Python programs, such as those of a policy, in a process that can only compute.
 //!
-//! A program that [registers](register) how it is started starts itself once more for each run. That child limits itself and
-//! then becomes Python. What enforces each bound, on Linux:
+//! The host program [registers](register) the command that starts it, and is started again for each run. That child restricts itself and
+//! then becomes Python. Enforcement of each bound, on Linux:
 //!
 //! | bound | enforced by |
 //! |---|---|
-//! | processor time | `RLIMIT_CPU`; by the clock, the parent ends the process after the same time |
+//! | CPU time | `RLIMIT_CPU`; in wall-clock time, the parent kills the process one second later |
 //! | memory | `RLIMIT_AS` |
-//! | files: none is written, made, renamed, removed or given other rights | Landlock; `RLIMIT_FSIZE` 0; seccomp for rights and owners |
+//! | files: no writing, creation, renaming, removal or change of permissions | Landlock; `RLIMIT_FSIZE` 0; seccomp for rights and owners |
 //! | files: only those of the system's libraries and of Python are read | Landlock |
 //! | no network, no sockets | seccomp; Landlock for TCP |
-//! | no further processes | seccomp |
+//! | no other processes | seccomp |
 //! | no signals to others, no tracing | seccomp and Landlock |
-//! | no rights of root | the capabilities are dropped, `no_new_privs` |
-//! | what it prints | the parent reads so much and no more, then ends the process |
+//! | no root privileges | the capabilities are dropped, `no_new_privs` |
+//! | output | the parent reads a limited amount, then kills the process |
 //!
-//! Where the kernel has no Landlock, or on another system, nothing is run.
+//! If the kernel has no Landlock, or on another system, no program is run.
 
 #[cfg(target_os = "linux")]
 mod confine;
@@ -31,22 +31,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The first argument of a confined child.
+/// First argument of a confined child.
 const COMMAND: &str = "__sandbox";
 
-/// How a child ends that could not confine itself.
+/// Exit code of a child that could not confine itself.
 pub const UNCONFINED: u8 = 84;
 
-/// The bounds of one program.
+/// Limits of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxConfig {
     /// The interpreter. Default `python3`.
     pub python: PathBuf,
-    /// Seconds that one program may take, of the processor and by the clock. Default 5.
+    /// The time limit of one program in seconds, both of CPU time and of wall-clock time. Default 5.
     pub seconds: u64,
-    /// Megabytes of memory that one program may hold. Default 256.
+    /// The memory limit of one program in megabytes. Default 256.
     pub memory_mb: u64,
 }
 
@@ -56,13 +56,13 @@ impl Default for SandboxConfig {
     }
 }
 
-/// Bytes of output that are kept; a program that prints more is ended.
+/// Maximum output in bytes. A program that prints more is killed.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// The longest program in bytes.
+/// Maximum length of a program in bytes.
 const CODE_BYTES: usize = 1 << 20;
 
-/// How often a running program is looked at.
+/// How often the state of a running program is checked.
 const GLANCE: Duration = Duration::from_millis(2);
 
 struct Starter {
@@ -72,14 +72,14 @@ struct Starter {
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 
-/// From now on, confined programs are started by `program` with these arguments before its own. It must call [`answer`] before
-/// anything else. The first call decides; returns whether this one was it.
+/// Registers the command that starts confined programs: `program` with these arguments in front of its own. The program must call
+/// [`answer`] before anything else. Only the first call has an effect; returns whether this call was the first.
 pub fn register(program: PathBuf, arguments: Vec<OsString>) -> bool {
     STARTER.set(Starter { program, arguments }).is_ok()
 }
 
-/// Becomes the confined program if the arguments ask for one: then it returns only when that failed, with what went wrong. The
-/// caller writes that to the error channel and ends with [`UNCONFINED`].
+/// Becomes the confined program if the arguments request it. In that case it returns only after a failure, with the error. The caller
+/// writes the error to stderr and exits with [`UNCONFINED`].
 pub fn answer(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
     if arguments.next()? != COMMAND {
         return None;
@@ -87,7 +87,7 @@ pub fn answer(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
     Some(become_confined(arguments))
 }
 
-/// What the child is told.
+/// Message to the child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Bounds {
     seconds: u64,
@@ -112,44 +112,44 @@ fn become_confined(_: impl Iterator<Item = OsString>) -> String {
     "programs are confined on Linux only".to_owned()
 }
 
-/// Runs Python programs, each in a process of its own.
+/// Runs Python programs, each in a separate process.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     config: SandboxConfig,
-    /// The interpreter's own path, past links and wrappers.
+    /// Real path of the interpreter, behind links and wrappers.
     python: PathBuf,
     readable: Vec<PathBuf>,
 }
 
-/// How a program ended.
+/// Result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// What it printed.
+    /// Text that the program printed.
     pub stdout: String,
-    /// What it wrote to its error channel.
+    /// Text that the program wrote to its error channel.
     pub stderr: String,
-    /// How it ended.
+    /// How the program ended.
     pub end: End,
 }
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// It took too long.
+    /// It exceeded its time limit.
     OutOfTime,
-    /// It printed too much.
+    /// It exceeded its output limit.
     TooMuchOutput,
-    /// By a signal: out of memory, or of processor time.
+    /// A signal killed it: out of memory or CPU time.
     Killed(i32),
 }
 
 impl Sandbox {
-    /// Finds Python and runs a program in it, to see that both work.
+    /// Finds Python and runs a test program in the sandbox.
     ///
     /// # Errors
-    /// [`Error::Config`] where there is no Python, the system cannot confine it, or a bound is out of its range.
+    /// Returns [`Error::Config`] if there is no Python, the system cannot confine it, or a limit is out of range.
     pub fn open(config: &SandboxConfig) -> Result<Self> {
         if !(1..=600).contains(&config.seconds) {
             return Err(Error::config(format!("`seconds` is {}, but must be from 1 to 600", config.seconds)));
@@ -173,10 +173,10 @@ impl Sandbox {
         }
     }
 
-    /// Runs a program, which reads `input`.
+    /// Runs a program with `input` as its standard input.
     ///
     /// # Errors
-    /// [`Error::Episode`] when the process cannot be started. What the program does wrong is its [`Outcome`].
+    /// Returns [`Error::Episode`] if the process cannot be started. Failures of the program itself are in the [`Outcome`].
     pub fn run(&self, code: &str, input: &str) -> Result<Outcome> {
         if code.len() > CODE_BYTES {
             let stderr = format!("the program has {} bytes, but at most {CODE_BYTES} are run", code.len());
@@ -209,7 +209,7 @@ impl Sandbox {
         let mut stdin = child.stdin.take().expect("stdin is piped");
         let text = format!("{}\n{code}{input}", code.len());
         std::thread::scope(|scope| {
-            // A program that reads nothing must not stop anybody.
+            // A program that does not read its input must not block this thread.
             scope.spawn(move || drop(stdin.write_all(text.as_bytes())));
             let stdout = child.stdout.take().expect("stdout is piped");
             let stderr = child.stderr.take().expect("stderr is piped");
@@ -230,9 +230,9 @@ impl Sandbox {
         })
     }
 
-    /// Waits until the program ends, its time is over (none), or it has printed all that is read.
+    /// Waits until the program ends. Returns `None` if its time is over, or if all its output was read and it does not end.
     fn wait(&self, child: &mut Child, is_drained: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
-        // The clock is a second more generous than the processor's limit, which says more.
+        // The wall-clock limit is one second longer, so that the CPU limit, which reports more, is reached first.
         let deadline = Instant::now() + Duration::from_secs(self.config.seconds + 1);
         let mut drained = 0;
         loop {
@@ -240,7 +240,7 @@ impl Sandbox {
             if status.is_some() || Instant::now() > deadline {
                 return Ok(status);
             }
-            // Both channels are at their end, or full: give it a moment to end by itself.
+            // Both channels are closed or full. The program gets a moment to end by itself.
             drained += u32::from(is_drained());
             if drained > 100 {
                 return Ok(None);
@@ -261,7 +261,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Reads the program from standard input, whose first line is its length in bytes, and runs it as `__main__`.
+/// Reads the program from standard input, whose first line is the program's length in bytes, and runs it as `__main__`.
 const LOADER: &str = "\
 import sys
 _n = int(sys.stdin.buffer.readline())
@@ -270,7 +270,7 @@ _main = {'__name__': '__main__', '__builtins__': __builtins__}
 exec(compile(_code, '<program>', 'exec'), _main)
 ";
 
-/// Prints what Python needs to read, one path a line.
+/// Prints the paths that Python must be able to read, one per line.
 const PATHS: &str = "\
 import os, sys, sysconfig
 found = {os.path.realpath(sys.executable), *sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
@@ -278,7 +278,7 @@ print(os.path.realpath(sys.executable))
 print('\\n'.join(sorted(path for path in found if path and os.path.exists(path) and path != os.getcwd() and path != '/')))
 ";
 
-/// The interpreter's path, and what must be readable for it.
+/// Returns the interpreter's path, and the paths that must be readable for it.
 fn installation(python: &std::path::Path) -> Result<(PathBuf, Vec<PathBuf>)> {
     let missing = |what: String| {
         Error::config(format!("`{}` cannot be used: {what}", python.display()))
@@ -302,7 +302,7 @@ fn installation(python: &std::path::Path) -> Result<(PathBuf, Vec<PathBuf>)> {
     Ok((python, all.filter(|path| path.exists()).collect()))
 }
 
-/// What comes out of a channel, and whether it was cut.
+/// Reads a channel up to the limit. Returns the text and whether it was cut.
 fn kept(mut channel: impl Read) -> (String, bool) {
     let mut bytes = Vec::new();
     let _ = channel.by_ref().take(OUTPUT_BYTES as u64 + 1).read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! Where an environment server asks for the turns of the policy: `POST …/inference/v1/generate`, in the form of vLLM.
+//! The endpoint at which an environment server requests turns of the policy: `POST …/inference/v1/generate`, in vLLM's format.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,29 +9,29 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The most bytes of a request's head and of its body, and how long they may take to come.
+/// Maximum size in bytes of a request's head and of its body.
 const HEAD_BYTES: u64 = 32 << 10;
 const BODY_BYTES: u64 = 16 << 20;
 
-/// The most connections at a time: one for each episode that waits for a turn.
+/// Maximum number of connections: one for each episode that waits for a turn.
 const CONNECTIONS: usize = 8192;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The ids that a server wants continued, and where the continuation goes.
+/// Ids that a server wants continued, and the channel for the continuation.
 #[derive(Debug)]
 pub struct Ask {
-    /// The prompt and all that was said so far.
+    /// Ids of the prompt and of all turns so far.
     pub ids: Vec<u32>,
-    /// Takes the answer.
+    /// Channel for the answer.
     pub answer: SyncSender<Value>,
 }
 
-/// Listens at `host`, until a connection comes that `is_wanted` no more; `deliver` takes what is asked under a name, and says whether
-/// somebody of that name plays.
+/// Listens at `host` until a connection arrives for which `is_wanted` is false. `deliver` receives each request with the name of its
+/// episode, and returns whether there is an episode of that name.
 ///
 /// # Errors
-/// When nobody can listen there.
+/// Returns an error if the address cannot be bound.
 pub fn listen(
     host: &str,
     deliver: impl Fn(&str, Ask) -> bool + Clone + Send + 'static,
@@ -44,14 +44,14 @@ pub fn listen(
             if !is_wanted() {
                 return;
             }
-            // Who comes when there are too many is not answered.
+            // Connections above the limit are not answered.
             let open = Arc::clone(&open);
             if Arc::strong_count(&open) > CONNECTIONS {
                 continue;
             }
             let deliver = deliver.clone();
             std::thread::spawn(move || {
-                // Who asks and breaks off is asked for nothing more.
+                // Failed connections need no further handling.
                 drop(serve(stream, &deliver));
                 drop(open);
             });
@@ -73,7 +73,7 @@ fn serve(mut stream: TcpStream, deliver: &dyn Fn(&str, Ask) -> bool) -> std::io:
     stream.flush()
 }
 
-/// Method, path and body.
+/// Reads method, path and body.
 fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
     let mut reader = BufReader::new(stream.take(HEAD_BYTES));
     let mut line = |what: &str| {
@@ -100,7 +100,7 @@ fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
     if length > BODY_BYTES {
         return Err(format!("the body has {length} bytes, more than {BODY_BYTES}"));
     }
-    // What came with the head, and the rest.
+    // The part of the body that arrived with the head, and the rest.
     let begun = reader.buffer().to_vec();
     let mut body = begun;
     let mut rest = stream;
@@ -111,7 +111,7 @@ fn request(stream: &TcpStream) -> Result<(String, String, Vec<u8>), String> {
     if body.len() as u64 == length { Ok((method, path, body)) } else { Err("the body is cut".into()) }
 }
 
-/// What is read of a request.
+/// Fields of a request.
 #[derive(Deserialize)]
 struct Asked {
     token_ids: Vec<u32>,
@@ -127,7 +127,7 @@ fn refused(status: u16, message: impl Into<String>) -> (u16, Value) {
     (status, json!({ "error": { "message": message.into() } }))
 }
 
-/// What is answered to a request for `/NAME/v1/models` or `/NAME/inference/v1/generate`.
+/// Answers a request for `/NAME/v1/models` or `/NAME/inference/v1/generate`.
 fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> bool) -> (u16, Value) {
     let path = path.split('?').next().unwrap_or(path).trim_start_matches('/');
     let (name, rest) = path.split_once('/').unwrap_or((path, ""));
@@ -157,7 +157,7 @@ fn answer(method: &str, path: &str, body: &[u8], deliver: &dyn Fn(&str, Ask) -> 
     }
 }
 
-/// The answer to a request, in vLLM's form.
+/// Builds the answer to a request, in vLLM's format.
 pub fn continuation(ids: &[u32], logprobs: &[f32], is_cut: bool) -> Value {
     let token = |(id, logprob): (&u32, &f32)| json!({ "token": format!("token_id:{id}"), "token_id": id, "logprob": logprob, "top_logprobs": [] });
     let content: Vec<Value> = ids.iter().zip(logprobs).map(token).collect();

@@ -1,4 +1,4 @@
-//! The connection to an environment server, and who waits for what comes over it.
+//! The connection to an environment server, and the distribution of its messages.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -16,64 +16,64 @@ use super::endpoint::{self, Ask};
 use super::{loose, zmtp};
 use crate::error::{Error, Result};
 
-/// How long a connection may take at most.
+/// Maximum time to connect.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an episode hears.
+/// Event for an episode.
 #[derive(Debug)]
 pub enum Event {
-    /// The server wants a turn of the policy.
+    /// The server requests a turn of the policy.
     Ask(Ask),
-    /// What is new in its traces.
+    /// Additions to the episode's traces.
     Delta(Value),
-    /// The end of what was asked for.
+    /// Final answer to the episode's request.
     Reply(Value),
-    /// The connection is broken.
+    /// The connection is broken, with the reason.
     Gone(String),
 }
 
-/// One connection for all episodes. It is made again for the next episode where it broke.
+/// One connection for all episodes. If it breaks, the next episode opens a new one.
 pub struct Hub {
-    /// `HOST:PORT` of the server.
+    /// Server as `HOST:PORT`.
     peer: String,
-    /// How long a connection may take.
+    /// Maximum time to connect.
     patience: Duration,
-    /// Where this process listens.
+    /// Address at which this process listens.
     bound: SocketAddr,
-    /// Where the server reaches it.
+    /// Address at which the server reaches it.
     here: String,
-    /// Nobody else can guess the names of episodes.
+    /// Secret prefix, so that nobody else can guess the names of episodes.
     secret: String,
     count: AtomicU64,
     listeners: Arc<Listeners>,
     wire: Mutex<Option<Arc<Wire>>>,
 }
 
-/// Who listens under which name.
+/// Listeners by name.
 #[derive(Default)]
 struct Listeners(Mutex<HashMap<String, Listener>>);
 
-/// The bytes of messages that may wait until an episode reads them.
+/// Maximum number of bytes in messages that an episode has not yet read.
 const UNREAD_BYTES: usize = 64 << 20;
 
-/// The least that a message counts for.
+/// Minimum size that a message counts for.
 const EVENT_BYTES: usize = 1 << 10;
 
-/// Who listens, and how many bytes wait to be read.
+/// Channel to an episode, and the number of its unread bytes.
 struct Listener {
     events: Sender<(usize, Event)>,
     unread: Arc<AtomicUsize>,
 }
 
 impl Listener {
-    /// Whether it hears it. One that does not read what it is sent hears no more.
+    /// Delivers an event and returns whether that succeeded. A listener with too many unread bytes gets no more events.
     fn hears(&self, bytes: usize, event: Event) -> bool {
         let bytes = bytes.max(EVENT_BYTES);
         self.unread.fetch_add(bytes, Ordering::Relaxed) < UNREAD_BYTES && self.events.send((bytes, event)).is_ok()
     }
 }
 
-/// A connection that was open when it was used last.
+/// A connection that was open at its last use.
 struct Wire {
     writer: Mutex<TcpStream>,
     is_broken: AtomicBool,
@@ -84,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Listeners {
-    /// Tells who has this name of a message with so many bytes; false where nobody has, or where too much waits to be read.
+    /// Delivers a message of this size to the listener `name`. Returns false if there is none, or if it has too many unread bytes.
     fn tell(&self, name: &str, bytes: usize, event: Event) -> bool {
         let mut all = lock(&self.0);
         let hears = all.get(name).is_some_and(|listener| listener.hears(bytes, event));
@@ -95,22 +95,22 @@ impl Listeners {
     }
 }
 
-/// A name of an episode, and what it hears. It is given back with this value.
+/// Name of an episode, with its events. Dropping it frees the name.
 pub struct Seat {
     hub: Arc<Hub>,
-    /// The name.
+    /// Name of the episode.
     pub name: String,
     events: Receiver<(usize, Event)>,
     unread: Arc<AtomicUsize>,
 }
 
 impl Seat {
-    /// What it hears next.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// When it hears nothing until `end`, or the server sends more than is read.
+    /// Returns an error if there is no event until `end`, or the server sends more than is read.
     pub fn next(&self, end: Instant) -> Result<Event, Silence> {
-        // Also one who is told something all the time does not wait for longer.
+        // The limit also applies if events keep arriving.
         let left = end.checked_duration_since(Instant::now()).ok_or(Silence::Late)?;
         let (bytes, event) = self.events.recv_timeout(left).map_err(|error| match error {
             RecvTimeoutError::Timeout => Silence::Late,
@@ -121,10 +121,10 @@ impl Seat {
     }
 }
 
-/// Why nothing more is heard.
+/// Reason why no further event arrives.
 #[derive(Debug)]
 pub enum Silence {
-    /// The time is over.
+    /// The time limit is over.
     Late,
     /// The server sent more than was read.
     Flooded,
@@ -146,11 +146,11 @@ impl Drop for Seat {
 }
 
 impl Hub {
-    /// A hub for the server at `address` (`tcp://HOST:PORT`), which reaches this process at `here`. `local` is where it listens. A
-    /// connection takes no longer than one answer may.
+    /// Creates a hub for the server at `address` (`tcp://HOST:PORT`). This process listens at `local`, and the server reaches it at `here`.
+    /// `timeout` limits one answer and also the time to connect.
     ///
     /// # Errors
-    /// When the address is none, or nobody can listen.
+    /// Returns an error if the address is invalid or cannot be bound.
     pub fn new(address: &str, local: &str, here: Option<&str>, timeout: Duration) -> Result<Arc<Self>> {
         let peer = address.strip_prefix("tcp://").filter(|peer| peer.rsplit_once(':').is_some());
         let Some(peer) = peer else {
@@ -183,7 +183,7 @@ impl Hub {
         }))
     }
 
-    /// A name that is new.
+    /// Creates a new name with its channel.
     pub fn seat(self: &Arc<Self>) -> Seat {
         let name = format!("{}-{}", self.secret, self.count.fetch_add(1, Ordering::Relaxed));
         let (send, events) = channel();
@@ -192,7 +192,7 @@ impl Hub {
         Seat { hub: Arc::clone(self), name, events, unread }
     }
 
-    /// Where the server asks for the turns of the episode with this name.
+    /// URL at which the server requests the turns of the episode with this name.
     pub fn url(&self, name: &str) -> String {
         format!("http://{}/{name}/v1", self.here)
     }
@@ -200,7 +200,7 @@ impl Hub {
     /// Sends a request.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub fn send(&self, name: &str, method: &str, body: &Value) -> Result<()> {
         let failed = |error: &io::Error| {
             Error::episode(format!("the environment server tcp://{} cannot be reached: {error}", self.peer))
@@ -209,20 +209,20 @@ impl Hub {
         let payload = loose::write(body);
         let sent = zmtp::send(&mut *lock(&wire.writer), &[name.as_bytes(), method.as_bytes(), &payload]);
         sent.map_err(|error| {
-            // The next one connects again.
+            // The next request opens a new connection.
             wire.is_broken.store(true, Ordering::SeqCst);
             failed(&error)
         })
     }
 
-    /// Has the server give an episode up. Nobody waits for the answer.
+    /// Cancels an episode at the server. The answer is ignored.
     pub fn cancel(&self, name: &str) {
         let seat = format!("{name}-cancel");
-        // A server that is gone plays nothing.
+        // If the server has ended, there is nothing to cancel.
         let _ = self.send(&seat, "cancel", &json!({ "request_id": name }));
     }
 
-    /// The connection, made where there is none.
+    /// Returns the connection, and opens one if necessary.
     fn wire(&self) -> io::Result<Arc<Wire>> {
         let mut known = lock(&self.wire);
         if let Some(wire) = known.as_ref().filter(|wire| !wire.is_broken.load(Ordering::SeqCst)) {
@@ -248,16 +248,16 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         if let Some(wire) = lock(&self.wire).take() {
-            // Its reader ends.
+            // This ends the reader thread.
             let _ = lock(&wire.writer).shutdown(std::net::Shutdown::Both);
         }
-        // One more connection, which the endpoint meets its end with.
+        // The endpoint ends at the next connection, so open one more.
         self.listeners = Arc::default();
         let _ = TcpStream::connect_timeout(&self.bound, PATIENCE);
     }
 }
 
-/// Hands out what comes, until nothing comes any more.
+/// Distributes incoming messages until the connection ends.
 fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Listeners>) {
     let mut answer = |bytes: &[u8]| match wire.upgrade() {
         Some(wire) => lock(&wire.writer).write_all(bytes),
@@ -278,7 +278,7 @@ fn read(mut reader: BufReader<TcpStream>, wire: &Weak<Wire>, listeners: &Weak<Li
             (Ok(reply), _) => Event::Reply(reply),
             (Err(error), _) => Event::Gone(format!("its answer cannot be read: {error}")),
         };
-        // Of an episode that was given up nobody hears.
+        // Messages for abandoned episodes are dropped.
         listeners.tell(&name, data.len(), event);
     };
     if let Some(wire) = wire.upgrade() {

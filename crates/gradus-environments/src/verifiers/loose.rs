@@ -1,4 +1,4 @@
-//! MessagePack as JSON: bytes, which stand for arrays of numbers that nobody here reads, become null, and numbers as keys texts.
+//! Reads MessagePack as JSON. Bytes become null, because they hold arrays that gradus does not read. Numeric keys become strings.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// How deep a message may be nested.
+/// Maximum nesting depth of a message.
 const DEPTH_MAX: usize = 128;
 
-/// How many values a message may have. A value takes one byte in a message, but dozens of them here.
+/// Maximum number of values in a message. A value takes as little as one byte in a message, but dozens of bytes in memory.
 pub const VALUES_MAX: usize = 1 << 20;
 
 /// Reads a message.
 ///
 /// # Errors
-/// With what is wrong.
+/// Returns a description of the problem.
 pub fn read(bytes: &[u8]) -> Result<Value, String> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
     reader.set_max_depth(DEPTH_MAX);
@@ -29,7 +29,7 @@ pub fn write(value: &Value) -> Vec<u8> {
     rmp_serde::to_vec_named(value).unwrap_or_default()
 }
 
-/// Reads a value where there is room for one.
+/// Reads a value if the budget of values allows it.
 #[derive(Clone, Copy)]
 struct Loose<'a>(&'a Cell<usize>);
 
@@ -87,7 +87,7 @@ impl<'de> Visitor<'de> for Loose<'_> {
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        // A type of its own, such as a time.
+        // An extension type, such as a time.
         IgnoredAny::deserialize(deserializer).map(|_| Value::Null)
     }
 

@@ -1,8 +1,8 @@
 //! Environment servers of `verifiers` (<https://github.com/PrimeIntellect-ai/verifiers>, version 0.4).
 //!
-//! Such a server plays a whole episode and asks an endpoint for the turns of the policy. This process is the endpoint: what the server
-//! asks for under the name of an episode is the next prompt of that episode. So the turns are drawn as everywhere else, and the server
-//! sees the ids that were drawn. It writes all other ids itself.
+//! Such a server plays a whole episode and requests the turns of the policy from an endpoint. This process is the endpoint: a request under
+//! the name of an episode contains the next prompt of that episode. So turns are sampled in the usual way, and the server receives the
+//! sampled ids. It writes all other ids itself.
 
 mod endpoint;
 mod hub;
@@ -25,41 +25,41 @@ use crate::tool::Tool;
 use endpoint::Ask;
 use hub::{Event, Hub, Seat, Silence};
 
-/// Traces of one episode: agents that play in it.
+/// Maximum number of traces per episode; each agent has one.
 const TRACES_MAX: usize = 1024;
 
-/// What the policy is called at the endpoint.
+/// Name of the policy at the endpoint.
 const MODEL: &str = "policy";
 
-/// A variable with the key of the endpoint, which wants none.
+/// Variable for the endpoint's key. The endpoint needs none.
 const NO_KEY: &str = "GRADUS_NO_KEY";
 
-/// A server, and how it writes conversations.
+/// A server, and the way it writes conversations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VerifiersConfig {
     /// The address of the server: `tcp://HOST:PORT`.
     pub address: String,
-    /// The tokenizer that the server writes conversations with: a model directory as the server sees it, or a hub name. It must be that
-    /// of the policy.
+    /// The tokenizer that the server writes conversations with: a model directory on the server, or a hub name. It must be the policy's
+    /// tokenizer.
     pub tokenizer: String,
-    /// The renderer that writes them, such as `qwen3`. Default: that of the tokenizer's name, else the chat template.
+    /// The renderer that writes conversations, such as `qwen3`. Default: the renderer for the tokenizer's name, else the chat template.
     #[serde(default)]
     pub renderer: Option<String>,
-    /// The column with the task, as the taskset writes it. Default: the row itself is the task.
+    /// The data column with the task in the taskset's format. Default: the row itself is the task.
     #[serde(default)]
     pub column: Option<String>,
-    /// The address of this machine that this process listens at. Default `127.0.0.1`.
+    /// The address at which this process listens. Default `127.0.0.1`.
     #[serde(default = "here")]
     pub listen: String,
-    /// The name or address under which the server reaches this machine. Default: that of `listen`.
+    /// The name or address at which the server reaches this machine. Default: the value of `listen`.
     #[serde(default)]
     pub reached_at: Option<String>,
-    /// Whether the same turns always give the same answers. Default false.
+    /// Declare that the same turns always give the same answers. Default false.
     #[serde(default)]
     pub deterministic: bool,
-    /// The longest that one answer may take, in seconds. Default 60.
+    /// The time limit of one answer, in seconds. Default 60.
     #[serde(default = "timeout::default_s")]
     pub timeout_s: f64,
 }
@@ -68,7 +68,7 @@ fn here() -> String {
     "127.0.0.1".into()
 }
 
-/// An environment server as an environment.
+/// A `verifiers` server as an environment.
 pub struct Verifiers {
     config: VerifiersConfig,
     hub: Arc<Hub>,
@@ -76,10 +76,10 @@ pub struct Verifiers {
 }
 
 impl Verifiers {
-    /// Finds the server.
+    /// Connects to the server.
     ///
     /// # Errors
-    /// [`Error::Config`] when a key is out of its bounds, or the server does not answer.
+    /// Returns [`Error::Config`] if a key is out of range, or the server does not answer.
     pub fn connect(config: &VerifiersConfig) -> Result<Self> {
         timeout::check(config.timeout_s)?;
         let timeout = Duration::from_secs_f64(config.timeout_s);
@@ -109,7 +109,7 @@ impl Verifiers {
         Ok(Self { config: config.clone(), hub, timeout })
     }
 
-    /// The task of a row.
+    /// Returns the task of a row.
     fn task<'r>(&self, row: &'r Map<String, Value>) -> Result<&'r Map<String, Value>> {
         let Some(column) = &self.config.column else { return Ok(row) };
         row.get(column).and_then(Value::as_object).ok_or_else(|| {
@@ -180,23 +180,23 @@ struct Served {
     timeout: Duration,
     /// All ids so far.
     ids: Vec<u32>,
-    /// The turn that is wanted.
+    /// The pending request for a turn.
     ask: Option<Ask>,
-    /// What was asked for last, and what was answered: a client that lost the answer asks again.
+    /// Last request and its answer. A client that lost the answer requests it again.
     answered: Option<(Vec<u32>, Value)>,
-    /// What is known of the traces.
+    /// Traces received so far.
     traces: HashMap<String, Map<String, Value>>,
     is_over: bool,
 }
 
-/// What comes next.
+/// Result of a wait.
 enum Next {
     Ask(Ask),
     Over(Observation),
 }
 
 impl Served {
-    /// Waits until the server wants a turn, or the episode is over.
+    /// Waits until the server requests a turn, or the episode is over.
     fn wait(&mut self) -> Result<Next> {
         let end = Instant::now() + self.timeout;
         loop {
@@ -224,7 +224,7 @@ impl Served {
         }
     }
 
-    /// What is new in a trace.
+    /// Applies an addition to a trace.
     fn hear(&mut self, delta: &Value) -> Result<()> {
         let Some(id) = delta["trace"].as_str() else { return Ok(()) };
         if delta["discard"] == json!(true) {
@@ -248,7 +248,7 @@ impl Served {
         Ok(())
     }
 
-    /// What the episode is worth.
+    /// Computes the reward and the metrics of the episode.
     fn outcome(&self, reply: &Value) -> Result<Observation> {
         let described = |error: &Value| {
             let [kind, message] = ["type", "message"].map(|key| error[key].as_str().unwrap_or("unknown"));
@@ -300,7 +300,7 @@ impl Episode for Served {
         let Some(ask) = self.ask.take() else { return Err(Error::episode("the server wants no turn")) };
         let said = endpoint::continuation(&drawn.ids, &drawn.logprobs, drawn.is_cut);
         self.ids.extend(&drawn.ids);
-        // Who asked may have gone; then it asks again.
+        // The client may have disconnected. Then it requests the answer again.
         let _ = ask.answer.send(said.clone());
         self.answered = Some((ask.ids, said));
         match self.wait()? {

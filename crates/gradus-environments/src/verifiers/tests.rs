@@ -1,4 +1,4 @@
-//! Environment servers written from the messages of `verifiers`, which also misbehave.
+//! Fake environment servers, built from recorded messages of `verifiers`, including faulty ones.
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +8,12 @@ use super::*;
 
 type Said = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// What a fake server does with a run.
+/// Behavior of a fake server in a run.
 type Play = dyn Fn(&Table) + Send + Sync;
 
 /// An episode at a fake server.
 struct Table {
-    /// Where it asks for turns.
+    /// URL at which it requests turns.
     url: String,
     task: Value,
     name: Vec<u8>,
@@ -21,7 +21,7 @@ struct Table {
 }
 
 impl Table {
-    /// Has the policy continue ids; gives its status and its answer.
+    /// Requests a continuation of `ids`; returns status and answer.
     fn ask(&self, ids: &[u32]) -> (u16, Value) {
         let url = self.url.replace("/v1", "/inference/v1/generate");
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
@@ -31,7 +31,7 @@ impl Table {
         (response.status().as_u16(), serde_json::from_str(&text).expect("JSON"))
     }
 
-    /// The ids of the policy after `ids`.
+    /// Returns the policy's ids after `ids`.
     fn turn(&self, ids: &[u32]) -> Vec<u32> {
         serde_json::from_value(self.ask(ids).1["choices"][0]["token_ids"].clone()).expect("ids")
     }
@@ -54,7 +54,7 @@ impl Table {
     }
 }
 
-/// A server that plays as `play` says, over any number of connections.
+/// Starts a server that runs `play`, over any number of connections.
 fn server(play: impl Fn(&Table) + Send + Sync + 'static) -> (String, Said) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("an address"));
@@ -118,7 +118,7 @@ fn a_server_plays_with_the_turns_of_the_policy() {
     let (address, said) = server(|table| {
         let first = table.turn(&[1, 2, 3]);
         let (status, again) = table.ask(&[1, 2, 3]);
-        // Who lost the answer asks again.
+        // A client that lost the answer requests it again.
         assert_eq!((status, &again["choices"][0]["token_ids"]), (200, &json!(first)));
         let ids = [&[1, 2, 3][..], &first, &[7, 8]].concat();
         let (_, second) = table.ask(&ids);
@@ -200,7 +200,7 @@ fn what_goes_wrong_names_itself() {
         let (address, _) = server(play);
         let environment = Verifiers::connect(&config(&address)).expect("it is there");
         for _ in 0..2 {
-            // Also after the connection broke: the next episode connects again.
+            // This also holds after the connection broke: the next episode opens a new one.
             let error = environment.begin(&start()).err().expect(message).to_string();
             assert!(error.contains(message), "{message}: {error}");
         }
@@ -225,7 +225,7 @@ fn what_goes_wrong_names_itself() {
         let error = episode.step_drawn(&Turn::default(), &drawn(&[10])).expect_err(message).to_string();
         assert!(error.contains(message), "{message}: {error}");
         drop(episode);
-        // A new request comes behind what was sent before.
+        // A new request arrives after the earlier ones.
         environment.hub.send("x", "health", &json!({})).expect("sent");
         let is_over = message.contains("no number");
         let canceled = || said.lock().expect("no panic").iter().any(|(method, _)| method == "cancel");
@@ -273,7 +273,7 @@ fn only_episodes_that_play_get_turns() {
         std::io::Read::read_to_string(&mut stream, &mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
-    // Of an episode that was given up, the server hears at once.
+    // Dropping an episode notifies the server at once.
     drop(episode);
 }
 

@@ -1,9 +1,9 @@
-//! ZeroMQ's wire protocol (ZMTP 3.0, <https://rfc.zeromq.org/spec/23/>), as much as a DEALER over TCP needs: no security, no
+//! ZeroMQ's wire protocol (ZMTP 3.0, <https://rfc.zeromq.org/spec/23/>), as far as a DEALER over TCP needs it: no security, no
 //! reconnection. A message is a list of frames.
 
 use std::io::{self, Read, Write};
 
-/// The most frames of a message, and the most bytes of all of them.
+/// Maximum number of frames in a message, and of bytes in all of them.
 const FRAMES_MAX: usize = 16;
 const MESSAGE_BYTES: u64 = 64 << 20;
 
@@ -11,7 +11,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// What both sides say first.
+/// Size of the greeting that both sides send first.
 const GREETING: usize = 64;
 
 fn wrong(message: impl Into<String>) -> io::Error {
@@ -20,22 +20,22 @@ fn wrong(message: impl Into<String>) -> io::Error {
 
 fn greeting() -> [u8; GREETING] {
     let mut bytes = [0; GREETING];
-    // The signature, the version, the mechanism.
+    // Signature, version, and security mechanism.
     (bytes[0], bytes[9], bytes[10]) = (0xff, 0x7f, 3);
     bytes[12..16].copy_from_slice(b"NULL");
     bytes
 }
 
-/// A property of a command.
+/// Encodes a property of a command.
 fn property(name: &str, value: &str) -> Vec<u8> {
     let size = (value.len() as u32).to_be_bytes();
     [&[name.len() as u8][..], name.as_bytes(), &size, value.as_bytes()].concat()
 }
 
-/// Greets the peer as a socket of the type `own`, such as `DEALER`.
+/// Exchanges greetings as a socket of the type `own`, such as `DEALER`.
 ///
 /// # Errors
-/// When the peer does not answer or speaks something else.
+/// Returns an error if the peer does not answer or uses another protocol.
 pub fn greet(stream: &mut (impl Read + Write), own: &str) -> io::Result<()> {
     stream.write_all(&greeting())?;
     let mut theirs = [0; GREETING];
@@ -68,7 +68,7 @@ pub fn greet(stream: &mut (impl Read + Write), own: &str) -> io::Result<()> {
     }
 }
 
-/// The name of a command.
+/// Returns the name of a command.
 fn command(body: &[u8]) -> Option<&str> {
     let (&size, rest) = body.split_first()?;
     std::str::from_utf8(rest.get(..usize::from(size))?).ok()
@@ -101,7 +101,7 @@ fn read_frame(stream: &mut impl Read, room: u64) -> io::Result<(u8, Vec<u8>)> {
     if size > room {
         return Err(wrong(format!("a message has more than {MESSAGE_BYTES} bytes")));
     }
-    // Room is made as bytes come, not as many as are announced.
+    // Memory is allocated as bytes arrive, not by the announced size.
     let mut body = Vec::new();
     stream.take(size).read_to_end(&mut body)?;
     if (body.len() as u64) < size {
@@ -113,7 +113,7 @@ fn read_frame(stream: &mut impl Read, room: u64) -> io::Result<(u8, Vec<u8>)> {
 /// Sends a message.
 ///
 /// # Errors
-/// When the connection is broken.
+/// Returns an error if the connection is broken.
 pub fn send(stream: &mut impl Write, frames: &[&[u8]]) -> io::Result<()> {
     let mut bytes = Vec::new();
     for (i, frame) in frames.iter().enumerate() {
@@ -123,17 +123,17 @@ pub fn send(stream: &mut impl Write, frames: &[&[u8]]) -> io::Result<()> {
     stream.flush()
 }
 
-/// The next message. What the peer asks of the connection itself goes to `answer`, as the frame that answers it.
+/// Reads the next message. For control commands of the peer, `answer` receives the frame to send back.
 ///
 /// # Errors
-/// When the connection is broken, or a message has too many frames or bytes.
+/// Returns an error if the connection is broken, or a message has too many frames or bytes.
 pub fn receive(stream: &mut impl Read, answer: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<Vec<Vec<u8>>> {
     let (mut frames, mut room) = (Vec::new(), MESSAGE_BYTES);
     loop {
         let (flags, body) = read_frame(stream, room)?;
         if flags & COMMAND != 0 {
             if command(&body) == Some("PING") {
-                // Behind the name come two bytes of time and what is sent back.
+                // After the name there are two bytes of time and the context to send back.
                 let context = body.get(7..).unwrap_or_default();
                 let mut pong = Vec::new();
                 write_frame(&mut pong, COMMAND, &[b"\x04PONG", context].concat())?;
@@ -156,7 +156,7 @@ pub fn receive(stream: &mut impl Read, answer: &mut dyn FnMut(&[u8]) -> io::Resu
 mod tests {
     use super::*;
 
-    /// A peer that has written `theirs`, and what is written to it.
+    /// A peer with prepared input, which records its output.
     struct Peer {
         theirs: io::Cursor<Vec<u8>>,
         ours: Vec<u8>,
@@ -229,7 +229,7 @@ mod tests {
         let wire = [MORE, 0].repeat(40);
         let error = receive(&mut &wire[..], &mut |_| Ok(())).expect_err("too many").to_string();
         assert!(error.contains("frames"), "{error}");
-        // What is announced and does not come takes no memory.
+        // An announced frame that never arrives takes no memory.
         let mut wire = vec![LONG];
         wire.extend(MESSAGE_BYTES.to_be_bytes());
         assert!(receive(&mut &wire[..], &mut |_| Ok(())).is_err());

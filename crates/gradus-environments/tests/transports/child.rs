@@ -1,4 +1,4 @@
-//! The programs that the tests talk to.
+//! The programs that the tests communicate with.
 
 use std::io::{BufRead, Write};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::mutate::{Dice, changed};
 
-/// `ROLE …`: what the child does.
+/// Runs the child: `ROLE …`.
 pub fn main(arguments: &[String]) {
     let number = |at: usize| arguments.get(at).and_then(|number| number.parse().ok());
     match arguments.first().map(String::as_str) {
@@ -24,20 +24,21 @@ pub fn main(arguments: &[String]) {
     }
 }
 
-/// The right answer to a request.
+/// Correct answer to a request.
 pub struct Good {
     pub answer: Value,
-    /// Whether the request is one of the first, which belong to no episode.
+    /// Whether the request is one of the initial ones, which belong to no episode.
     pub is_first: bool,
-    /// Which of `of` requests it is. One of them is answered with a change.
+    /// Index of this request among the `of` requests of its case. The answer to one of them is changed.
     at: usize,
     of: usize,
-    /// The case that it belongs to.
+    /// Case that the request belongs to.
     case: Option<u64>,
 }
 
 impl Good {
-    /// The dice for the change of this answer; none where it is not changed. `start` is the case of changed first answers.
+    /// Returns the random generator for changing this answer, or `None` if it stays unchanged. `start` is the case whose initial answers
+    /// are changed.
     pub fn dice(&self, seed: u64, start: Option<u64>) -> Option<Dice> {
         let case =
             if start.is_some() { start.filter(|_| self.is_first) } else { self.case.filter(|_| !self.is_first) }?;
@@ -65,7 +66,7 @@ fn good_program(request: &Value) -> Option<Good> {
     Some(Good { answer, is_first: false, at, of: 3, case })
 }
 
-/// The right answer of a server of MCP; none to a notification.
+/// Correct answer of an MCP server; `None` for a notification.
 pub fn good_mcp(request: &Value) -> Option<Good> {
     request.get("id")?;
     let (result, is_first, at, of) = match request["method"].as_str()? {
@@ -90,7 +91,7 @@ pub fn good_mcp(request: &Value) -> Option<Good> {
     Some(Good { answer, is_first, at, of, case: request["params"]["arguments"]["case"].as_u64() })
 }
 
-/// Answers requests, changed where their case says so.
+/// Answers requests, with changes selected by their case.
 fn hostile(good: fn(&Value) -> Option<Good>, seed: u64, start: Option<u64>) {
     let mut output = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
@@ -116,7 +117,7 @@ fn attack(dice: &mut Dice, answer: &Value, output: &mut impl Write) -> std::io::
     };
     let id = answer["id"].as_u64().unwrap_or_default();
     let mut bytes = match dice.below(40) {
-        // Wrong numbers, doubled answers.
+        // Wrong ids and duplicate answers.
         0 => with_id(json!(id + 1)),
         1 => with_id(json!(id.wrapping_sub(1))),
         2 => with_id(json!(id.to_string())),
@@ -136,7 +137,7 @@ fn attack(dice: &mut Dice, answer: &Value, output: &mut impl Write) -> std::io::
         }
         11 => [vec![b'x'; (1 << 20) + 10], b"\n".to_vec()].concat(),
         12 => [format!("{{\"id\": {id}, \"replies\": ").into_bytes(), b"[".repeat(100_000), b"\n".to_vec()].concat(),
-        // Ends.
+        // Exits.
         13 => std::process::exit(3),
         14 => {
             let bytes = line(answer);

@@ -1,4 +1,4 @@
-//! Changed answers: each is read, or fails the episode with a message. Nothing panics, hangs, or holds memory without bound.
+//! Changed answers. Each is parsed, or fails its episode with a message. Nothing panics, hangs, or uses unlimited memory.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use serde_json::{Map, json};
 use crate::mutate::Dice;
 use crate::{child, verifiers as server, wire};
 
-/// Changed answers of each transport in an ordinary run.
+/// Changed answers per transport in an ordinary run.
 const CASES: u64 = 200;
 
-/// Cases that are played at a time.
+/// Number of cases that run concurrently.
 const WORKERS: u64 = 8;
 
-/// The product's own limit on one answer in seconds. Silence costs it.
+/// The product's own time limit of one answer, in seconds. A silent case takes this long.
 const LIMIT: f64 = 0.5;
 
-/// A worker that says nothing for so long hangs: a thousand times the limit.
+/// A worker without progress for this long hangs: a thousand times the limit.
 const HANGS: Duration = Duration::from_secs(500);
 
-/// What the whole test program may hold at its peak, in kibibytes.
+/// Maximum peak memory of the whole test program, in kibibytes.
 const MOST_MEMORY: u64 = 1 << 19;
 
-/// The longest message in bytes.
+/// Maximum length of a message in bytes.
 const MOST_WORDS: usize = 5000;
 
 fn number(variable: &str) -> Option<u64> {
@@ -38,10 +38,10 @@ pub fn seed() -> u64 {
     number("GRADUS_FUZZ_SEED").unwrap_or(1)
 }
 
-/// Something that plays a case to its end.
+/// Plays a case to its end.
 type Player<'a> = Box<dyn FnMut(u64) -> Result<(), Error> + 'a>;
 
-/// Plays all cases, several at a time; then what is not changed must still be played.
+/// Plays all cases, several concurrently. Afterwards, unchanged answers must still be accepted.
 fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
     let (cases, started) = (number("GRADUS_FUZZ_CASES").unwrap_or(CASES), Instant::now());
     let (send, played) = channel();
@@ -88,7 +88,7 @@ fn play(name: &str, player: impl Fn() -> Player<'static> + Sync) {
     }
 }
 
-/// That an unchanged answer is still taken: within some tries, because the machine may be busy and the limit is short.
+/// Checks that an unchanged answer is still accepted. It may take several tries, because the machine may be busy and the limit is short.
 fn again<T>(mut play: impl FnMut() -> Result<T, Error>) -> T {
     let mut last = None;
     for _ in 0..50 {
@@ -106,7 +106,7 @@ fn peak_kibibytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// One case in six begins anew, with changed first answers.
+/// One case in six starts a new connection, with changed initial answers.
 fn is_start(case: u64) -> bool {
     Dice::of(seed(), case).one_in(6)
 }
@@ -218,7 +218,7 @@ pub fn mcp_http() {
     again(|| call(&server, None));
 }
 
-/// Plays an episode whose turns the server asks for.
+/// Plays an episode whose turns the server requests.
 fn drawn_episode(environment: &Verifiers, case: Option<u64>) -> Result<(), Error> {
     let row = Map::from_iter(case.map(|case| ("case".to_owned(), json!(case))));
     let Begun { mut episode, .. } = environment.begin(&Start { name: "played".into(), seed: 1, row })?;

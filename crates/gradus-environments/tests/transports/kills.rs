@@ -1,6 +1,7 @@
-//! Processes that are killed at random points. Nothing hangs, nobody is left, no answer is taken twice.
+//! Processes that are killed at random points. No caller hangs, no process survives, and no answer is used twice.
 //!
-//! Each child, and a process that it starts in turn, holds a connection to the test, whose end is their death.
+//! Each child, and a process that it starts, holds a connection to the test. The connection closes when the process
+//! dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,19 +21,19 @@ use serde_json::{Map, Value, json};
 use crate::mutate::Dice;
 use crate::{CHILD, child as command, hostile};
 
-/// Episodes of each worker, and workers.
+/// Episodes per worker, and number of workers.
 const EPISODES: usize = 40;
 const WORKERS: usize = 6;
 
-/// No answer comes so late on any machine: who waits for so long hangs.
+/// No answer takes this long on any machine. A caller that waits longer hangs.
 const PATIENCE: f64 = 300.0;
 
-/// Ways to die, as turns.
+/// Turns that make the child die.
 const BEFORE: &str = "die before";
 const HALF: &str = "die within";
 const AFTER: &str = "die after";
 
-/// `PROTOCOL PORT`: a child that counts its answers; or `idle PORT`, which only lives.
+/// `PROTOCOL PORT`: a child that counts its answers; or `idle PORT`, which only stays alive.
 #[allow(clippy::zombie_processes, reason = "gradus is to end the whole group")]
 pub fn child(arguments: &[String]) {
     let (role, port) = (arguments[0].as_str(), arguments[1].as_str());
@@ -40,19 +41,19 @@ pub fn child(arguments: &[String]) {
     writeln!(line, "{role} {}", std::process::id()).expect("the test listens");
     let mut byte = [0];
     if role == "idle" {
-        // Until the test is over.
+        // Wait until the test is over.
         let _ = line.read(&mut byte);
         return;
     }
     let program = std::env::current_exe().expect("this program");
     let mut idle = Command::new(program);
     idle.args([CHILD, "counts", "idle", port]).stdin(Stdio::null());
-    // Some hold the output of their parent open.
+    // The other children hold the output of their parent open.
     if role == "mcp" {
         idle.stdout(Stdio::null()).stderr(Stdio::null());
     }
     idle.spawn().expect("started");
-    // A byte of the test is death, whatever is being done.
+    // A byte from the test kills this process, whatever it is doing.
     std::thread::spawn(move || {
         if line.read(&mut byte).is_ok_and(|count| count == 1) {
             die();
@@ -81,11 +82,12 @@ pub fn child(arguments: &[String]) {
 
 fn die() {
     let _ = kill(Pid::this(), Signal::SIGKILL);
-    // The signal comes at once, but perhaps to another thread first.
+    // The signal arrives at once, but possibly at another thread first.
     std::thread::park();
 }
 
-/// The answer to a request of either protocol, which names the process and its answers so far; and what was said.
+/// Answers a request of either protocol, with the process id and the number of answers so far. Also returns the text of
+/// the turn.
 fn answer(request: &Value, answers: usize) -> Option<(Value, String)> {
     let mark = |name: &str, said: &str| format!("{} {answers} {name}: {said}", std::process::id());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -112,10 +114,10 @@ fn answer(request: &Value, answers: usize) -> Option<(Value, String)> {
     Some((json!({ "jsonrpc": "2.0", "result": result }), String::new()))
 }
 
-/// The children by process id, each with a line on which to kill it.
+/// Children by process id, each with a connection on which to kill it.
 type Lives = Mutex<BTreeMap<u32, TcpStream>>;
 
-/// All processes that ever reported.
+/// All processes that have reported.
 struct Watch {
     port: u16,
     lives: Arc<Lives>,
@@ -138,7 +140,7 @@ impl Watch {
                     let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
                     let mut line = String::new();
                     let _ = reader.read_line(&mut line);
-                    // One that was killed before it could report is dead anyway.
+                    // A process that was killed before it could report is dead anyway.
                     let Some((role, pid)) = line.trim().split_once(' ') else { return };
                     let Ok(pid) = pid.parse() else { return };
                     let _ = is_born.send(pid);
@@ -153,7 +155,7 @@ impl Watch {
         Self { port, lives, born, dead }
     }
 
-    /// That everybody who was born is dead. Gives how many there were.
+    /// Asserts that all processes are dead. Returns how many there were.
     fn nobody_is_left(&self) -> usize {
         let (mut born, mut dead) = (BTreeSet::new(), BTreeSet::new());
         loop {
@@ -170,10 +172,10 @@ impl Watch {
             let stat = format!("/proc/{pid}/stat");
             let is_gone = || {
                 let stat = std::fs::read_to_string(&stat).unwrap_or_default();
-                // A child of a child waits for the system to take note.
+                // A zombie waits for its parent or the system to collect it.
                 stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with(['Z', 'X']))
             };
-            // Its connection closed on its way out, which has a few steps left.
+            // Its connection has closed, but the process may need a moment to finish.
             let is_gone = (0..1_000_000).any(|_| {
                 is_gone() || {
                     std::thread::yield_now();
@@ -187,18 +189,18 @@ impl Watch {
     }
 }
 
-/// What all workers saw.
+/// Observations of all workers.
 #[derive(Default)]
 struct Seen {
     marks: BTreeSet<(u32, usize)>,
     answered: usize,
-    /// Episodes that came to their end, and that did not.
+    /// Number of episodes that ended, and that failed.
     ended: usize,
     failed: usize,
 }
 
 impl Seen {
-    /// Checks an answer, and gives the process it comes from.
+    /// Checks an answer and returns the id of the process that sent it.
     fn take(&mut self, text: &str, name: &str, said: &str) -> u32 {
         let mut parts = text.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok()).expect("a number");
@@ -217,7 +219,7 @@ impl Seen {
     }
 }
 
-/// What a turn says; now and then the process is to die of it, or dies of something else at the same time.
+/// Chooses the text of a turn. Sometimes it makes the process die, or the process is killed at the same time.
 fn said(dice: &mut Dice, lives: &Lives, pid: Option<u32>, turn: usize) -> String {
     match dice.below(200) {
         0 => BEFORE.to_owned(),
@@ -234,7 +236,7 @@ fn said(dice: &mut Dice, lives: &Lives, pid: Option<u32>, turn: usize) -> String
     }
 }
 
-/// Plays all workers to their end.
+/// Runs all workers to their end.
 fn play(work: impl Fn(usize, &mut Dice, &Mutex<Seen>) + Sync) -> Seen {
     let seen = Mutex::new(Seen::default());
     std::thread::scope(|scope| {

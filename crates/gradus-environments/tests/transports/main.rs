@@ -1,8 +1,8 @@
 //! The transports under attack: answers that are changed at random, and processes that are killed.
 //!
-//! It is its own test harness, because it is started again as the programs that it talks to: `CHILD ROLE …`.
+//! This is its own test harness, because it is started again as the programs that it communicates with: `CHILD ROLE …`.
 //!
-//! `GRADUS_FUZZ_CASES` and `GRADUS_FUZZ_SEED` set the number of changed answers for each transport and their seed.
+//! `GRADUS_FUZZ_CASES` and `GRADUS_FUZZ_SEED` set the number of changed answers per transport and their seed.
 
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
 
@@ -20,17 +20,17 @@ mod zmtp;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The first argument of a child.
+/// First argument of a child.
 pub const CHILD: &str = "--child";
 
-/// Panics of any thread, those of the library among them.
+/// Number of panics in any thread, including those of the library.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many arenas glibc allocates from.
+/// Variable with the number of arenas of glibc's allocator.
 const ARENAS: &str = "MALLOC_ARENA_MAX";
 
-/// Starts this program again with an allocator that gives freed memory back. glibc keeps what is freed in the arenas of many threads, so
-/// that the peak grew with the number of cases, as that of a leak does. With one arena the memory between the cases stays the same.
+/// Starts this program again with an allocator that returns freed memory. glibc keeps freed memory in the arenas of many threads, so the
+/// peak would grow with the number of cases, as with a leak. With one arena, memory stays constant between cases.
 fn with_one_arena(arguments: &[String]) -> i32 {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);
@@ -82,7 +82,7 @@ fn main() {
     }
 }
 
-/// A command that starts this program as a child.
+/// Returns a command that starts this program as a child.
 pub fn child(arguments: &[&str]) -> Vec<String> {
     let program = std::env::current_exe().expect("this program").display().to_string();
     [program, CHILD.to_owned()].into_iter().chain(arguments.iter().map(|part| (*part).to_owned())).collect()

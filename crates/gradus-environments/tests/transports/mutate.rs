@@ -1,4 +1,4 @@
-//! What answers suffer. The same seed and case give the same change.
+//! Random changes of answers. The same seed and case give the same change.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// What stands in the way of readers: numbers at the edges of types, other types, ends, depths, marks.
+/// Tokens that are hard to parse: numbers at the limits of types, other types, ends of input, deep nesting, marks.
 const TOKENS: [&str; 24] = [
     "NaN",
     "Infinity",
@@ -57,7 +57,7 @@ const TOKENS: [&str; 24] = [
     "\r",
 ];
 
-/// Values of other types and sizes.
+/// Returns a value of another type or size.
 fn odd_value(dice: &mut Dice) -> Value {
     match dice.below(14) {
         0 => Value::Null,
@@ -101,7 +101,7 @@ fn change_value(dice: &mut Dice, value: &mut Value) {
     }
 }
 
-/// Changes bytes.
+/// Changes some of the bytes.
 pub fn change_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     let (one, other) = (dice.below(bytes.len() + 1), dice.below(bytes.len() + 1));
     let (from, to) = (one.min(other), one.max(other).min(one.min(other) + 60));
@@ -130,7 +130,7 @@ pub fn change_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A copy of a message in which some values are others.
+/// Returns a copy of a message with some values changed.
 pub fn changed_value(dice: &mut Dice, good: &Value) -> Value {
     let mut value = good.clone();
     for _ in 0..=dice.below(3) {
@@ -139,7 +139,7 @@ pub fn changed_value(dice: &mut Dice, good: &Value) -> Value {
     value
 }
 
-/// A changed copy of a message, without an end of line.
+/// Returns a changed copy of a message, without a line break at the end.
 pub fn changed(dice: &mut Dice, good: &Value) -> Vec<u8> {
     if dice.one_in(2) {
         return changed_value(dice, good).to_string().into_bytes();

@@ -1,4 +1,4 @@
-//! Environments that are served are the environments themselves.
+//! Served environments behave like the environments themselves.
 
 use gradus_environments::{
     Call, Environment, EnvironmentConfig, NoPlugin, Observation, ProgramConfig, ProgramEnvironment, Start, Turn,
@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 use crate::mutate::Dice;
 use crate::{child, skip};
 
-/// The seconds of an answer: these programs are quick, and a busy machine is no failure.
+/// Time limit of an answer in seconds. These programs are fast, and a busy machine must not fail the test.
 const PATIENCE: f64 = 120.0;
 
 fn start(seed: u64) -> Start {
     Start { name: format!("seed {seed}"), seed, row: Map::from_iter([("prompt".to_owned(), json!("p"))]) }
 }
 
-/// All that an episode says.
+/// All outputs of an episode.
 fn played(environment: &dyn Environment, seed: u64) -> (Option<String>, Vec<Observation>, Option<f64>) {
     let mut dice = Dice::of(seed, 7);
     let begun = environment.begin(&start(seed)).expect("begun");
@@ -69,7 +69,7 @@ pub fn games() {
     }
 }
 
-/// The example of the documentation, where cargo has built it: `cargo test` does.
+/// Tests the example of the documentation, if cargo has built it; `cargo test` does.
 pub fn example() {
     let program = std::env::current_exe().expect("this program");
     let built = program.parent().and_then(|deps| deps.parent()).expect("a target folder").join("examples/capitals");

@@ -1,4 +1,4 @@
-//! A server of verifiers: it asks for two turns of the policy and scores them.
+//! A `verifiers` server that requests two turns of the policy and scores them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,19 +11,19 @@ use crate::{wire, zmtp};
 
 type Shared = Arc<Mutex<TcpStream>>;
 
-/// The ids that the server writes itself: the prompt, and what follows the first turn.
+/// Ids that the server writes itself: the prompt, and the ids after the first turn.
 const PROMPT: [u32; 3] = [1, 2, 3];
 const BETWEEN: [u32; 2] = [7, 8];
 
-/// Messages of an episode of which one is changed: two that ask for a turn, what is new in a trace, the end.
+/// Messages of an episode, one of which is changed: two requests for a turn, an addition to a trace, and the end.
 const MESSAGES: usize = 4;
 
-/// A server whose answers are changed where the task of a run has a `case`.
+/// Starts a server that changes its answers if the task of a run has a `case`.
 pub fn serve(seed: u64) -> u16 {
     wire::listen(move |stream| connection(stream, seed, None))
 }
 
-/// A server that changes the first bytes of its only connection.
+/// Starts a server that changes the first bytes of its only connection.
 pub fn serve_start(seed: u64, case: u64) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -41,7 +41,7 @@ fn dice(seed: u64, case: u64) -> Dice {
 
 fn connection(mut stream: TcpStream, seed: u64, start: Option<u64>) -> std::io::Result<()> {
     let mut dice = start.map(|case| dice(seed, case));
-    // Either the greeting is changed, or the answer to the first question.
+    // Changes either the greeting or the answer to the first request.
     let at_greeting = dice.as_mut().is_some_and(|dice| dice.one_in(2));
     match dice.as_mut().filter(|_| at_greeting) {
         Some(dice) => attack_greeting(dice, &mut stream)?,
@@ -56,7 +56,7 @@ fn connection(mut stream: TcpStream, seed: u64, start: Option<u64>) -> std::io::
         match &method[..] {
             b"run" => {
                 let table = Table { name: name.clone(), writer: Arc::clone(&writer) };
-                // That the client goes away ends an episode.
+                // The episode ends when the client disconnects.
                 std::thread::spawn(move || drop(play(&table, &payload, seed)));
             }
             b"health" => {
@@ -75,7 +75,7 @@ struct Table {
 }
 
 impl Table {
-    /// Sends a message, changed where there are dice.
+    /// Sends a message, changed if `dice` is given.
     fn send(&self, kind: &str, body: &Value, dice: Option<&mut Dice>) -> std::io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let data = rmp_serde::to_vec_named(body).expect("it can be written");
@@ -122,7 +122,7 @@ fn post(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// The ids with which the policy continues these.
+/// Requests the policy's continuation of these ids.
 fn ask(url: &str, ids: &[u32], dice: Option<&mut Dice>) -> std::io::Result<Vec<u32>> {
     let (mut stream, path) = connect(url)?;
     let body = json!({ "model": "policy", "token_ids": ids, "sampling_params": { "logprobs": 1 } });
@@ -141,7 +141,7 @@ fn ask(url: &str, ids: &[u32], dice: Option<&mut Dice>) -> std::io::Result<Vec<u
 fn attack_ask(dice: &mut Dice, url: &str, path: &str, body: &Value, stream: &mut TcpStream) -> std::io::Result<()> {
     let good = post(path, body.to_string().as_bytes());
     match dice.below(24) {
-        // Silence, before and within; an end.
+        // Silence, before and within the request; a closed connection.
         0 => wire::silence(stream),
         1 => {
             stream.write_all(&good[..dice.below(good.len())])?;
@@ -151,7 +151,7 @@ fn attack_ask(dice: &mut Dice, url: &str, path: &str, body: &Value, stream: &mut
             stream.write_all(&good[..dice.below(good.len())])?;
             stream.shutdown(std::net::Shutdown::Both)
         }
-        // Floods: headers, a line, a body, questions, connections.
+        // Floods: headers, a line, a body, requests, connections.
         3 => zmtp::flood(stream, b"X-Header: x\r\n", 1 << 20),
         4 => zmtp::flood(stream, b"x", 1 << 24),
         5 => {
@@ -167,7 +167,7 @@ fn attack_ask(dice: &mut Dice, url: &str, path: &str, body: &Value, stream: &mut
             }
             stream.write_all(&good)
         }
-        // Other places, other ids, ids that are not those that were drawn.
+        // Other paths, other ids, ids that differ from the sampled ones.
         8 => stream.write_all(&post("/nobody/inference/v1/generate", body.to_string().as_bytes())),
         9 => stream.write_all(&post(path, json!({ "token_ids": [9, 9] }).to_string().as_bytes())),
         10 => {
@@ -193,7 +193,7 @@ fn attack_greeting(dice: &mut Dice, stream: &mut TcpStream) -> std::io::Result<(
         0 => return wire::silence(stream),
         1 => return zmtp::flood(stream, b"x", 1 << 24),
         2 => bytes.truncate(dice.below(bytes.len())),
-        // A frame that is as long as can be said.
+        // A frame with the largest possible length.
         3 => bytes.splice(64.., [zmtp::COMMAND | zmtp::LONG].into_iter().chain([0xff; 8])).for_each(drop),
         _ => {
             for _ in 0..=dice.below(3) {
@@ -227,7 +227,7 @@ fn attack(dice: &mut Dice, name: &[u8], kind: &str, body: &Value, stream: &mut T
         11 => good.repeat(3),
         12 => zmtp::frame(zmtp::COMMAND, b"\x05ERRORgone"),
         13 => zmtp::frame(zmtp::COMMAND, &[]),
-        // Floods: signs of life, frames, one frame, news of one trace and of many, for this episode and for nobody.
+        // Floods: pings, frames, one frame, additions to one trace and to many, for this episode and for unknown names.
         14 => return zmtp::flood(stream, &zmtp::frame(zmtp::COMMAND, b"\x04PING\0\x10context"), 1 << 18),
         15 => return zmtp::flood(stream, &zmtp::frame(zmtp::MORE, b"x"), 1 << 20),
         16 => {
@@ -247,7 +247,7 @@ fn attack(dice: &mut Dice, name: &[u8], kind: &str, body: &Value, stream: &mut T
             return (0..100_000).try_for_each(|trace| stream.write_all(&news(trace)));
         }
         20 => return zmtp::flood(stream, &zmtp::message(&[b"nobody", b"delta", &data]), 1 << 18),
-        // Lists of many, of nothing, and of lists; a length without what it announces.
+        // Lists with many items, of null, and of lists; a length without the announced data.
         21 => {
             let count = 1_u32 << (10 + dice.below(15));
             let many = [&[0xdd][..], &count.to_be_bytes(), &vec![0xc0; count as usize]].concat();

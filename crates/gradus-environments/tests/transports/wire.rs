@@ -1,4 +1,4 @@
-//! Servers within the test, which write changed bytes.
+//! Servers within the test that write changed bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,14 +9,14 @@ use tungstenite::{Message, WebSocket};
 use crate::child::good_mcp;
 use crate::mutate::{Dice, change_bytes, changed};
 
-/// A server on a free port, which hands each connection to `serve`.
+/// Starts a server on a free port, which passes each connection to `serve`.
 pub fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Sync + Clone + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
-            // That the client goes away ends a connection.
+            // The connection ends when the client disconnects.
             std::thread::spawn(move || drop(serve(stream)));
         }
     });
@@ -36,7 +36,7 @@ fn flood(stream: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// A request: its headers and its body.
+/// A request with its headers and body.
 struct Request {
     headers: Vec<(String, String)>,
     body: String,
@@ -76,7 +76,7 @@ fn reply(kind: &str, body: &[u8]) -> Vec<u8> {
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
-/// A server of MCP over HTTP. A header `x-case` changes its first answers, an argument `case` that of the call.
+/// An MCP server over HTTP. A header `x-case` changes its initial answers, an argument `case` changes the answer to the call.
 pub fn mcp(seed: u64) -> u16 {
     listen(move |stream| {
         let (mut input, mut output) = (BufReader::new(stream.try_clone()?), stream);
@@ -120,7 +120,7 @@ fn attack(dice: &mut Dice, answer: &Value, input: &mut impl Read, output: &mut T
             let asks = event(&json!({ "jsonrpc": "2.0", "id": "a", "method": "ping" })).repeat(dice.below(40));
             output.write_all(&reply(EVENTS, (asks + &event(answer)).as_bytes()))
         }
-        // Endless ones.
+        // Endless answers.
         7 => {
             output.write_all(head(EVENTS, "").as_bytes())?;
             flood(output, b"data: x\n\n")
@@ -139,7 +139,7 @@ fn attack(dice: &mut Dice, answer: &Value, input: &mut impl Read, output: &mut T
             output.write_all(head(JSON, "Transfer-Encoding: chunked\r\n").as_bytes())?;
             flood(output, b"1\r\nx\r\n")
         }
-        // Cut ones, and ends.
+        // Truncated answers and closed connections.
         13 => {
             let bytes = reply(JSON, answer.to_string().as_bytes());
             output.write_all(&bytes[..dice.below(bytes.len())])?;
@@ -164,7 +164,7 @@ fn attack(dice: &mut Dice, answer: &Value, input: &mut impl Read, output: &mut T
             output.write_all(head.as_bytes())?;
             ended
         }
-        // Changed messages, and changed bytes of everything.
+        // Changed messages, and changed bytes of whole answers.
         19..=26 => output.write_all(&reply(JSON, &changed(dice, answer))),
         27..=33 => {
             let message = changed(dice, answer);
@@ -184,17 +184,17 @@ fn attack(dice: &mut Dice, answer: &Value, input: &mut impl Read, output: &mut T
     }
 }
 
-/// The form of actions that the server tells.
+/// Form of actions that the server reports.
 const SCHEMA: &str = r#"{"action": {"properties": {"metadata": {"type": "object"}, "message": {"type": "string"}}}}"#;
 
-/// A server of OpenEnv. An address with `start/CASE` changes its first answers, the case in the name of an episode its later ones.
+/// An OpenEnv server. An address with `start/CASE` changes its initial answers; the case in an episode's name changes the later ones.
 pub fn openenv(seed: u64) -> u16 {
     listen(move |mut stream| {
         let mut first = [0; 256];
         let count = stream.peek(&mut first)?;
         let line = String::from_utf8_lossy(&first[..count]).lines().next().unwrap_or_default().to_owned();
         let start = line.split_once("/start/").and_then(|(_, rest)| rest.split(['/', ' ']).next()?.parse::<u64>().ok());
-        // Which of the requests of an episode is answered with a change: the tools or the schema; reset or step.
+        // Selects the request of an episode whose answer is changed: the tools or the schema; reset or step.
         let dice = |case: u64, at: usize| {
             let mut dice = Dice::of(seed, case + (1 << 40));
             (dice.below(2) == at).then_some(dice)
@@ -241,7 +241,7 @@ pub fn openenv(seed: u64) -> u16 {
     })
 }
 
-/// A frame as a server writes it.
+/// Encodes a frame as a server does.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![opcode];
     match payload.len() {
@@ -272,7 +272,7 @@ fn attack_socket(dice: &mut Dice, answer: &Value, socket: &mut WebSocket<TcpStre
             ended
         }
         3 => ended,
-        // Endless ones: signs of life, pieces of one message, one message.
+        // Endless answers: pings, pieces of one message, one message.
         4 => flood(stream, &frame(0x89, b"ping")),
         5 => flood(stream, &frame(0x8a, b"pong")),
         6 => {

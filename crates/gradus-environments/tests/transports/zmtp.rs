@@ -1,4 +1,4 @@
-//! ZeroMQ's wire protocol from the side of a server (a ROUTER; <https://rfc.zeromq.org/spec/23/>), written apart from the library's.
+//! ZeroMQ's wire protocol from the side of a server (a ROUTER; <https://rfc.zeromq.org/spec/23/>), written independently of the library's.
 
 use std::io::{Read, Write};
 
@@ -6,7 +6,7 @@ pub const MORE: u8 = 1;
 pub const LONG: u8 = 2;
 pub const COMMAND: u8 = 4;
 
-/// What a server greets with: the signature, version 3.0, no security; and that it is a ROUTER.
+/// Greeting of a server: signature, version 3.0, no security, and the socket type ROUTER.
 pub fn greeting() -> Vec<u8> {
     let mut bytes = vec![0; 64];
     (bytes[0], bytes[9], bytes[10]) = (0xff, 0x7f, 3);
@@ -29,7 +29,7 @@ pub fn message(frames: &[&[u8]]) -> Vec<u8> {
     frames.iter().enumerate().flat_map(|(at, body)| frame(if at < last { MORE } else { 0 }, body)).collect()
 }
 
-/// Reads what a client greets with.
+/// Reads the greeting of a client.
 pub fn greeted(stream: &mut impl Read) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 64])?;
     read_frame(stream).map(drop)
@@ -49,7 +49,7 @@ fn read_frame(stream: &mut impl Read) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((head[0], body))
 }
 
-/// The next message of a client.
+/// Reads the next message of a client.
 pub fn receive(stream: &mut impl Read) -> std::io::Result<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     loop {
@@ -63,7 +63,7 @@ pub fn receive(stream: &mut impl Read) -> std::io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Writes the same bytes `count` times; a client that gives up ends it.
+/// Writes the same bytes `count` times. Stops with an error if the client disconnects.
 pub fn flood(stream: &mut impl Write, bytes: &[u8], count: usize) -> std::io::Result<()> {
     let at_once = (1 + (1 << 14) / bytes.len()).min(count);
     let many = bytes.repeat(at_once);

@@ -1,17 +1,17 @@
-//! Medians of functions that run in turns.
+//! Median times of functions that run in turns.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Seconds that all repetitions of one row may take together, where that allows [`LEAST`].
+/// Seconds that all repetitions of one row may take together, unless [`LEAST`] needs more.
 const BUDGET: f64 = 3.0;
-/// Repetitions at least and at most.
+/// Minimum and maximum number of repetitions.
 const LEAST: f64 = 5.0;
 const MOST: f64 = 41.0;
-/// Seconds that one repetition lasts at least: short functions are run several times.
+/// Minimum seconds of one repetition. Short functions run several times per repetition.
 const REPETITION: f64 = 1e-3;
 
-/// How long `run` takes; its result is dropped afterwards.
+/// Returns the time that `run` takes. Dropping its result is not counted.
 pub fn timed<T>(run: impl FnOnce() -> T) -> Duration {
     let start = Instant::now();
     let result = black_box(run());
@@ -20,13 +20,13 @@ pub fn timed<T>(run: impl FnOnce() -> T) -> Duration {
     elapsed
 }
 
-/// Milliseconds of two functions that time themselves: see [`medians`].
+/// Milliseconds of two functions that measure their own time; see [`medians`].
 pub fn compare(first: &mut dyn FnMut() -> Duration, second: &mut dyn FnMut() -> Duration) -> [f64; 2] {
     let seconds = medians(&mut [first, second]);
     [seconds[0] * 1e3, seconds[1] * 1e3]
 }
 
-/// Median seconds of functions that time themselves, run in turns after one run each that does not count.
+/// Median seconds of functions that measure their own time. They run in turns, after one uncounted run each.
 pub fn medians(runs: &mut [&mut dyn FnMut() -> Duration]) -> Vec<f64> {
     for run in runs.iter_mut() {
         run();

@@ -1,7 +1,7 @@
-//! AdamW whose moments are held in eight bits: Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>.
+//! AdamW with moments in eight bits: Dettmers et al. 2022, <https://arxiv.org/abs/2110.02861>.
 //!
-//! A step decodes the moments of a block, makes the step of [`super::step`] in f32, and encodes them again;
-//! [`crate::dynamic`] says how. Moments take a little more than two bytes a number instead of eight.
+//! A step decodes the moments of a block, applies the step of [`super::step`] in f32, and encodes them again (see [`crate::dynamic`]). The
+//! moments take slightly more than two bytes per number instead of eight.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
@@ -10,7 +10,7 @@ use super::step::{AdamWStep, Rates, update};
 use crate::dynamic::{BLOCK, Codes, DynamicMap, SIGNED, UNSIGNED};
 use crate::host::{dense, host_values};
 
-/// Blocks of a parallel task.
+/// Blocks per parallel task.
 const BLOCKS: usize = 64;
 
 /// Both moments of one parameter, in eight bits.
@@ -19,7 +19,7 @@ pub struct Int8Moments(Place);
 
 #[derive(Debug, Clone)]
 enum Place {
-    /// On the host; of devices without a kernel, too.
+    /// On the host; also for devices without a kernel.
     Host([Codes; 2]),
     #[cfg(feature = "gpu")]
     Gpu(Box<crate::gpu::adamw::Int8Moments>),
@@ -29,18 +29,18 @@ impl Int8Moments {
     /// Numbers that are encoded together.
     pub const BLOCK: usize = BLOCK;
 
-    /// A parameter of fewer numbers keeps its moments in f32: they take little, and it is often one that matters, such as a norm.
+    /// Parameters with fewer numbers keep their moments in f32. They take little memory, and they are often sensitive ones, such as norms.
     pub const LEAST: usize = 4096;
 
-    /// The moments of `n` numbers on `device` before the first step.
+    /// Returns the moments of `n` numbers on `device` before the first step.
     pub fn zeros(n: usize, device: &Device) -> Self {
         Self::on([Codes::zeros(n), Codes::zeros(n)], device)
     }
 
-    /// Moments that were kept, on `device`.
+    /// Moves stored moments to `device`.
     ///
     /// # Errors
-    /// Says what is wrong when their lengths do not fit.
+    /// Returns a description of the problem if their lengths do not fit.
     pub fn new(moments: [Codes; 2], device: &Device) -> Result<Self, String> {
         let n = moments[0].codes.len();
         for Codes { codes, sizes } in &moments {
@@ -64,12 +64,12 @@ impl Int8Moments {
         if let Some(device) = crate::fused::gpu(device) {
             return Self(Place::Gpu(Box::new(crate::gpu::adamw::Int8Moments::new(&moments, &device))));
         }
-        // Without GPUs all moments lie on the host.
+        // Without GPU support all moments are on the host.
         let _ = device;
         Self(Place::Host(moments))
     }
 
-    /// Numbers of the parameter.
+    /// Number of elements of the parameter.
     pub fn numbers(&self) -> usize {
         match &self.0 {
             Place::Host([first, _]) => first.codes.len(),
@@ -78,7 +78,7 @@ impl Int8Moments {
         }
     }
 
-    /// Both moments as they are kept in files.
+    /// Returns both moments in the form in which files store them.
     pub fn to_host(&self) -> [Codes; 2] {
         match &self.0 {
             Place::Host(moments) => moments.clone(),
@@ -87,7 +87,7 @@ impl Int8Moments {
         }
     }
 
-    /// One step: the parameter, moved in place where nobody else holds it. Neither tensor is tracked by autodiff.
+    /// Takes one step and returns the parameter. It is updated in place if this is the only handle. Neither tensor is tracked by autodiff.
     #[must_use]
     pub fn step(&mut self, parameter: Tensor<1>, gradient: Tensor<1>, step: AdamWStep) -> Tensor<1> {
         let rates = Rates::new(&step);
@@ -110,7 +110,7 @@ impl Int8Moments {
     }
 }
 
-/// Moves numbers and their moments, block by block.
+/// Updates a parameter and its moments, block by block.
 fn move_blocks(parameter: &mut [f32], gradient: &[f32], [first, second]: &mut [Codes; 2], rates: Rates) {
     const CHUNK: usize = BLOCKS * BLOCK;
     parameter
@@ -151,8 +151,8 @@ mod tests {
     use crate::dynamic::testing::{bits, codes, number};
     use crate::fused::testing::host;
 
-    /// The steps of `bitsandbytes.optim.AdamW8bit`. PyTorch rounds once where it multiplies and adds, so a size may differ in
-    /// its last bits, and a code by one where a number lies at the border of two.
+    /// The steps of `bitsandbytes.optim.AdamW8bit`. PyTorch rounds once in a multiply-add. So a size may differ in its last bits, and a
+    /// code by one if its number is on the border between two codes.
     #[test]
     fn steps_are_those_of_bitsandbytes() {
         let device = Device::flex();

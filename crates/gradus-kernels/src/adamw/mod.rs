@@ -20,7 +20,7 @@ use crate::host::dense;
 /// Elements per parallel task.
 const CHUNK: usize = 64 * 1024;
 
-/// A parameter that a step moves, with what moves it. None is tracked by autodiff.
+/// A parameter with everything that one step needs. None of the tensors is tracked by autodiff.
 #[derive(Debug)]
 pub struct AdamWUpdate {
     /// The parameter.
@@ -31,14 +31,14 @@ pub struct AdamWUpdate {
     pub first_moment: Tensor<1>,
     /// The decaying mean of the square of its gradient.
     pub second_moment: Tensor<1>,
-    /// The numbers of the step.
+    /// The hyperparameters of the step.
     pub step: AdamWStep,
 }
 
-/// Updates parameters and their moments; returns each parameter with both, in the same order. The numbers of their steps may differ in
-/// the decay alone. A GPU moves many in one launch.
+/// Updates parameters and their moments. Returns each parameter with both moments, in the same order. Their steps may differ only in the
+/// weight decay. A GPU updates many parameters in one launch.
 ///
-/// The buffers are reused when the caller holds the only handles.
+/// Buffers are reused if the caller holds the only handles.
 pub fn adamw_each(updates: Vec<AdamWUpdate>) -> Vec<[Tensor<1>; 3]> {
     #[cfg(feature = "gpu")]
     if updates.first().is_some_and(|update| crate::fused::gpu(&update.parameter.device()).is_some())
@@ -59,9 +59,9 @@ pub fn adamw_each(updates: Vec<AdamWUpdate>) -> Vec<[Tensor<1>; 3]> {
     updates.into_iter().map(one).collect()
 }
 
-/// Updates `parameter` and both moments; returns them in this order. None is tracked by autodiff.
+/// Updates `parameter` and both moments, and returns them in this order. None is tracked by autodiff.
 ///
-/// The buffers are reused when the caller holds the only handle.
+/// Buffers are reused if the caller holds the only handle.
 pub fn adamw<const R: usize>(
     parameter: Tensor<R>,
     gradient: Tensor<R>,
@@ -94,7 +94,7 @@ fn on_cpu([parameter, first, second]: &mut [Dense; 3], gradient: &Dense, rates: 
         .for_each(|((parameter, gradient), (first, second))| update(parameter, gradient, first, second, rates));
 }
 
-/// Whether the device updates in one pass.
+/// Whether the device updates the parameter in one pass.
 fn has_kernel<const R: usize>(parameter: &Tensor<R>) -> bool {
     let device = parameter.device();
     #[cfg(feature = "gpu")]
@@ -137,7 +137,7 @@ mod tests {
         gradient_scale: 0.5,
     };
 
-    /// Five steps of `n` numbers; gradients are up to `size`.
+    /// Compares five steps over `n` numbers with gradients up to `size`.
     fn check(n: usize, size: f32) {
         let tensor = |seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &Device::flex());
         let zeros = Tensor::<1>::zeros([n], &Device::flex());
@@ -155,14 +155,14 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference_over_several_steps() {
-        // Nothing, one number, an odd size, and one that ends within a task; then gradients without a square in f32.
+        // No number, one number, an odd size, and a size that ends within a task; then gradients whose squares f32 cannot hold.
         [0, 1, 101, CHUNK + 17].into_iter().for_each(|n| check(n, 1.0));
         [0.0, 1e-30, 1e15].into_iter().for_each(|size| check(33, size));
     }
 
     #[test]
     fn the_first_step_is_the_learning_rate_whatever_the_gradient() {
-        // m̂ / √v̂ = ±1 where ε is small beside the gradient.
+        // m̂ / √v̂ = ±1 if ε is small compared with the gradient.
         let tensor = |values: &[f32]| Tensor::<1>::from_data(TensorData::new(values.to_vec(), [3]), &Device::flex());
         let zeros = Tensor::<1>::zeros([3], &Device::flex());
         let step = AdamWStep { weight_decay: 0.0, ..STEP };

@@ -1,8 +1,8 @@
-//! The numbers of a step, as they are told and as kernels take them, and the step itself.
+//! The hyperparameters of a step, the form in which kernels take them, and the step itself.
 
 use crate::simd::simd;
 
-/// The numbers of one AdamW step.
+/// Hyperparameters of one AdamW step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWStep {
     /// η, the learning rate.
@@ -15,11 +15,11 @@ pub struct AdamWStep {
     pub weight_decay: f64,
     /// t, counted from 1.
     pub step: u64,
-    /// What the gradient is multiplied by first: gradient clipping without a pass of its own.
+    /// Factor that the gradient is multiplied by first. It clips gradients without a pass of its own.
     pub gradient_scale: f64,
 }
 
-/// The step's numbers in single precision.
+/// Hyperparameters of a step in single precision.
 #[derive(Clone, Copy)]
 pub(crate) struct Rates {
     pub(crate) beta1: f32,
@@ -51,7 +51,7 @@ impl Rates {
 }
 
 simd! {
-    /// Moves numbers and their moments.
+    /// Updates a parameter and its moments.
     pub(super) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
         for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
             let g = g * r.scale;

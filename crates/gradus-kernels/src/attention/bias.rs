@@ -1,6 +1,6 @@
-//! A learned bias of scores by how far a key is from its query, as in T5.
+//! A learned bias of the attention scores by the distance from query to key, as in T5.
 //!
-//! `S_ij = α qᵢ·kⱼ + b[h, bucket(j − i)]`; its gradient is the sum of ∂S over the pairs that share a bucket.
+//! `S_ij = α qᵢ·kⱼ + b[h, bucket(j − i)]`; the gradient of b is the sum of ∂S over the pairs that share a bucket.
 //! Raffel et al. 2020, section 2.1, <https://arxiv.org/abs/1910.10683>.
 
 use std::ops::Range;
@@ -11,28 +11,28 @@ use burn::tensor::{Int, Tensor, TensorData};
 use crate::fused::Dense;
 use crate::simd::simd;
 
-/// A bias by position.
+/// A bias by distance.
 #[derive(Debug, Clone)]
 pub struct PositionBias {
     /// One value for each query head and bucket, `[H, R]`; carries gradient.
     pub weight_hr: Tensor<2>,
-    /// Which bucket a pair falls into.
+    /// Assigns each pair of query and key to a bucket.
     pub buckets: PositionBuckets,
 }
 
-/// Which bucket the distance `j − i` from a query i to a key j falls into.
+/// Maps the distance `j − i` from query i to key j to a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PositionBuckets {
-    /// Buckets of the distances −reach to reach; what lies beyond falls into the last on its side.
+    /// Buckets of the distances −reach to reach. Larger distances use the outermost bucket of their side.
     table: Arc<[usize]>,
     buckets: usize,
 }
 
 impl PositionBuckets {
-    /// Buckets `bucket(−reach)` to `bucket(reach)`, all below `buckets`; beyond `reach` the outermost on each side.
+    /// Uses the buckets `bucket(−reach)` to `bucket(reach)`, all below `buckets`. Larger distances use the outermost bucket of their side.
     ///
     /// # Panics
-    /// When `bucket` gives a number that is not below `buckets`.
+    /// If `bucket` returns a number that is not below `buckets`.
     pub fn new(buckets: usize, reach: usize, bucket: impl Fn(isize) -> usize) -> Self {
         let reach = reach as isize;
         let table: Arc<[usize]> = (-reach..=reach).map(bucket).collect();
@@ -40,11 +40,11 @@ impl PositionBuckets {
         Self { table, buckets }
     }
 
-    /// T5's buckets in both directions (an encoder): half for keys after the query; on each side the nearer half of
-    /// them a distance each, the others logarithmically wider up to `max_distance`, which falls into the last.
+    /// T5's buckets in both directions (an encoder). Half of them are for keys after the query. On each side, the nearer half hold one
+    /// distance each; the others get logarithmically wider up to `max_distance`, which is in the last.
     ///
     /// # Panics
-    /// When there are fewer than two buckets.
+    /// If there are fewer than two buckets.
     pub fn t5_bidirectional(buckets: usize, max_distance: usize) -> Self {
         let half = buckets / 2;
         Self::new(buckets, max_distance, |distance| {
@@ -53,20 +53,20 @@ impl PositionBuckets {
         })
     }
 
-    /// T5's buckets of keys before the query (a decoder); keys after it share the bucket of the query itself.
+    /// T5's buckets for keys before the query (a decoder). Keys after the query share the bucket of distance 0.
     ///
     /// # Panics
-    /// When there is no bucket.
+    /// If there is no bucket.
     pub fn t5_causal(buckets: usize, max_distance: usize) -> Self {
         Self::new(buckets, max_distance, |distance| t5_bucket((-distance).max(0) as usize, buckets, max_distance))
     }
 
-    /// DeBERTa's buckets, for keys before the query in the upper half: `buckets` a side, of which the nearer half have a
-    /// distance each and the others grow logarithmically up to `reach`; without `buckets` each of `reach` distances has its
-    /// own. He et al. 2020, section 3.1, <https://arxiv.org/abs/2006.03654>, as in `transformers`' `deberta_v2`.
+    /// DeBERTa's buckets. The upper half is for keys before the query. Of the `buckets` per side, the nearer half hold one distance each,
+    /// and the others grow logarithmically up to `reach`. Without `buckets`, each of `reach` distances has its own. He et al. 2020, section
+    /// 3.1, <https://arxiv.org/abs/2006.03654>, as in `transformers`' `deberta_v2`.
     ///
     /// # Panics
-    /// When there are fewer than four buckets a side, or not more distances than half of them and one.
+    /// If there are fewer than four buckets per side, or `reach` is at most half of `buckets` plus one.
     pub fn deberta(buckets: Option<usize>, reach: usize) -> Self {
         assert!(buckets.is_none_or(|buckets| buckets >= 4 && reach > buckets / 2 + 1), "buckets beyond the distances");
         let span = buckets.unwrap_or(reach) as isize;
@@ -79,12 +79,12 @@ impl PositionBuckets {
         Self::new(2 * span as usize, farthest as usize, |distance| place(-distance))
     }
 
-    /// How many buckets there are, R.
+    /// Number of buckets, R.
     pub fn buckets(&self) -> usize {
         self.buckets
     }
 
-    /// The bucket of a pair by the positions of its query and its key.
+    /// Returns the bucket of a pair from the positions of its query and its key.
     pub fn bucket(&self, query: usize, key: usize) -> usize {
         let reach = self.table.len() / 2;
         match key >= query {
@@ -93,7 +93,7 @@ impl PositionBuckets {
         }
     }
 
-    /// The buckets of distances, which lie on a device.
+    /// Returns the buckets of distances, on the device of `distances`.
     pub(super) fn of_distances(&self, distances: Tensor<2, Int>) -> Tensor<2, Int> {
         let ([t, seen], reach) = (distances.dims(), self.table.len() / 2);
         let table: Vec<i32> = self.table.iter().map(|&bucket| bucket as i32).collect();
@@ -102,19 +102,18 @@ impl PositionBuckets {
         table.select(0, places.reshape([t * seen])).reshape([t, seen])
     }
 
-    /// The biases of one head by distance, from `1 − length` to `length − 1`: those of one query and neighboring keys
-    /// lie side by side.
+    /// Biases of one head by distance, from `1 − length` to `length − 1`. The biases of one query and neighboring keys are contiguous.
     fn by_distance(&self, bias_r: &[f32], length: usize) -> Vec<f32> {
         self.distances(length).map(|bucket| bias_r[bucket]).collect()
     }
 
-    /// Adds the gradients by distance to those of the buckets.
+    /// Adds gradients by distance to the gradients of the buckets.
     pub(crate) fn collect(&self, grad_r: &mut [f32], by_distance: &[f32]) {
         let buckets = self.distances(by_distance.len().div_ceil(2));
         buckets.zip(by_distance).for_each(|(bucket, gradient)| grad_r[bucket] += gradient);
     }
 
-    /// The buckets of the distances `1 − length` to `length − 1`.
+    /// Buckets of the distances `1 − length` to `length − 1`.
     pub(super) fn distances(&self, length: usize) -> impl Iterator<Item = usize> {
         (1..length).rev().map(|query| self.bucket(query, 0)).chain((0..length).map(|key| self.bucket(0, key)))
     }
@@ -123,23 +122,23 @@ impl PositionBuckets {
 /// The biases of a pass by head and distance.
 pub(crate) struct DistanceBias {
     values: Vec<f32>,
-    /// Tokens of the longest sequence.
+    /// Length of the longest sequence.
     length: usize,
 }
 
 impl DistanceBias {
-    /// For sequences of at most `length` tokens.
+    /// Computes the biases for sequences of at most `length` tokens.
     pub(crate) fn new(buckets: &PositionBuckets, weight_hr: &Dense, length: usize) -> Self {
         let rows = weight_hr.values().chunks_exact(buckets.buckets);
         Self { values: rows.flat_map(|bias_r| buckets.by_distance(bias_r, length)).collect(), length }
     }
 
-    /// Distances of one head.
+    /// Number of distances per head.
     pub(crate) fn distances(&self) -> usize {
         (2 * self.length).saturating_sub(1)
     }
 
-    /// Where the distances from `query` to `keys` lie among those of one head.
+    /// Index range of the distances from `query` to `keys` among those of one head.
     pub(crate) fn range(&self, query: usize, keys: &Range<usize>) -> Range<usize> {
         let from = self.length - 1 + keys.start - query;
         from..from + keys.len()
@@ -151,8 +150,8 @@ impl DistanceBias {
     }
 }
 
-/// How many buckets ahead: `half` with a distance each, then `ln(distance)` in equal steps, in single precision as
-/// `transformers` has it.
+/// Signed bucket of a distance, before clamping: `half` distances have one each, then `ln(distance)` in equal steps, in single precision as
+/// in `transformers`.
 fn deberta_bucket(ahead: isize, half: usize, reach: usize) -> isize {
     let distance = ahead.unsigned_abs();
     if distance <= half {
@@ -163,13 +162,13 @@ fn deberta_bucket(ahead: isize, half: usize, reach: usize) -> isize {
     (steps.ceil() as isize + half as isize) * ahead.signum()
 }
 
-/// The bucket of one side: below `buckets / 2` a distance each, then `ln(distance)` in equal steps.
+/// Bucket on one side: one per distance below `buckets / 2`, then `ln(distance)` in equal steps.
 fn t5_bucket(distance: usize, buckets: usize, max_distance: usize) -> usize {
     let exact = (buckets / 2).max(1);
     if distance < exact {
         return distance;
     }
-    // In single precision, as `transformers` has it: where a step falls on a whole number, rounding decides.
+    // Single precision, as in `transformers`: if a step falls on a whole number, rounding decides.
     let steps = (distance as f32 / exact as f32).ln() / (max_distance as f64 / exact as f64).ln() as f32;
     (exact + (steps * buckets.saturating_sub(exact) as f32) as usize).min(buckets.saturating_sub(1))
 }

@@ -1,4 +1,4 @@
-//! Which part of the scores is computed at a time.
+//! The blocks of scores that are computed at a time.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use super::stretches::Reader;
 /// Queries per block.
 const BLOCK: usize = 64;
 
-/// A block of queries of one reader, and the keys it sees: what the sequence continues, its own, and copies of global
-/// tokens, in columns side by side.
+/// A block of queries of one reader and the keys that it sees. Its columns are the keys of the prefix, the sequence's
+/// own keys, and the copies of global tokens, in this order.
 pub(super) struct Block<'a> {
     reader: &'a Reader,
-    /// Queries, as numbers within the reader.
+    /// Range of the queries within the reader.
     pub queries: Range<usize>,
-    /// Where the first key stands in the sequence.
+    /// Position of the first key in the sequence.
     first: usize,
-    /// Keys, counted from the beginning of the stretch, and the column of the block's scores at which they begin.
+    /// Ranges of keys, counted from the start of the stretch, each with its first column in the block's scores.
     stretches: [(Range<usize>, usize); 4],
-    /// Columns before those of global tokens, and all.
+    /// Number of columns before those of global tokens, and of all columns.
     pub near: usize,
     pub keys: usize,
 }
 
 impl<'a> Block<'a> {
-    /// The blocks of a reader; those that see nothing are left out.
+    /// Returns the blocks of a reader, except those that see no key.
     pub fn all(reader: &'a Reader) -> impl Iterator<Item = Self> {
         let n = reader.queries.len();
         let blocks = (0..n).step_by(BLOCK).map(move |from| Self::new(reader, from..(from + BLOCK).min(n)));
@@ -34,7 +34,7 @@ impl<'a> Block<'a> {
         let Reader { prefix, own, mask, global, .. } = reader;
         let of = |i: usize| mask.keys(reader.position(i), reader.length());
         let seen = of(queries.start).start..of(queries.end - 1).end;
-        // Positions in the sequence: the prefix comes first.
+        // Positions in the sequence; the prefix comes first.
         let continued = prefix.len();
         let of_prefix = prefix.start + seen.start.min(continued)..prefix.start + seen.end.min(continued);
         let of_own = own.start + seen.start.max(continued) - continued..own.start + seen.end.max(continued) - continued;
@@ -50,31 +50,31 @@ impl<'a> Block<'a> {
         self.stretches.iter().filter(|(keys, _)| !keys.is_empty())
     }
 
-    /// Where query `i` of the block stands in its sequence.
+    /// Position of query `i` of the block in its sequence.
     #[inline]
     pub fn position(&self, i: usize) -> usize {
         self.reader.position(self.queries.start + i)
     }
 
-    /// Row of the first query, and its number among all queries of the stretch.
+    /// Row of the first query, and its index among all queries of the stretch.
     pub fn places(&self) -> [usize; 2] {
         [self.reader.queries.start, self.reader.at].map(|first| first + self.queries.start)
     }
 
-    /// Which columns before those of global tokens query `i` sees, but for the originals of those.
+    /// Columns before those of global tokens that query `i` sees, apart from the originals of global tokens.
     #[inline]
     pub fn seen(&self, i: usize) -> Range<usize> {
         let keys = self.reader.mask.keys(self.position(i), self.reader.length());
         keys.start - self.first..keys.end - self.first
     }
 
-    /// Where the keys of columns before those of global tokens stand in the sequence.
+    /// Positions in the sequence of the keys in columns before those of global tokens.
     #[inline]
     pub fn standing(&self, columns: &Range<usize>) -> Range<usize> {
         self.first + columns.start..self.first + columns.end
     }
 
-    /// Where global tokens that query `i` sees stand in the sequence: the first columns of theirs.
+    /// Positions in the sequence of the global tokens that query `i` sees; they are the first of the global columns.
     #[inline]
     pub fn global(&self, i: usize) -> &'a [usize] {
         let positions = &self.reader.global.positions;
@@ -82,7 +82,7 @@ impl<'a> Block<'a> {
         &positions[..positions.partition_point(|&position| position < seen.end)]
     }
 
-    /// Puts `value` where query `i`, whose columns `row` are, sees nothing.
+    /// Writes `value` to the columns of `row` that query `i` does not see.
     #[inline]
     pub fn hide(&self, row: &mut [f32], i: usize, seen: &Range<usize>, value: f32) {
         row[..seen.start].fill(value);

@@ -19,7 +19,7 @@ use crate::product::{Mat, Precision, Product};
 use crate::segments::Segments;
 use crate::simd::{dot, softmax_in_place};
 
-/// Scores decide between tokens: they stay in f32.
+/// Scores decide between tokens, so they stay in f32.
 const PRODUCT: Product = Product::single(Precision::F32);
 
 /// Queries per block.
@@ -28,21 +28,21 @@ const BLOCK: usize = 64;
 /// A key and a query for each bucket of distances.
 #[derive(Debug, Clone)]
 pub struct Relative {
-    /// What queries are compared with, `[R, H · head_dim]`; carries gradient.
+    /// Keys that queries are compared with, `[R, H · head_dim]`; carries gradient.
     pub key_rd: Option<Tensor<2>>,
-    /// What keys are compared with, `[R, H · head_dim]`; carries gradient.
+    /// Queries that keys are compared with, `[R, H · head_dim]`; carries gradient.
     pub query_rd: Option<Tensor<2>>,
-    /// Which bucket a pair falls into.
+    /// Assigns each pair of query and key to a bucket.
     pub buckets: PositionBuckets,
 }
 
-/// [`attention`](super::attention) of whole sequences that sees everything, with scores of contents and distances.
+/// [`attention`](super::attention) within whole sequences without a mask, whose scores also compare contents with distances.
 ///
-/// Queries, keys and values are `[N, H · head_dim]` and carry gradient; what has no `relative` is plain attention.
+/// Queries, keys and values are `[N, H · head_dim]` and carry gradient. Without `relative` this is plain attention.
 ///
 /// # Panics
-/// When the shapes do not fit each other, the segments do not cover the tokens or share beginnings, or the shape has a mask
-/// or groups of query heads.
+/// If the shapes do not fit each other, the segments do not cover the tokens or share prefixes, or the shape has a mask or groups of query
+/// heads.
 pub fn attention_disentangled(
     qkv: [Tensor<2>; 3],
     relative: Option<Relative>,
@@ -75,7 +75,7 @@ pub fn attention_disentangled(
     }
     let tables = [relative.key_rd, relative.query_rd];
     let has = tables.each_ref().map(Option::is_some);
-    // Both tables are one input, one below the other.
+    // Both tables form one input, one below the other.
     let tables: Vec<Tensor<2>> = tables.into_iter().flatten().collect();
     let table = (!tables.is_empty()).then(|| Tensor::cat(tables, 0));
     let inputs = qkv.into_iter().chain(table).map(Tensor::into_dispatch).collect();
@@ -129,7 +129,7 @@ struct Disentangled {
     sequences: Vec<Range<usize>>,
     shape: AttentionShape,
     buckets: PositionBuckets,
-    /// Which tables there are.
+    /// Which of the two tables are present.
     has: [bool; 2],
     dropout: Option<AttentionDropout>,
 }
@@ -152,7 +152,7 @@ impl Unit<'_> {
         self.tokens.len()
     }
 
-    /// The buckets of query `i` and all keys.
+    /// Buckets of query `i` and all keys.
     fn of_query(&self, i: usize) -> &[usize] {
         &self.buckets[self.length() - 1 - i..][..self.length()]
     }
@@ -164,20 +164,20 @@ impl Unit<'_> {
 }
 
 impl Disentangled {
-    /// A row-major matrix of one head of `x`, whose rows are `rows`.
+    /// Row-major matrix of one head of `x`, restricted to `rows`.
     fn head<'a>(&self, x: &'a Dense, rows: &Range<usize>, head: usize) -> Mat<'a> {
         let (stride, dim) = (self.shape.heads * self.shape.head_dim, self.shape.head_dim);
         Mat::strided(&x.values()[rows.start * stride + head * dim..], rows.len(), dim, stride)
     }
 
-    /// The rows of each table in the input that holds both.
+    /// Row range of each table in the input that holds both.
     fn tables(&self) -> [Option<Range<usize>>; 2] {
         let ([c2p, p2c], rows) = (self.has, self.buckets.buckets());
         let first = if c2p { rows } else { 0 };
         [c2p.then_some(0..rows), p2c.then_some(first..first + rows)]
     }
 
-    /// All units, of sequences in order and of their heads in order.
+    /// All units: sequences in order, and the heads of each in order.
     fn units<'a>(&self, inputs: &'a [Dense], buckets: &'a [Vec<usize>]) -> Vec<Unit<'a>> {
         let tables = self.tables().map(|rows| rows.map(|rows| (&inputs[3], rows)));
         let of_sequence = |(tokens, buckets): (&Range<usize>, &'a Vec<usize>)| {
@@ -197,12 +197,12 @@ impl Disentangled {
         filled.flat_map(of_sequence).collect()
     }
 
-    /// Buckets of the distances in each sequence.
+    /// Buckets of the distances within each sequence.
     fn distances(&self) -> Vec<Vec<usize>> {
         self.sequences.iter().map(|tokens| self.buckets.distances(tokens.len()).collect()).collect()
     }
 
-    /// What keys are compared with distances, which all blocks of a unit read.
+    /// Compares keys with distances. All blocks of the unit read the result.
     fn compare(&self, unit: &mut Unit<'_>) {
         if let Some(table) = unit.tables[1] {
             let rows = self.buckets.buckets();
@@ -211,7 +211,7 @@ impl Disentangled {
         }
     }
 
-    /// Scores of a block of queries, `[queries, T]`; `contents` is room for `[queries, R]`.
+    /// Computes the scores of a block of queries, `[queries, T]`. `contents` is scratch space for `[queries, R]`.
     fn scores(&self, unit: &Unit<'_>, block: &Range<usize>, contents: &mut [f32], scores: &mut [f32]) {
         let (scaled, n, rows) = (PRODUCT.scaled(self.shape.scale), unit.length(), self.buckets.buckets());
         let queries = unit.operands[0].rows(block.clone());
@@ -237,14 +237,14 @@ impl Disentangled {
         }
     }
 
-    /// Room for a block's scores, and for its comparisons with distances.
+    /// Scratch space for a block's scores and for its comparisons with distances.
     fn room(&self, unit: &Unit<'_>) -> [Vec<f32>; 2] {
         let queries = unit.length().min(BLOCK);
         let rows = if unit.tables[0].is_some() { self.buckets.buckets() } else { 0 };
         [vec![0.0; queries * unit.length()], vec![0.0; queries * rows]]
     }
 
-    /// `[T, head_dim]`, and the logarithm of the sum of every query's exponentials.
+    /// Returns the output `[T, head_dim]`, and for every query the logarithm of the sum of its exponentials.
     fn forward_unit(&self, unit: &mut Unit<'_>) -> (Vec<f32>, Vec<f32>) {
         let (n, dim) = (unit.length(), self.shape.head_dim);
         self.compare(unit);
@@ -263,7 +263,7 @@ impl Disentangled {
         (output, log_sums)
     }
 
-    /// Gradients of queries, keys and values, `[T, head_dim]`, and of the tables, `[R, head_dim]`.
+    /// Returns the gradients of queries, keys and values, `[T, head_dim]`, and of the tables, `[R, head_dim]`.
     fn backward_unit(&self, saved: &[Dense], grad: &Dense, unit: &mut Unit<'_>) -> [Vec<f32>; 5] {
         let [.., output, log_sums] = saved else { unreachable!("output and log-sums are saved last") };
         let (n, dim, rows, heads) = (unit.length(), self.shape.head_dim, self.buckets.buckets(), self.shape.heads);
@@ -317,7 +317,7 @@ impl Disentangled {
         [grad_q, grad_k, grad_v, grad_key, grad_query]
     }
 
-    /// What units made of their tokens, `[T, width]` each, side by side.
+    /// Collects the units' results, `[T, width]` each, side by side in one tensor.
     fn gathered<'a>(&self, units: &[Unit<'_>], parts: impl Iterator<Item = &'a Vec<f32>>, width: usize) -> Dense {
         let (n, stride) = (self.sequences.last().map_or(0, |last| last.end), self.shape.heads * width);
         let mut values = vec![0.0; n * stride];
@@ -330,7 +330,7 @@ impl Disentangled {
         Dense::new(values, &[n, stride])
     }
 
-    /// The gradient of both tables: the sums of what units made of each, in their order.
+    /// Gradient of both tables: the sums over the units, in their order.
     fn of_tables(&self, units: &[Unit<'_>], made: &[[Vec<f32>; 5]]) -> Option<Dense> {
         let (dim, stride) = (self.shape.head_dim, self.shape.heads * self.shape.head_dim);
         let tables = self.tables();
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference() {
-        // A sequence of several blocks, one that is shorter than the buckets reach, one token.
+        // A sequence of several blocks, one shorter than the buckets reach, and one token.
         let segments = Segments::sequences([70, 5, 1]);
         let (n, buckets) = (segments.tokens(), PositionBuckets::deberta(Some(6), 20));
         let rows = buckets.buckets();
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn buckets_are_debertas() {
-        // Six buckets a side: distances up to 3 each their own, farther ones by ⌈ln(d/3) / ln(19/3) · 2⌉ + 3.
+        // Six buckets per side: distances up to 3 have one each; larger ones are in ⌈ln(d/3) / ln(19/3) · 2⌉ + 3.
         let buckets = PositionBuckets::deberta(Some(6), 20);
         assert_eq!(buckets.buckets(), 12);
         let found: Vec<usize> = [0, 1, 3, 4, 7, 8, 19, 20, 99].map(|query| buckets.bucket(query, 0)).to_vec();

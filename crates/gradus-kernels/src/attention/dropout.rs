@@ -1,25 +1,25 @@
-//! Dropout of attention's probabilities, by masks that are a function of a key and of places.
+//! Dropout of attention probabilities, with masks that depend only on a key and on positions.
 //!
-//! `P' = M ∘ P / (1 − p)`, `O = P' V`. Backward: `∂V = P'ᵀ ∂O`, `∂P = M ∘ (∂O Vᵀ) / (1 − p)`; `D = Σ ∂P ∘ P = Σ ∂O ∘ O` as
-//! without it. Whether a probability is dropped depends on the key, the head, the row of its query and where its key
-//! stands in the sequence: neither blocks nor threads, and a pass that is computed again drops the same.
+//! `P' = M ∘ P / (1 − p)`, `O = P' V`. Backward: `∂V = P'ᵀ ∂O`, `∂P = M ∘ (∂O Vᵀ) / (1 − p)`; `D = Σ ∂P ∘ P = Σ ∂O ∘ O` as without dropout.
+//! The key, the head, the row of the query and the position of the attended key determine whether a probability is dropped. Blocks and
+//! threads have no influence, and a recomputed pass drops the same probabilities.
 //! Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>.
 
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// Which probabilities are dropped.
+/// Selects the probabilities that are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionDropout {
-    /// How many of them: at least 0, below 1.
+    /// Probability of dropping, at least 0 and below 1.
     pub probability: f32,
-    /// What the masks are drawn from.
+    /// Key from which the masks are drawn.
     pub key: u64,
 }
 
 impl AttentionDropout {
-    /// Multiplies values of one head and query, whose keys stand in the sequence from `first` on, with their mask.
+    /// Multiplies values of one head and query with their mask. Their keys start at position `first` of the sequence.
     pub(super) fn apply(self, head: usize, query: usize, first: usize, values: &mut [f32]) {
         let row = mix(self.key ^ mix(((head as u64) << 32) + query as u64));
         let threshold = (f64::from(self.probability) * 2f64.powi(32)) as u64;
@@ -29,7 +29,7 @@ impl AttentionDropout {
         }
     }
 
-    /// The mask of all heads, of these queries and as many keys, `[H, T, seen]`.
+    /// Mask of all heads for these queries and the first `seen` keys, `[H, T, seen]`.
     pub(super) fn mask(self, heads: usize, queries: &Range<usize>, seen: usize, device: &Device) -> Tensor<3> {
         let mut mask = vec![1.0; heads * queries.len() * seen];
         let rows = (0..heads).flat_map(|head| queries.clone().map(move |query| (head, query)));
@@ -40,8 +40,8 @@ impl AttentionDropout {
     }
 }
 
-/// The random number of `index`: what masks are made of, whoever counts. SplitMix64's finaliser over a Weyl sequence
-/// (Steele et al. 2014, <https://doi.org/10.1145/2714064.2660195>).
+/// Returns the random number of `index`, from which masks are made. SplitMix64's finalizer over a Weyl sequence (Steele et al. 2014,
+/// <https://doi.org/10.1145/2714064.2660195>).
 pub fn mix(index: u64) -> u64 {
     let z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference() {
-        // Blocks of queries end within the second sequence; the last prompt is shared.
+        // Blocks of queries end within the second sequence, and two continuations share the last prompt.
         let mut segments = Segments::sequences([3, 90]);
         segments.push(70, vec![2, 40]);
         let (n, window) = (segments.tokens(), NonZeroUsize::new(9).expect("not zero"));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_dropped_and_their_mean_is_kept() {
-        // Equal scores and values of 1: an output is the share of probabilities kept, divided by 0.7.
+        // With equal scores and values of 1, an output is the share of kept probabilities divided by 0.7.
         let (n, shape) = (64, AttentionShape { scale: 0.0, ..shape(Mask::Bidirectional) });
         let [q, k] = [leaf([n, 20], 1).inner(), leaf([n, 10], 2).inner()];
         let ones = Tensor::<2>::ones([n, 10], &q.device());
@@ -135,11 +135,11 @@ mod tests {
             host(attention_dropping(q.clone(), k.clone(), ones.clone(), dropout, &segments, shape))
         };
         let outputs = run(11);
-        // One number a query and head: the five of a head are the same.
+        // One number per query and head: the five of a head are equal.
         let shares: Vec<f32> = outputs.iter().step_by(5).copied().collect();
         let mean = shares.iter().sum::<f32>() / shares.len() as f32;
         assert!((mean - 1.0).abs() < 0.02, "{mean}");
-        // Of 64 probabilities, each kept with probability 0.7 and then worth 1/0.7: σ = √(0.3 / 0.7 / 64) = 0.082.
+        // Each of 64 probabilities is kept with probability 0.7 and then divided by 0.7: σ = √(0.3 / 0.7 / 64) = 0.082.
         let spread = shares.iter().map(|share| (share - mean).powi(2)).sum::<f32>() / shares.len() as f32;
         assert!((spread.sqrt() - 0.082).abs() < 0.012, "{}", spread.sqrt());
         assert_eq!(outputs, run(11));
@@ -159,7 +159,7 @@ mod tests {
         let [q, k, v] = x;
         let dropped = host(attention_dropping(q, k, v, Some(DROPOUT), &segments, shape));
         assert!(dropped != plain);
-        // The first query of a sequence sees one key: dropped, or divided by 0.7.
+        // The first query of a sequence sees one key. Its probability is dropped, or divided by 0.7.
         for head in 0..4 {
             let (found, whole) = (&dropped[head * 5..head * 5 + 5], &plain[head * 5..head * 5 + 5]);
             let factor = if found[0] == 0.0 { 0.0 } else { 1.0 / 0.7 };

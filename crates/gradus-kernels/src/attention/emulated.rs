@@ -1,4 +1,4 @@
-//! The kernels of `gpu/cuda/attention.cu`, compiled for the processor by `tests/emulated/`, beside the definition.
+//! Compares the kernels of `gpu/cuda/attention.cu`, compiled for the CPU by `tests/emulated/`, with the definition.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::fused::testing::{given, host};
 use crate::product::Precision;
 use crate::segments::{CrossSegments, Segments};
 
-/// Rows of a tile, as the kernels have it.
+/// Rows of a tile, the same as in the kernels.
 const TILE: usize = 64;
 
-/// The kernels for heads of `shape`, as a program; none without a C++ compiler.
+/// Compiles the kernels for heads of `shape` into a program. `None` without a C++ compiler.
 fn compiled(shape: &AttentionShape, folder: &Path) -> Option<PathBuf> {
     let defines = [("HEAD_DIM", shape.head_dim), ("GROUP", shape.group()), ("IS_CAPPED", shape.cap.is_some().into())];
     emulated::compiled("attention.cpp", &defines, folder)
@@ -25,7 +25,7 @@ struct Buffers(Vec<Vec<u8>>);
 
 impl Buffers {
     fn halves(mut self, values: &[f32]) -> Self {
-        // They are bf16 already: their lower halves are zero.
+        // The values are bf16 already: the lower halves of their f32 forms are zero.
         self.0.push(values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect());
         self
     }
@@ -40,7 +40,7 @@ impl Buffers {
         self
     }
 
-    /// Room for `n` numbers that a kernel writes: what it leaves out stays a NaN.
+    /// Space for `n` numbers that a kernel writes. Numbers that it does not write stay NaN.
     fn room(self, n: usize) -> Self {
         self.floats(&vec![f32::NAN; n])
     }
@@ -71,7 +71,7 @@ impl Buffers {
     }
 }
 
-/// Runs all kernels over a batch and compares them with the definition in f32 of the same numbers.
+/// Runs all kernels over a batch and compares them with the f32 definition on the same numbers.
 fn check(name: &str, batch: &Batch, shape: AttentionShape) {
     emulated::in_folder(name, |folder| {
         if let Some(program) = compiled(&shape, folder) {

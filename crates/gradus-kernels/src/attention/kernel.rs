@@ -13,14 +13,14 @@ use crate::product::{Mat, Precision, Product};
 use crate::simd::{dot, exp, simd, softmax_in_place};
 use crate::softcap::{cap_in_place, slope};
 
-/// Scores decide between tokens: they stay in f32.
+/// Scores decide between tokens, so they stay in f32.
 const PRODUCT: Product = Product::single(Precision::F32);
 
 #[derive(Debug)]
 pub(super) struct Attention {
     stretches: Stretches,
     shape: AttentionShape,
-    /// Of the bias, where there is one.
+    /// Buckets of the bias, if there is one.
     buckets: Option<PositionBuckets>,
     dropout: Option<AttentionDropout>,
 }
@@ -35,14 +35,14 @@ struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// `rows` rows of one head from row `row`.
+    /// Matrix of `rows` rows of one head, starting at row `row`.
     fn head(&self, head: usize, row: usize, rows: usize) -> Mat<'a> {
         let from = row * self.stride + self.offset + head * self.dim;
         Mat::strided(&self.values[from..], rows, self.dim, self.stride)
     }
 }
 
-/// What scores are made of.
+/// Inputs of the scores.
 struct Sources<'a> {
     /// Queries, keys and values.
     operands: [Operand<'a>; 3],
@@ -59,7 +59,7 @@ impl Attention {
         Self { stretches, shape, buckets, dropout: dropout.filter(|dropout| dropout.probability > 0.0) }
     }
 
-    /// Drops of `row`, probabilities of query `i` of a block or their gradients, what is to be dropped.
+    /// Applies dropout to `row`: the probabilities of query `i` of a block, or their gradients.
     fn drop(&self, block: &Block<'_>, head: usize, i: usize, row: &mut [f32]) {
         let Some(dropout) = self.dropout else { return };
         let (query, (near, global)) = (block.places()[0] + i, row.split_at_mut(block.near));
@@ -69,8 +69,7 @@ impl Attention {
         }
     }
 
-    /// What scores are made of, from `inputs`: queries, keys and values as three tensors or one with all side by side,
-    /// and the bias.
+    /// Splits `inputs` into queries, keys and values (three tensors, or one with all side by side) and the bias.
     fn sources<'a>(&self, inputs: &'a [Dense]) -> Sources<'a> {
         let (widths, dim) = (self.shape.widths(), self.shape.head_dim);
         let (qkv, bias) = inputs.split_at(inputs.len() - usize::from(self.buckets.is_some()));
@@ -91,7 +90,8 @@ impl Attention {
         self.stretches.list.iter().flat_map(of_stretch).collect()
     }
 
-    /// Scores of a block of queries, `[queries, keys]`, capped and unmasked; the bias is added to those that are seen.
+    /// Computes the scores of a block of queries, `[queries, keys]`, capped and unmasked. The bias is added to visible
+    /// scores.
     fn scores(&self, from: &Sources<'_>, unit: Unit<'_>, head: usize, block: &Block<'_>, scores: &mut [f32]) {
         let [q, k, _] = from.operands;
         let queries = q.head(head, block.places()[0], block.queries.len());
@@ -147,7 +147,7 @@ impl Attention {
         (output, log_sums)
     }
 
-    /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit, and ∂bias `[group, R]`.
+    /// Returns ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit, and ∂bias `[group, R]`.
     fn backward_unit(&self, saved: &[Dense], sources: &Sources<'_>, grad: &[f32], unit: Unit<'_>) -> [Vec<f32>; 4] {
         let Sources { operands, bias } = sources;
         let [.., output, log_sums] = saved else { unreachable!("output and log-sums are saved last") };
@@ -209,7 +209,7 @@ impl Attention {
         [grad_q, grad_k, grad_v, self.by_bucket(&grad_bias, distances)]
     }
 
-    /// The gradient of the bias of a group of heads, `[group, R]`, from that of its distances.
+    /// Converts the gradient of a group's bias by distance to one by bucket, `[group, R]`.
     fn by_bucket(&self, grad_bias: &[f32], distances: usize) -> Vec<f32> {
         let Some(buckets) = &self.buckets else { return Vec::new() };
         let mut grad_gr = vec![0.0f32; self.shape.group() * buckets.buckets()];
@@ -218,7 +218,7 @@ impl Attention {
         grad_gr
     }
 
-    /// The gradient of the bias, summed over the units in order.
+    /// Gradient of the bias, summed over the units in order.
     fn grad_bias(&self, units: &[Unit<'_>], blocks: &[[Vec<f32>; 4]]) -> Option<Dense> {
         let buckets = self.buckets.as_ref()?.buckets();
         let mut grad_hr = vec![0.0f32; self.shape.heads * buckets];
@@ -230,7 +230,7 @@ impl Attention {
 }
 
 simd! {
-    /// From scores to probabilities, and from the gradient of the probabilities to that of the scores.
+    /// Converts scores to probabilities, and the gradient of the probabilities to that of the scores.
     pub(crate) fn probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], log_sum: f32, d: f32) {
         for (p, ds) in p.iter_mut().zip(ds) {
             *p = exp(*p - log_sum);
@@ -238,7 +238,7 @@ simd! {
         }
     }
 
-    /// The same of capped scores, to the gradient of the scores before the cap.
+    /// Like the function above, for capped scores; gives the gradient of the scores before the cap.
     fn capped_probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], numbers: [f32; 2], cap: f32) {
         let [log_sum, d] = numbers;
         let inverse = 1.0 / cap;
@@ -281,7 +281,7 @@ impl Op for Attention {
             of_units: blocks.iter().map(|block| &block[i][..]).collect(),
         };
         let queries = (pieces(&units, Stretch::query_rows), self.stretches.queries);
-        // One gradient with all side by side, or three: as the inputs were.
+        // One gradient with all side by side, or three, as in the inputs.
         let gradients = match inputs.len() - usize::from(self.buckets.is_some()) {
             1 => {
                 let all = [of(0, 0), of(1, totals[0]), of(2, totals[0] + totals[1])];

@@ -1,25 +1,25 @@
-//! Which keys a query sees within its sequence.
+//! Visibility of keys within a sequence.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-/// Which keys a query sees within its sequence. Windows bound the work: keys that no query of a block sees are never
-/// touched, so time grows with the window and not with the sequence.
+/// Which keys a query sees within its sequence. Windows limit the work: keys that no query of a block sees are never
+/// read, so time grows with the window instead of the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Itself and everything before.
+    /// Its own and all earlier keys.
     Causal,
-    /// The last so many tokens, itself included: query i sees keys j with i − window < j ≤ i, which is
-    /// `sliding_window` in the `config.json` of Mistral and Qwen models.
+    /// The last `window` keys, including its own: query i sees keys j with i − window < j ≤ i. This is `sliding_window`
+    /// in the `config.json` of Mistral and Qwen models.
     CausalWindow(NonZeroUsize),
-    /// Everything.
+    /// All keys.
     Bidirectional,
-    /// Tokens at most so far away on either side: |i − j| ≤ distance.
+    /// Keys within a distance on either side: |i − j| ≤ distance.
     BidirectionalWindow(usize),
 }
 
 impl Mask {
-    /// The keys that the query at `position` sees of `length`; both ends grow with the position.
+    /// Range of the keys that the query at `position` sees in a sequence of `length`. Both ends grow with the position.
     pub(crate) fn keys(self, position: usize, length: usize) -> Range<usize> {
         let (start, end) = match self {
             Self::Causal => (0, position + 1),
@@ -32,7 +32,7 @@ impl Mask {
         start.min(length)..end.min(length)
     }
 
-    /// The mask without what comes later.
+    /// Returns the mask without later keys.
     pub(crate) fn up_to_itself(self) -> Self {
         match self {
             Self::Causal | Self::Bidirectional => Self::Causal,
@@ -41,7 +41,7 @@ impl Mask {
         }
     }
 
-    /// The mask without its window: what global tokens see, and who sees them.
+    /// Returns the mask without its window. Global tokens see, and are seen, under this mask.
     pub(crate) fn without_window(self) -> Self {
         match self {
             Self::Causal | Self::CausalWindow(_) => Self::Causal,

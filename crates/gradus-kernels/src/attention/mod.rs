@@ -1,12 +1,12 @@
-//! Scaled dot-product attention over packed sequences, bounded by sequence, with grouped queries.
+//! Scaled dot-product attention over packed sequences, limited to each sequence, with grouped queries.
 //!
 //! Within one sequence and head: `S = α Q Kᵀ`, masked; `P = softmax(S)` row by row; `O = P V`.
 //! Backward, with `Lₜ = logsumexp(Sₜ)` kept from the forward pass and `Dₜ = Σ ∂Oₜ ∘ Oₜ`:
 //! `P = exp(S − L)`, `∂V = Pᵀ ∂O`, `∂P = ∂O Vᵀ`, `∂S = P ∘ (∂P − D)`, `∂Q = α ∂S K`, `∂K = α ∂Sᵀ Q`.
-//! A soft cap c makes `S' = c tanh(S / c)` of the scores, and `∂S = ∂S' ∘ (1 − (S'/c)²)`.
-//! A bias by position ([`PositionBias`]) is added to S, and its gradient gathered from ∂S.
-//! Queries are taken in blocks, so no T × T matrix is ever in memory. A continuation attends to the keys of its root
-//! where they lie, and adds to their gradient; so do all that read one source across two batches.
+//! A soft cap c replaces the scores by `S' = c tanh(S / c)`, and `∂S = ∂S' ∘ (1 − (S'/c)²)`.
+//! A bias by distance ([`PositionBias`]) is added to S, and its gradient is gathered from ∂S.
+//! Queries are processed in blocks, so no T × T matrix is ever in memory. A continuation attends to the keys of its root in place and adds
+//! to their gradient. The same holds for all targets that read one source across two batches.
 //! Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, algorithms 1 and 4, without tiling over keys.
 
 mod bias;
@@ -47,13 +47,13 @@ use crate::segments::{CrossSegments, Segments};
 #[cfg(feature = "gpu")]
 use tiles::Batch;
 
-/// Attention of packed sequences.
+/// Computes attention over packed sequences.
 ///
-/// `q_nd` is `[N, H · head_dim]`, `k_nd` and `v_nd` `[N, kv_heads · head_dim]`; `segments` says which of the N tokens
-/// see each other. The result is `[N, H · head_dim]`. All three tensors carry gradient.
+/// `q_nd` is `[N, H · head_dim]`, `k_nd` and `v_nd` are `[N, kv_heads · head_dim]`. `segments` defines which of the N tokens see each
+/// other. The result is `[N, H · head_dim]`. All three tensors carry gradient.
 ///
 /// # Panics
-/// When the shapes do not fit each other or the segments do not cover the tokens.
+/// If the shapes do not fit each other or the segments do not cover the tokens.
 pub fn attention(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,
@@ -64,7 +64,7 @@ pub fn attention(
     within([q_nd, k_nd, v_nd], AttentionExtras::default(), segments, shape)
 }
 
-/// [`attention`] with a bias, dropout, both or neither.
+/// Computes [`attention`] with a bias, dropout, both or neither.
 ///
 /// # Panics
 /// As [`attention_biased`].
@@ -79,10 +79,10 @@ pub fn attention_with(
     within([q_nd, k_nd, v_nd], extras, segments, shape)
 }
 
-/// [`attention`] with a learned bias of the scores by position; it carries gradient too.
+/// Computes [`attention`] with a learned bias of the scores by distance. The bias carries gradient too.
 ///
 /// # Panics
-/// As [`attention`], and when the bias is not one value for each query head and bucket, or scores are capped as well.
+/// As [`attention`]; also if the bias is not one value per query head and bucket, or scores are capped as well.
 pub fn attention_biased(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,
@@ -94,7 +94,7 @@ pub fn attention_biased(
     within([q_nd, k_nd, v_nd], AttentionExtras { bias: Some(bias), dropout: None }, segments, shape)
 }
 
-/// [`attention`] of which some probabilities are dropped, where `dropout` says so.
+/// Computes [`attention`] and drops some probabilities if `dropout` is given.
 ///
 /// # Panics
 /// As [`attention`].
@@ -109,9 +109,9 @@ pub fn attention_dropping(
     within([q_nd, k_nd, v_nd], AttentionExtras { bias: None, dropout }, segments, shape)
 }
 
-/// [`attention`] of one tensor that holds queries, keys and values side by side, as GPT-2's projection gives them.
+/// Computes [`attention`] from one tensor that holds queries, keys and values side by side, as from GPT-2's projection.
 ///
-/// `qkv_nd` is `[N, (H + 2 · kv_heads) · head_dim]`; it carries gradient, and gets it in one piece.
+/// `qkv_nd` is `[N, (H + 2 · kv_heads) · head_dim]`; it carries gradient and receives it in one piece.
 ///
 /// # Panics
 /// As [`attention`].
@@ -119,7 +119,7 @@ pub fn attention_fused(qkv_nd: Tensor<2>, segments: &Segments, shape: AttentionS
     attention_fused_dropping(qkv_nd, None, segments, shape)
 }
 
-/// [`attention_fused`] of which some probabilities are dropped, where `dropout` says so.
+/// Computes [`attention_fused`] and drops some probabilities if `dropout` is given.
 ///
 /// # Panics
 /// As [`attention`].
@@ -141,14 +141,14 @@ pub fn attention_fused_dropping(
     within([part(0, q), part(q, kv), part(q + kv, kv)], extras, segments, shape)
 }
 
-/// Attention of packed targets to packed sources: each token of a tree of targets sees the source that the tree reads, as
-/// the mask says for its position in its own sequence. A query that sees nothing gets 0.
+/// Attention of packed targets to packed sources. Each token of a tree of targets sees the source that the tree reads, under the mask for
+/// its position in its own sequence. A query that sees no key gets 0.
 ///
-/// `q_nd` is `[N, H · head_dim]`, `k_md` and `v_md` `[M, kv_heads · head_dim]`. All three carry gradient, and so does the
-/// bias, if there is one; that of keys and values is summed over all that read them.
+/// `q_nd` is `[N, H · head_dim]`, `k_md` and `v_md` are `[M, kv_heads · head_dim]`. All three carry gradient, and so does the bias, if
+/// given. Gradients of keys and values are summed over all their readers.
 ///
 /// # Panics
-/// When the shapes do not fit each other, or the segments do not cover the tokens.
+/// If the shapes do not fit each other, or the segments do not cover the tokens.
 pub fn attention_across(
     q_nd: Tensor<2>,
     k_md: Tensor<2>,
@@ -160,7 +160,7 @@ pub fn attention_across(
     attention_across_with(q_nd, k_md, v_md, AttentionExtras { bias, dropout: None }, cross, shape)
 }
 
-/// [`attention_across`] with a bias, dropout, both or neither.
+/// Computes [`attention_across`] with a bias, dropout, both or neither.
 ///
 /// # Panics
 /// As [`attention_across`].
@@ -188,17 +188,17 @@ pub fn attention_across_with(
     reference::across_with(qkv, &extras, cross, shape)
 }
 
-/// What may be added to plain attention.
+/// Optional additions to plain attention.
 #[derive(Debug, Clone, Default)]
 pub struct AttentionExtras {
-    /// A learned bias of the scores by position.
+    /// A learned bias of the scores by distance.
     pub bias: Option<PositionBias>,
-    /// Which probabilities are dropped.
+    /// Dropout of probabilities.
     pub dropout: Option<AttentionDropout>,
 }
 
 impl AttentionExtras {
-    /// Whether there is neither.
+    /// Whether neither is in effect.
     #[cfg(feature = "gpu")]
     fn is_plain(&self) -> bool {
         self.bias.is_none() && self.dropout.is_none_or(|dropout| dropout.probability == 0.0)

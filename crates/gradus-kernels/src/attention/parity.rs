@@ -1,4 +1,4 @@
-//! Attention layers of transformers, with gradients: Longformer's and T5's (`tools/parity/attention.py`).
+//! Parity with attention layers of transformers, including gradients: Longformer and T5 (`tools/parity/attention.py`).
 
 use super::*;
 use crate::fused::testing::{assert_close, given, host};
@@ -39,13 +39,13 @@ impl Fixture {
         given(dims, numbers)
     }
 
-    /// `x` through the linear layer whose weight has this name, with the bias if it has one.
+    /// Applies the linear layer whose weight has this name to `x`, with the bias if given.
     fn linear(&self, x: &Tensor<2>, weight: &str, bias: Option<&str>) -> Tensor<2> {
         let bias = bias.map(|name| given([self.numbers(name).len()], self.numbers(name)));
         linear(x.clone(), self.leaf(weight), bias, Layout::OutIn, Precision::F32)
     }
 
-    /// Asserts that value and gradients, where every number of the value has its own weight in the loss, are those named.
+    /// Asserts that value and gradients equal the named tensors. Every number of the value has its own weight in the loss.
     fn check(&self, y: Tensor<2>, gradients: &[(&Tensor<2>, &str)]) {
         assert_close("out", &host(y.clone().inner()), self.numbers("out"), 2e-5);
         let graph = (y * self.leaf("weights").detach()).sum().backward();
@@ -77,7 +77,7 @@ fn a_window_and_global_tokens_are_longformers() {
         &sequences.clone().with_global(global.map(|token| token as usize)),
         shape(Mask::BidirectionalWindow(4)),
     );
-    // Global tokens have projections of their own; they replace what the pass with the window gave them.
+    // Global tokens have projections of their own. Their results replace those of the windowed pass.
     let far = attention_across(
         embedding(project("query_global"), &global),
         project("key_global"),
@@ -94,7 +94,7 @@ fn a_window_and_global_tokens_are_longformers() {
     fixture.check(y, &[(&hidden, "grad_hidden")]);
 }
 
-/// The shape of the fixture's layers.
+/// Shape of the fixture's layers.
 fn t5(mask: Mask) -> AttentionShape {
     AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 1.0, mask, cap: None, precision: Precision::F32 }
 }

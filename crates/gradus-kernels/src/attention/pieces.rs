@@ -1,4 +1,4 @@
-//! From what units have made to packed tensors.
+//! Assembles packed tensors from the results of units.
 
 use std::ops::Range;
 
@@ -7,16 +7,16 @@ use super::unit::Unit;
 use crate::fused::Dense;
 use crate::parts::{one_in_parts, part_of};
 
-/// Neighboring rows of a tensor that a unit makes.
+/// Neighboring rows of a tensor that one unit computes.
 pub(super) struct Piece {
     rows: Range<usize>,
-    /// Where the first lies in what the unit has made.
+    /// Index of the first row within the unit's result.
     from: usize,
     unit: usize,
     kv_head: usize,
 }
 
-/// The pieces of all units; `rows` are those of a stretch.
+/// Returns the pieces of all units; `rows` gives the rows of a stretch.
 pub(super) fn pieces<R: IntoIterator<Item = (Range<usize>, usize)>>(
     units: &[Unit<'_>],
     rows: impl Fn(&Stretch) -> R,
@@ -28,16 +28,16 @@ pub(super) fn pieces<R: IntoIterator<Item = (Range<usize>, usize)>>(
     units.iter().enumerate().flat_map(of_unit).collect()
 }
 
-/// What every unit has made, `[T, width]` each, and the column at which those of the first head go.
+/// Results of all units, `[T, width]` each, and the first column of the first head.
 pub(super) struct Blocks<'a> {
     pub offset: usize,
     pub width: usize,
     pub of_units: Vec<&'a [f32]>,
 }
 
-/// Puts the blocks of all units into one packed tensor `[n, stride]`.
+/// Copies the blocks of all units into one packed tensor `[n, stride]`.
 pub(super) fn side_by_side(pieces: &[Piece], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
-    /// Rows of one parallel task.
+    /// Rows per parallel task.
     const ROWS: usize = 32;
     let values = one_in_parts(n * stride, ROWS * stride, |part, values| {
         let rows = part * ROWS..part * ROWS + values.len() / stride;

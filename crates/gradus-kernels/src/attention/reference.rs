@@ -56,7 +56,7 @@ pub fn within_with(
     with(qkv, extras.bias.as_ref(), extras.dropout, within(segments), shape)
 }
 
-/// Every segment with what it continues.
+/// Each segment together with its prefix.
 fn within(segments: &Segments) -> impl Iterator<Item = Sequence> {
     segments.iter().map(|segment| {
         let (prefix, own) = (segments.global(&segment.prefix), segments.global(&segment.tokens));
@@ -93,7 +93,7 @@ pub fn across_with(
     with(qkv, extras.bias.as_ref(), extras.dropout, of_trees(cross), shape)
 }
 
-/// Every segment with the source that its tree reads.
+/// Each segment together with the source that its tree reads.
 fn of_trees(cross: &CrossSegments) -> impl Iterator<Item = Sequence> {
     cross.trees().flat_map(|(tree, source)| {
         tree.segments(tree.start).map(move |segment| Sequence {
@@ -105,7 +105,7 @@ fn of_trees(cross: &CrossSegments) -> impl Iterator<Item = Sequence> {
     })
 }
 
-/// What the queries attend to, one sequence after the other.
+/// Attention output of all sequences, one sequence after the other.
 pub(crate) fn of_sequences(
     qkv: [Tensor<2>; 3],
     bias: Option<&PositionBias>,
@@ -132,7 +132,7 @@ fn with(
         if seen == 0 {
             return Tensor::zeros([t, h * dim], &device);
         }
-        // [rows, heads · dim] → [H, rows, dim], key and value heads repeated for their group.
+        // [rows, heads · dim] → [H, rows, dim]; key and value heads are repeated for their group.
         let split = |x: Tensor<2>, heads: usize| {
             let rows = x.dims()[0];
             x.reshape([rows, heads, 1, dim]).repeat_dim(2, h / heads).reshape([rows, h, dim]).swap_dims(0, 1)
@@ -155,7 +155,7 @@ fn with(
         let hidden = sequence.hidden(distances, shape.mask).map(|hidden| hidden.unsqueeze::<3>().expand([h, t, seen]));
         let p = match hidden {
             None => activation::softmax(scores, 2),
-            // A query that sees nothing gets nothing.
+            // A query that sees no key gets 0.
             Some(hidden) => activation::softmax(scores.mask_fill(hidden.clone(), f32::MIN), 2).mask_fill(hidden, 0.0),
         };
         let p = match dropout {
@@ -176,7 +176,7 @@ impl Sequence {
             - queries.expand([t, seen])
     }
 
-    /// Which pairs the mask hides, given their distances.
+    /// Pairs that the mask hides, given their distances.
     fn hidden(&self, distances: Tensor<2, Int>, mask: Mask) -> Option<Tensor<2, Bool>> {
         let [t, seen] = distances.dims();
         let device = distances.device();

@@ -1,16 +1,16 @@
-//! Where the queries and the keys of one sequence lie.
+//! Location of the queries and keys of one sequence.
 
 use std::ops::Range;
 
-/// Queries of one sequence, and the keys that it is made of.
+/// Queries of one sequence, and all its keys.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sequence {
     /// Rows of the queries.
     pub queries: Range<usize>,
-    /// Where the first stands in the sequence.
+    /// Position of the first query in the sequence.
     pub position: usize,
-    /// Rows of the keys, in the order of the sequence.
+    /// Rows of the keys, in sequence order.
     pub keys: Vec<Range<usize>>,
-    /// Positions that are global.
+    /// Positions of global tokens.
     pub global: Vec<usize>,
 }

@@ -1,4 +1,4 @@
-//! Heads, their widths, and which keys their queries see.
+//! Heads, their widths, and the mask.
 
 use super::mask::Mask;
 use crate::product::Precision;
@@ -12,14 +12,14 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
-    /// α, what scores are multiplied by.
+    /// α, the factor of the scores.
     pub scale: f32,
-    /// Where scores are softly capped, before they are masked ([`softcap`](crate::softcap)).
+    /// Soft cap of the scores, applied before the mask ([`softcap`](crate::softcap)).
     pub cap: Option<f32>,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// How the operands of the products are held: in bf16 on the tensor cores of NVIDIA's GPUs, for heads that are 64 or 128 wide;
-    /// elsewhere always in f32.
+    /// Type in which the operands of products are held. bf16 applies to the tensor cores of NVIDIA GPUs and heads of width 64 or 128.
+    /// Everything else uses f32.
     pub precision: Precision,
 }
 

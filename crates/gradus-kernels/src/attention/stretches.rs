@@ -1,11 +1,11 @@
-//! Which stretches of keys the queries of a pass attend to: what the kernel walks through, whatever it came from.
+//! Stretches of keys and the queries that attend to them: the kernel's input for every kind of attention.
 
 use std::ops::Range;
 
 use super::Mask;
 use crate::segments::{CrossSegments, Segments};
 
-/// Stretches of keys with the queries that read them.
+/// All stretches of keys with the queries that read them.
 #[derive(Debug, Clone)]
 pub(super) struct Stretches {
     /// Rows of queries.
@@ -15,8 +15,8 @@ pub(super) struct Stretches {
     pub list: Vec<Stretch>,
 }
 
-/// Neighboring keys and all queries that read any of them. With one key/value head it is the unit of parallel work:
-/// nothing of its output or of its gradients is shared with another.
+/// Neighboring keys and all queries that read any of them. Together with one key/value head this is the unit of parallel work: no part of
+/// its output or gradients is shared with another unit.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch {
     /// Rows of the keys.
@@ -29,42 +29,42 @@ pub(super) struct Stretch {
 pub(super) struct Reader {
     /// Rows of the queries.
     pub queries: Range<usize>,
-    /// Where the first lies among all queries of its stretch.
+    /// Index of the first query among all queries of the stretch.
     pub at: usize,
     pub positions: Positions,
     pub mask: Mask,
-    /// The keys of its sequence in order, counted from the beginning of the stretch: what it continues, and its own.
+    /// Keys of the sequence in order, counted from the start of the stretch: first its prefix, then its own.
     pub prefix: Range<usize>,
     pub own: Range<usize>,
-    /// Copies of the global tokens among them, which it sees wherever they stand.
+    /// Copies of the sequence's global tokens, which are visible at any distance.
     pub global: Global,
 }
 
-/// Where queries stand in their sequence.
+/// Positions of queries in their sequence.
 #[derive(Debug, Clone)]
 pub(super) enum Positions {
-    /// Next to each other, from this one on.
+    /// Consecutive positions, starting at this one.
     From(usize),
-    /// One by one, in order.
+    /// Individual positions, in order.
     At(Vec<usize>),
 }
 
 /// Global tokens of one sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Global {
-    /// Rows of the copies, counted from the beginning of the stretch: of what is continued, and its own.
+    /// Rows of the copies, counted from the start of the stretch: those of the prefix, then the sequence's own.
     pub copies: [Range<usize>; 2],
-    /// Where they stand in the sequence, in order.
+    /// Positions in the sequence, in order.
     pub positions: Vec<usize>,
 }
 
 impl Reader {
-    /// Tokens of the sequence.
+    /// Number of tokens of the sequence.
     pub fn length(&self) -> usize {
         self.prefix.len() + self.own.len()
     }
 
-    /// Where query `i` stands in the sequence.
+    /// Position of query `i` in the sequence.
     pub fn position(&self, i: usize) -> usize {
         match &self.positions {
             Positions::From(first) => first + i,
@@ -74,12 +74,12 @@ impl Reader {
 }
 
 impl Stretch {
-    /// All queries.
+    /// Number of queries.
     pub fn queries(&self) -> usize {
         self.readers.iter().map(|reader| reader.queries.len()).sum()
     }
 
-    /// Rows of the queries in as few ranges as hold them, and where each begins among all queries of the stretch.
+    /// Rows of the queries in as few ranges as possible, each with its first index among all queries of the stretch.
     pub fn query_rows(&self) -> Vec<(Range<usize>, usize)> {
         let mut rows: Vec<(Range<usize>, usize)> = Vec::with_capacity(1);
         for Reader { queries, at, .. } in self.readers.iter().filter(|reader| !reader.queries.is_empty()) {
@@ -93,7 +93,7 @@ impl Stretch {
 }
 
 impl Stretches {
-    /// Every token of `segments` reads its own sequence.
+    /// Stretches in which every token of `segments` reads its own sequence.
     pub fn within(segments: &Segments, mask: Mask) -> Self {
         let stretch = |(keys, readers)| Stretch { keys, readers };
         let of_trees = segments.trees().iter().map(|tree| {
@@ -111,10 +111,10 @@ impl Stretches {
         Self { queries: segments.tokens(), keys: segments.tokens(), list: of_trees.map(stretch).collect() }
     }
 
-    /// [`within`](Self::within) with global tokens. Each tree's are copied to its end, where they lie side by side: the
-    /// copies see everything and are seen by everything, and the originals are as if they were not there.
+    /// Like [`within`](Self::within), with global tokens. Those of each tree are copied to its end, side by side. The copies see everything
+    /// and are seen by everything; the originals are hidden.
     ///
-    /// With the stretches come the row that each row of theirs is a copy of, and the row at which each token's result lies.
+    /// Also returns the original row of each row of the stretches, and the row that holds each token's result.
     pub fn with_global(segments: &Segments, mask: Mask) -> (Self, Vec<u32>, Vec<u32>) {
         let mut stretches = Self { queries: 0, keys: 0, list: Vec::new() };
         let (mut rows, mut places) = (Vec::new(), Vec::new());
@@ -165,7 +165,7 @@ impl Stretches {
         (stretches, rows, places)
     }
 
-    /// Queries read the sequences of another batch.
+    /// Stretches in which queries read the sequences of another batch.
     pub fn across(cross: &CrossSegments, mask: Mask) -> Self {
         let [queries, keys] = cross.tokens();
         let mut list: Vec<Stretch> = Vec::new();
@@ -189,7 +189,7 @@ impl Stretches {
         Self { queries, keys, list }
     }
 
-    /// Positions that occur: below this number.
+    /// Exclusive upper bound of the positions that occur.
     pub fn longest(&self) -> usize {
         let of_reader = |reader: &Reader| match reader.queries.len() {
             0 => reader.length(),

@@ -25,7 +25,7 @@ fn window(tokens: usize) -> Mask {
     Mask::CausalWindow(NonZeroUsize::new(tokens).expect("a query sees itself"))
 }
 
-/// Segments with the heads of queries and of keys: one token, nothing, block tails, prompts shared by a group.
+/// Segments with numbers of query and key heads: one token, no token, block tails, prompts shared by a group.
 fn cases() -> Vec<(Segments, usize, usize)> {
     let mut groups = Segments::sequences([7]);
     groups.push(70, vec![3, 90, 0, 1]);
@@ -83,7 +83,7 @@ fn agrees_with_the_reference() {
 fn capped_scores_agree_with_the_reference() {
     for (segments, heads, kv) in cases() {
         for mask in [Mask::Causal, window(3), window(65), Mask::Bidirectional] {
-            // One that bends every score, and one that bends hardly any.
+            // One cap bends every score, the other hardly any.
             for cap in [0.3, 50.0] {
                 let (n, shape) = (segments.tokens(), AttentionShape { cap: Some(cap), ..shape(heads, kv, 5, mask) });
                 check(
@@ -130,7 +130,7 @@ fn a_window_is_the_end_of_the_sequence_alone() {
     let x = leaf([n, 16], 1).inner();
     let all = host(attention_fused(x.clone(), &Segments::sequences([n]), shape));
     for i in [0, 5, 12, 13, 63, 64, 89] {
-        // The query and the twelve tokens before it, under the plain causal mask.
+        // The query and up to twelve tokens before it, under the plain causal mask.
         let seen = size.min(i + 1);
         let end = x.clone().narrow(0, i + 1 - seen, seen);
         let end = attention_fused(end, &Segments::sequences([seen]), AttentionShape { mask: Mask::Causal, ..shape });
@@ -145,7 +145,7 @@ fn a_bias_of_minus_infinity_is_a_window() {
     let [q, k, v] = x.clone();
     let segments = Segments::sequences([n]);
     let expected = attention(q, k, v, &segments, AttentionShape { mask: window(5), ..shape });
-    // Bucket 1 holds keys five tokens away and more.
+    // Bucket 1 holds keys that are five or more tokens away.
     let buckets = PositionBuckets::new(2, 5, |distance| if distance <= -5 { 1 } else { 0 });
     let weight_hr = given([2, 2], &[0.5, f32::NEG_INFINITY, -7.0, -1e30]).inner();
     let [q, k, v] = x;
@@ -174,7 +174,7 @@ fn a_continuation_gets_what_the_whole_sequence_gives_it() {
 
 #[test]
 fn large_scores_agree_with_the_reference() {
-    // Scores up to 10⁴: most rows see one key, and gradients vanish. The logarithm of a sum near 10⁴ is known to 5e-4.
+    // Scores up to 10⁴: most rows see one key, and gradients vanish. The logarithm of a sum near 10⁴ is accurate to 5e-4.
     for mask in [Mask::Causal, window(9), Mask::Bidirectional] {
         let (segments, shape) = (Segments::sequences([1, 70]), AttentionShape { scale: 1e4, ..shape(2, 1, 4, mask) });
         check(
@@ -187,8 +187,8 @@ fn large_scores_agree_with_the_reference() {
     }
 }
 
-/// Targets with the sources that they read: one of each, a group that shares a source, continuations, sources of nothing,
-/// of more than a block, and one that nobody reads.
+/// Targets and the sources that they read: one of each, a group that shares a source, continuations, an empty source, a source of more than
+/// a block, and one without readers.
 fn crossings() -> Vec<CrossSegments> {
     let mut trees = Segments::sequences([3, 70]);
     trees.push(2, vec![5, 0, 66]);
@@ -213,7 +213,7 @@ fn across_batches_it_agrees_with_the_reference() {
                 &inputs,
                 |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
                 |x| {
-                    // Also where no source has a token, every input is part of the graph.
+                    // Every input is part of the graph, even if no source has a token.
                     let nothing = (x[1].clone().sum() + x[2].clone().sum() + x[0].clone().sum()) * 0.0;
                     let y = reference::across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape);
                     y + nothing.unsqueeze()
@@ -254,7 +254,7 @@ fn a_batch_that_reads_itself_across_is_self_attention_to_the_bit() {
     }
 }
 
-/// The cases with some tokens global: the first of a sequence, neighbors, the last, none of a continuation.
+/// The cases with some global tokens: the first of a sequence, neighbors, the last, none in a continuation.
 fn globals() -> Vec<(Segments, usize, usize)> {
     let global = [vec![0], vec![0, 1, 5], vec![0, 3, 69, 70, 150, 199], vec![6, 7, 30, 80, 82, 172]];
     let cases = cases().into_iter().zip(global);
@@ -298,7 +298,7 @@ fn a_window_with_every_token_global_is_no_window() {
     }
 }
 
-/// Any mask, windows up to 100 tokens.
+/// Any mask, with windows up to 100 tokens.
 fn mask() -> impl Strategy<Value = Mask> {
     prop_oneof![
         Just(Mask::Causal),
@@ -308,7 +308,7 @@ fn mask() -> impl Strategy<Value = Mask> {
     ]
 }
 
-/// Roots with what continues them.
+/// Roots with their continuations.
 fn trees() -> impl Strategy<Value = Segments> {
     vec((0usize..75, vec(0usize..70, 0..3)), 1..4).prop_map(|trees| {
         let mut segments = Segments::default();

@@ -1,14 +1,14 @@
-//! Which queries of a batch read which keys, as tables of words for kernels that compute attention a tile at a time.
+//! Tables of words that list which queries of a batch read which keys, for kernels that compute attention tile by tile.
 
 use std::ops::Range;
 
 use super::Mask;
 use crate::segments::{CrossSegments, Segments};
 
-/// Farther than any sequence is long.
+/// Larger than the length of any sequence.
 const FAR: u32 = 1 << 30;
 
-/// How far a query sees: the key at position j is seen from i where `j ≤ i + after` and `i ≤ j + before`.
+/// Range of a query's view: the key at position j is visible from i if `j ≤ i + after` and `i ≤ j + before`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     pub(crate) before: u32,
@@ -27,31 +27,31 @@ impl From<Mask> for View {
     }
 }
 
-/// Neighboring queries of one sequence, and the rows of the keys that the sequence is made of.
+/// Neighboring queries of one sequence, and the rows of the sequence's keys.
 struct Reader {
     queries: Range<usize>,
-    /// Where the first query stands in the sequence.
+    /// Position of the first query in the sequence.
     position: usize,
     prefix: Range<usize>,
     own: Range<usize>,
 }
 
-/// Neighboring keys, the position of the first, and which readers see them.
+/// Neighboring keys, the position of the first, and the readers that see them.
 struct Read {
     keys: Range<usize>,
     position: usize,
     readers: Vec<usize>,
 }
 
-/// Words of one tile of queries: first row, rows, position of the first; first row of what is continued and its length;
-/// first row of its own; and the length of the sequence.
+/// Words per tile of queries: first row, number of rows, position of the first; first row and length of the prefix;
+/// first row of its own keys; and the length of the sequence.
 pub(crate) const QUERY_WORDS: usize = 7;
-/// Words of one tile of keys: first row, rows, position of the first, and its readers.
+/// Words per tile of keys: first row, number of rows, position of the first, and its readers.
 pub(crate) const KEY_WORDS: usize = 5;
-/// Words of one reader of keys: first row, rows, position of the first.
+/// Words per reader of keys: first row, number of rows, position of the first.
 pub(crate) const READER_WORDS: usize = 3;
 
-/// The words of the tables.
+/// Words of the tables.
 #[derive(Debug, Default)]
 pub(crate) struct Tiles {
     pub(crate) queries: Vec<u32>,
@@ -59,17 +59,17 @@ pub(crate) struct Tiles {
     pub(crate) readers: Vec<u32>,
 }
 
-/// Whose tokens attend to whose.
+/// Which tokens attend to which.
 #[derive(Debug, Clone)]
 pub(crate) enum Batch {
-    /// Sequences to themselves.
+    /// Sequences attend to themselves.
     Within(Segments),
-    /// Sequences to those of another batch.
+    /// Sequences attend to those of another batch.
     Across(CrossSegments),
 }
 
 impl Batch {
-    /// Who reads what.
+    /// Returns the readers, and the keys with their readers.
     fn readers(&self) -> (Vec<Reader>, Vec<Read>) {
         let (mut readers, mut reads) = (Vec::new(), Vec::new());
         match self {
@@ -80,7 +80,7 @@ impl Batch {
                         let (position, queries) = (segment.prefix.len(), segment.tokens.clone());
                         readers.push(Reader { queries, position, prefix: segment.prefix, own: segment.tokens });
                     }
-                    // The root is read by all, and what continues it by itself.
+                    // All segments read the root. Each continuation reads itself.
                     reads.push(Read { keys: root, position: 0, readers: (first..readers.len()).collect() });
                     for (i, reader) in readers.iter().enumerate().skip(first + 1) {
                         reads.push(Read { keys: reader.own.clone(), position: reader.position, readers: vec![i] });
@@ -104,7 +104,7 @@ impl Batch {
         (readers, reads)
     }
 
-    /// The words of its tables, for tiles of `tile` rows.
+    /// Returns the words of the tables, for tiles of `tile` rows.
     pub(crate) fn tiles(&self, tile: usize) -> Tiles {
         let word = |number: usize| u32::try_from(number).expect("a batch has fewer than 2³² tokens");
         let ((readers, reads), mut tiles) = (self.readers(), Tiles::default());

@@ -1,4 +1,4 @@
-//! What is computed in parallel.
+//! Units of parallel work.
 
 use super::block::Block;
 use super::stretches::Stretch;
@@ -11,7 +11,7 @@ pub(super) struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// What one query head of the unit computes, block by block.
+    /// Returns the blocks of each query head of the unit.
     pub fn blocks(self, group: usize) -> impl Iterator<Item = (usize, Block<'a>)> {
         self.stretch
             .readers
@@ -19,7 +19,7 @@ impl<'a> Unit<'a> {
             .flat_map(move |reader| (0..group).flat_map(move |g| Block::all(reader).map(move |block| (g, block))))
     }
 
-    /// Scores that a block has at most.
+    /// Largest number of scores in a block.
     pub fn block_size(self) -> usize {
         self.blocks(1).map(|(_, block)| block.queries.len() * block.keys).max().unwrap_or(0)
     }

@@ -1,5 +1,4 @@
-//! The cache on devices other than the processor: keys lie in one matrix of rows and values in another, and prompts and slots
-//! have their places there.
+//! The cache on devices other than the CPU. One matrix holds the keys and another the values; prompts and slots have row ranges in both.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,37 +10,37 @@ use crate::attention::PositionBias;
 use crate::attention::reference::of_sequences;
 use crate::attention::sequence::Sequence;
 
-/// Keys and values of prompts and of what rows have added.
+/// Keys and values of prompts and of the tokens that rows have added.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pool {
-    /// Keys and values, `[rows, kv_heads · head_dim]`; none before the first token.
+    /// Keys and values, `[rows, kv_heads · head_dim]`; `None` before the first token.
     rows: Option<[Tensor<2>; 2]>,
-    /// The rows of each prompt, by number.
+    /// Rows of each prompt, by number.
     prompts: BTreeMap<usize, Range<usize>>,
     slots: Vec<Slot>,
     places: Places,
 }
 
-/// What a row has added.
+/// Tokens that a row has added.
 #[derive(Debug, Clone, Default)]
 struct Slot {
-    /// The rows that it has room for.
+    /// Rows reserved for the slot.
     place: Range<usize>,
-    /// How many of them it holds.
+    /// Number of those rows in use.
     length: usize,
 }
 
-/// Which rows are taken.
+/// Allocation of the rows.
 #[derive(Debug, Clone, Default)]
 struct Places {
-    /// Rows of the matrices, or that they are about to have.
+    /// Rows of the matrices, including those about to be added.
     rows: usize,
-    /// Rows that nothing holds, sorted, and none beside another.
+    /// Unused ranges of rows, sorted; no two are adjacent.
     free: Vec<Range<usize>>,
 }
 
 impl Places {
-    /// `count` rows next to each other.
+    /// Allocates `count` consecutive rows.
     fn take(&mut self, count: usize) -> Range<usize> {
         if let Some(i) = self.free.iter().position(|range| range.len() >= count) {
             let range = &mut self.free[i];
@@ -52,7 +51,7 @@ impl Places {
             }
             return taken;
         }
-        // What is free at the end grows.
+        // A free range at the end is extended.
         let start = match self.free.last() {
             Some(last) if last.end == self.rows => self.free.pop().map_or(self.rows, |range| range.start),
             _ => self.rows,
@@ -77,7 +76,7 @@ impl Places {
 }
 
 impl Pool {
-    /// Stores keys and values of prompts, the first of which is numbered `first`.
+    /// Stores keys and values of prompts, starting with prompt number `first`.
     pub(super) fn put_prompts(&mut self, first: usize, prompts: &[Range<usize>], parts: [Tensor<2>; 2]) {
         let mut rows = Vec::new();
         for (i, tokens) in prompts.iter().enumerate() {
@@ -112,12 +111,12 @@ impl Pool {
         !self.slots.is_empty()
     }
 
-    /// How many tokens a slot holds.
+    /// Number of tokens in a slot.
     pub(super) fn length(&self, slot: usize) -> usize {
         self.slots.get(slot).map_or(0, |slot| slot.length)
     }
 
-    /// Gives slot `to` the first `length` tokens of slot `from`, and room for `capacity`.
+    /// Copies the first `length` tokens of slot `from` to slot `to`, with space for `capacity`.
     pub(super) fn copy_slot(&mut self, from: usize, to: usize, length: usize, capacity: usize) {
         self.slots.resize(self.slots.len().max(to + 1), Slot::default());
         if self.slots[to].place.len() < length {
@@ -129,13 +128,13 @@ impl Pool {
         let like = self.rows.clone().map(|[keys, _]| keys.narrow(0, 0, 1));
         if let Some(like) = like {
             self.fit(&like);
-            // It is part of a matrix, which is written where it lies only if nothing else holds it.
+            // `like` is part of a matrix. A matrix is written in place only if nothing else holds it.
             drop(like);
             self.copy(from, to, length);
         }
     }
 
-    /// Stores keys and values of new tokens in slots with room for `capacity`.
+    /// Stores keys and values of new tokens in slots with space for `capacity`.
     pub(super) fn put(&mut self, pass: &Pass<'_>, capacity: usize, parts: [Tensor<2>; 2]) {
         let most = pass.rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
         self.slots.resize(self.slots.len().max(most), Slot::default());
@@ -149,7 +148,7 @@ impl Pool {
                 let place = self.places.take(length.max(capacity).max(2 * slot.place.len()));
                 outgrown.push((std::mem::replace(&mut slot.place, place.clone()), place.start, row.length));
             }
-            // The slot may have held more: of a row that has ended.
+            // The slot may have held more tokens, of a row that has ended.
             slot.length = length;
             rows.push((run.clone(), slot.place.start + row.length));
         }
@@ -161,7 +160,7 @@ impl Pool {
         self.write(parts, &rows);
     }
 
-    /// Rows `0` of each pair of `parts` become those from `1`.
+    /// For each pair, copies the rows in `0` of `parts` to the rows from `1`.
     fn write(&mut self, parts: [Tensor<2>; 2], rows: &[(Range<usize>, usize)]) {
         let [keys, values] = parts.map(Tensor::inner);
         self.fit(&keys);
@@ -170,11 +169,11 @@ impl Pool {
         self.rows = Some([put(k, keys, rows), put(v, values, rows)]);
     }
 
-    /// Gives the matrices as many rows as are taken.
+    /// Grows the matrices to the number of allocated rows.
     fn fit(&mut self, like: &Tensor<2>) {
         let held = self.rows.as_ref().map_or(0, |[keys, _]| keys.dims()[0]);
         if self.places.rows > held {
-            // Somewhat more, so that the next few rows need no new matrices.
+            // Some extra rows, so that the next few tokens need no new matrices.
             let rows = self.places.rows + self.places.rows / 8;
             let [keys, values] = self.rows.take().map_or([None, None], |rows| rows.map(Some));
             self.rows = Some([grown(keys, like, rows), grown(values, like, rows)]);
@@ -185,7 +184,7 @@ impl Pool {
         self.rows = self.rows.take().map(|matrices| matrices.map(|matrix| copied(matrix, from, to, count)));
     }
 
-    /// What every token attends to, `[B, H · head_dim]`.
+    /// Returns the attention output of every token, `[B, H · head_dim]`.
     pub(super) fn attend(&self, pass: &Pass<'_>, q_bd: Tensor<2>) -> Tensor<2> {
         let q_bd = q_bd.inner();
         let sequences = pass.runs.iter().map(|run| {
@@ -219,13 +218,13 @@ impl Pool {
     }
 }
 
-/// Whether `tensor` lies on a GPU that writes rows where they lie.
+/// Whether `tensor` is on a GPU that writes rows in place.
 #[cfg(feature = "gpu")]
 fn is_in_place(tensor: &Tensor<2>) -> bool {
     crate::fused::gpu(&tensor.device()).is_some_and(|gpu| crate::gpu::cache::supports(&gpu, tensor.dtype()))
 }
 
-/// `matrix` with rows `0` of each pair of `x` as those from `1`.
+/// For each pair, copies the rows in `0` of `x` to the rows of `matrix` from `1`.
 fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[(Range<usize>, usize)]) -> Tensor<2> {
     #[cfg(feature = "gpu")]
     if is_in_place(&x) {
@@ -244,7 +243,7 @@ fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[(Range<usize>, usize)]) -> Tenso
     })
 }
 
-/// `matrix` with its `count` rows from `from` once more from `to`.
+/// Copies `count` rows of `matrix` from row `from` to row `to`.
 fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> {
     if count == 0 {
         return matrix;
@@ -257,7 +256,7 @@ fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> 
     matrix.slice_assign([to..to + count, 0..width], part)
 }
 
-/// A matrix of `rows` rows that begins with those of `matrix` and is as wide as `like`.
+/// Returns a matrix of `rows` rows that begins with those of `matrix` and has the width of `like`.
 fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
     #[cfg(feature = "gpu")]
     if is_in_place(like) {

@@ -1,6 +1,6 @@
 //! The cache in host memory, laid out for the CPU's kernels.
 //!
-//! Every row has a preallocated stretch for what it adds, which doubles when it is full.
+//! Every row has preallocated space for the tokens that it adds. The space doubles when it is full.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use crate::product::{Mat, Precision, Product};
 use crate::simd::{simd, softmax_in_place};
 use crate::softcap::cap_in_place;
 
-/// Tokens of one row that one task attends from.
+/// Tokens of one row whose attention one task computes.
 const BLOCK: usize = 32;
 
-/// Scores decide between tokens: they stay in f32.
+/// Scores decide between tokens, so they stay in f32.
 const PRODUCT: Product = Product::single(Precision::F32);
 
-/// Keys and values of consecutive tokens, head after head.
+/// Keys and values of consecutive tokens, head by head.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stretch {
     length: usize,
     capacity: usize,
-    /// `[kv_heads, head_dim, capacity]`: scores of neighboring tokens are computed side by side.
+    /// `[kv_heads, head_dim, capacity]`, so that scores of neighboring tokens are computed side by side.
     keys: Vec<f32>,
     /// `[kv_heads, capacity, head_dim]`.
     values: Vec<f32>,
@@ -41,7 +41,7 @@ impl Stretch {
         Self { length: 0, capacity, keys: vec![0.0; size], values: vec![0.0; size] }
     }
 
-    /// Makes room for `tokens`: `first` at first, then twice as many as there were.
+    /// Makes space for `tokens`: at least `first`, then twice the old capacity.
     fn reserve(&mut self, shape: &AttentionShape, tokens: usize, first: usize) {
         if tokens <= self.capacity {
             return;
@@ -51,7 +51,7 @@ impl Stretch {
         self.copy(shape, &old, old.length);
     }
 
-    /// The first `length` tokens of `other`, for which there is room.
+    /// Copies the first `length` tokens of `other`. The space must suffice.
     fn copy(&mut self, shape: &AttentionShape, other: &Self, length: usize) {
         self.length = length;
         let dim = shape.head_dim;
@@ -64,9 +64,9 @@ impl Stretch {
         }
     }
 
-    /// Keys and values of a whole prompt.
+    /// Builds the keys and values of a whole prompt.
     fn of_prompt(shape: &AttentionShape, tokens: Range<usize>, [k, v]: [Rows<'_>; 2]) -> Self {
-        /// Tokens whose keys are written side by side: those of one channel fill a line of cache.
+        /// Tokens whose keys are written side by side: those of one channel fill a cache line.
         const SIDE_BY_SIDE: usize = 16;
         let (dim, length) = (shape.head_dim, tokens.len());
         let mut stretch = Self { length, ..Self::new(shape, length) };
@@ -108,7 +108,7 @@ impl Stretch {
 }
 
 simd! {
-    /// `scores[t] = scale · Σ_d q[d] keys[d][from + t]`: for the tokens of a stretch from `from` on.
+    /// `scores[t] = scale · Σ_d q[d] keys[d][from + t]` for the tokens of a stretch starting at `from`.
     fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, from: usize, scale: f32) {
         let (blocks, rest) = scores.as_chunks_mut::<128>();
         let mut t = from;
@@ -130,7 +130,7 @@ simd! {
             return;
         }
         if t + 16 <= capacity {
-            // What lies beyond the last token is computed and left.
+            // Scores beyond the last token are computed and discarded.
             let block: [f32; 16] = side_by_side(q, keys, capacity, t, scale);
             rest.copy_from_slice(&block[..rest.len()]);
             return;
@@ -147,7 +147,7 @@ simd! {
         const LANES: usize = 64;
         let dim = output.len();
         if let [output] = output.as_chunks_mut::<LANES>().0 && dim == LANES {
-            // A head that fits the registers.
+            // The head fits into registers.
             let mut sums = *output;
             for (&p, values) in p.iter().zip(values.as_chunks::<LANES>().0) {
                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += p * value);
@@ -161,7 +161,7 @@ simd! {
     }
 }
 
-/// Scores of `N` tokens from `t` on, held in registers meanwhile.
+/// Scores of `N` tokens starting at `t`, accumulated in registers.
 #[inline(always)]
 fn side_by_side<const N: usize>(q: &[f32], keys: &[f32], capacity: usize, t: usize, scale: f32) -> [f32; N] {
     let mut sums = [0.0f32; N];
@@ -171,7 +171,7 @@ fn side_by_side<const N: usize>(q: &[f32], keys: &[f32], capacity: usize, t: usi
     sums.map(|sum| scale * sum)
 }
 
-/// Rows of queries, keys or values inside a row-major tensor with rows `stride` apart.
+/// Rows of queries, keys or values inside a row-major tensor whose rows are `stride` apart.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub values: &'a [f32],
@@ -186,11 +186,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a row that has added nothing holds.
+/// Stretch of a row that has added no token.
 static NOTHING: Stretch = Stretch { length: 0, capacity: 0, keys: Vec::new(), values: Vec::new() };
 
 impl Memory<Stretch> {
-    /// Stores keys and values of prompts, the first of which is numbered `first`.
+    /// Stores keys and values of prompts, starting with prompt number `first`.
     pub(super) fn put_prompts(
         &mut self,
         shape: &AttentionShape,
@@ -203,7 +203,7 @@ impl Memory<Stretch> {
         self.prompts.extend((first..).zip(stretches));
     }
 
-    /// Gives slot `to` the first `length` tokens of slot `from`.
+    /// Copies the first `length` tokens of slot `from` to slot `to`.
     pub(super) fn copy_slot(&mut self, shape: &AttentionShape, from: usize, to: usize, length: usize) {
         let mut copy = std::mem::take(&mut self.slots[to]);
         let original = &self.slots[from];
@@ -227,7 +227,7 @@ impl Memory<Stretch> {
         });
     }
 
-    /// What every token attends to, `[B, H · head_dim]`.
+    /// Returns the attention output of every token, `[B, H · head_dim]`.
     pub(super) fn attend(&self, pass: &Pass<'_>, q: Rows<'_>) -> Vec<f32> {
         assert_eq!(q.values.len(), pass.rows.len() * q.stride, "one line per row");
         let bias = pass.bias.map(|PositionBias { weight_hr, buckets }| {
@@ -251,7 +251,7 @@ impl Memory<Stretch> {
         output
     }
 
-    /// The keys and values of a row: of its prompt, and its own.
+    /// Keys and values of a row: those of the shared prompt, then the row's own.
     fn stretches(&self, pass: &Pass<'_>, row: &CacheRow) -> [&Stretch; 2] {
         let own = match pass.keys {
             Keys::Row => &self.slots[row.slot],
@@ -275,7 +275,7 @@ impl Memory<Stretch> {
         let (AttentionShape { head_dim: dim, scale, cap, mask, .. }, group) = (pass.shape, pass.shape.group());
         let ([prompt, own], [position, length]) = (self.stretches(pass, row), self.place(pass, row));
         let seen = mask.keys(position, length);
-        // Where what is seen, a window perhaps, begins and ends in each stretch.
+        // Visible range (possibly a window) within each stretch.
         let [of_prompt, of_own] = within(&seen, prompt.length);
         let mut scores = vec![0.0f32; seen.len()];
         for (head, (q, output)) in q.chunks_exact(dim).zip(output.chunks_exact_mut(dim)).enumerate() {
@@ -297,7 +297,7 @@ impl Memory<Stretch> {
         }
     }
 
-    /// [`attend_alone`](Self::attend_alone) for neighboring tokens of one row, as products of matrices.
+    /// Like [`attend_alone`](Self::attend_alone) for neighboring tokens of one row, as matrix products.
     fn attend_together(
         &self,
         pass: &Pass<'_>,
@@ -316,7 +316,7 @@ impl Memory<Stretch> {
         if columns == 0 {
             return;
         }
-        // Each stretch with the tokens of it that are seen, and the column of the first.
+        // Each stretch with its visible tokens, and the column of the first.
         let [of_prompt, of_own] = within(&(first..end), prompt.length);
         let stretches = [(prompt, of_prompt.clone(), 0), (own, of_own, of_prompt.len())];
         let stretches = || stretches.iter().filter(|(_, tokens, _)| !tokens.is_empty());
@@ -350,7 +350,7 @@ impl Memory<Stretch> {
     }
 }
 
-/// What is seen of a prompt of `prompt` tokens, and of what comes after it.
+/// Splits the visible range into the part within a prompt of `prompt` tokens and the part after it.
 fn within(seen: &Range<usize>, prompt: usize) -> [Range<usize>; 2] {
     [seen.start.min(prompt)..seen.end.min(prompt), seen.start.saturating_sub(prompt)..seen.end.saturating_sub(prompt)]
 }

@@ -1,8 +1,8 @@
 //! Attention of new tokens over a key/value cache, for sampling.
 //!
-//! The cache of one layer has two parts: the keys and values of each prompt, stored once and shared by all rows that
-//! continue it, and what each row has added. For cross-attention the prompts are the sources, and rows add nothing. No
-//! gradient flows here.
+//! The cache of one layer has two parts. Keys and values of each prompt are stored once and shared by all rows that continue it. The tokens
+//! that each row has added are stored per row. For cross-attention the prompts are the sources, and rows add no tokens. No gradient flows
+//! here.
 
 mod device;
 mod host;
@@ -19,18 +19,18 @@ use crate::fused::{Dense, is_cpu, read};
 use crate::segments::Segments;
 use host::Rows;
 
-/// One new token of a row being continued: which prompt the row shares, where its own keys and values lie, and how many
-/// come before.
+/// One new token of a row that is being continued: the prompt that the row shares, the slot of its own keys and values, and the number of
+/// own tokens before it.
 ///
-/// A row that grows by several tokens at once (a user's next turn, a tool's answer) has one entry for each, next to each
-/// other, their `length`s counting up.
+/// A row that grows by several tokens at once (a user's next turn, a tool's answer) has one entry per token. These entries are adjacent,
+/// with increasing `length`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheRow {
-    /// The prompt's number, see [`LayerCache::add_prompts`].
+    /// Number of the prompt; see [`LayerCache::add_prompts`].
     pub prompt: usize,
-    /// The row's slot.
+    /// Slot of the row.
     pub slot: usize,
-    /// How many tokens the row has added before this one.
+    /// Number of tokens that the row has added before this one.
     pub length: usize,
 }
 
@@ -38,17 +38,17 @@ pub struct CacheRow {
 #[derive(Debug, Clone)]
 pub struct LayerCache {
     shape: AttentionShape,
-    /// Tokens that a slot is made for.
+    /// Initial capacity of a slot, in tokens.
     capacity: usize,
-    /// The number of the next prompt.
+    /// Number of the next prompt.
     next_prompt: usize,
-    /// What came from devices with fused kernels, packed for them.
+    /// Tensors from the CPU, packed for its fused kernels.
     host: Memory<host::Stretch>,
-    /// What came from others, where it was.
+    /// Tensors from other devices, stored on the device.
     device: device::Pool,
 }
 
-/// Keys and values of prompts, by number, and of what rows have added, by slot.
+/// Keys and values of prompts, by number, and of the tokens that rows have added, by slot.
 #[derive(Debug, Clone)]
 struct Memory<S> {
     prompts: BTreeMap<usize, S>,
@@ -60,7 +60,7 @@ impl<S: Default + Clone> Memory<S> {
         self.prompts.get(&prompt).unwrap_or_else(|| panic!("prompt {prompt} is not in the cache"))
     }
 
-    /// Slots for `rows`; returns the new tokens of each slot.
+    /// Creates slots for `rows`; returns the new tokens of each slot.
     fn make_slots(&mut self, rows: &[CacheRow], runs: &[Range<usize>]) -> Vec<Option<Range<usize>>> {
         let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0).max(self.slots.len());
         self.slots.resize(slots, S::default());
@@ -83,17 +83,17 @@ impl<S: Default + Clone> Memory<S> {
     }
 }
 
-/// What the new tokens of a pass attend to.
+/// The keys that new tokens attend to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
-    /// The prompt and what the row has added.
+    /// Those of the prompt and of the tokens that the row has added.
     Row,
-    /// The prompt alone.
+    /// Those of the prompt alone.
     Prompt,
 }
 
 impl Keys {
-    /// Where a token stands among its keys and how many it may see, with `prompt` tokens in the row's prompt.
+    /// Position of a token among its keys, and the number of keys that it may see, if the row's prompt has `prompt` tokens.
     fn place(self, row: &CacheRow, prompt: usize) -> [usize; 2] {
         match self {
             Self::Row => [prompt + row.length, prompt + row.length + 1],
@@ -112,17 +112,17 @@ struct Pass<'a> {
 }
 
 impl LayerCache {
-    /// An empty cache whose rows have room for `capacity` new tokens each; a row that adds more gets more.
+    /// Creates an empty cache with space for `capacity` new tokens per row. Rows that add more get more space.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
         let host = Memory { prompts: BTreeMap::new(), slots: vec![host::Stretch::default(); slots] };
         Self { shape, capacity, next_prompt: 0, host, device: device::Pool::default() }
     }
 
-    /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `segments` says;
-    /// prompts are numbered from 0 in the order they are added. Both are `[N, kv_heads · head_dim]`.
+    /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as given by `segments`. Prompts are
+    /// numbered from 0 in the order in which they are added. Both tensors are `[N, kv_heads · head_dim]`.
     ///
     /// # Panics
-    /// When the mask has a window and some token is global: new tokens would not see it from beyond the window.
+    /// If the mask has a window and some token is global: new tokens beyond the window would not see it.
     pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, segments: &Segments) {
         let (tokens, first) = self.number(segments);
         if !is_cpu(&k_nd.device()) {
@@ -133,7 +133,7 @@ impl LayerCache {
         self.host.put_prompts(&self.shape, first, tokens, parts);
     }
 
-    /// [`add_prompts`](Self::add_prompts) for queries, keys and values side by side in one tensor.
+    /// Like [`add_prompts`](Self::add_prompts), for queries, keys and values side by side in one tensor.
     pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, segments: &Segments) {
         if !is_cpu(&qkv_nd.device()) {
             let [_, k, v] = self.split(qkv_nd);
@@ -145,7 +145,7 @@ impl LayerCache {
         self.host.put_prompts(&self.shape, first, tokens, [k, v]);
     }
 
-    /// The tokens of each prompt, and the number of the first.
+    /// Tokens of each prompt, and the number of the first.
     fn number(&mut self, segments: &Segments) -> (Vec<Range<usize>>, usize) {
         let is_windowed = self.shape.mask != self.shape.mask.without_window();
         let global = segments.global(&(0..segments.tokens()));
@@ -155,32 +155,33 @@ impl LayerCache {
         (tokens, first)
     }
 
-    /// Forgets the prompts before `prompt`, which no row continues any more; their numbers stay taken.
+    /// Removes all prompts before `prompt`. No row may continue them any more. Their numbers are not reused.
     pub fn drop_prompts_before(&mut self, prompt: usize) {
         self.host.drop_prompts_before(prompt);
         self.device.drop_prompts_before(prompt);
     }
 
-    /// Forgets one prompt, which no row continues any more; its number stays taken.
+    /// Removes one prompt. No row may continue it any more. Its number is not reused.
     pub fn drop_prompt(&mut self, prompt: usize) {
         self.host.prompts.remove(&prompt);
         self.device.drop_prompt(prompt);
     }
 
-    /// Gives back the memory of a slot whose row has ended. A slot whose memory is kept serves its next row as well.
+    /// Frees the memory of a slot whose row has ended. Without this call, the slot's memory serves its next row.
     pub fn clear_slot(&mut self, slot: usize) {
         self.host.clear_slot(slot);
         self.device.clear_slot(slot);
     }
 
-    /// Gives slot `to` what a row in slot `from` has added, its first `length` tokens: two rows that went one way so far go
-    /// on by themselves. What `to` held is forgotten; the prompt is shared and not copied.
+    /// Copies the first `length` tokens that the row in slot `from` has added to slot `to`. From then on, the two rows continue
+    /// independently. The old tokens of `to` are lost. The prompt is shared and not copied.
     ///
     /// # Panics
+    /// If `from` holds fewer tokens.
     /// When `from` holds fewer tokens.
     pub fn copy_slot(&mut self, from: usize, to: usize, length: usize) {
         let missing = || panic!("slot {from} does not hold {length} tokens");
-        // Rows are in one memory or the other, as the device is.
+        // Rows are in one memory or the other, depending on the device.
         if !self.device.has_slots() {
             let held = self.host.slots.get(from).map_or(0, host::Stretch::length);
             if held < length || to >= self.host.slots.len() {
@@ -195,14 +196,13 @@ impl LayerCache {
         }
     }
 
-    /// Adds tokens to rows, and attends from each over its row's prompt, everything the row added before it, and itself.
+    /// Adds tokens to rows and computes their attention over the row's prompt, all earlier tokens of the row, and the token itself.
     ///
-    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line for each of the B new tokens,
-    /// which `rows` describes. `scale` multiplies the scores: it may differ by layer, so it is the caller's, not the
-    /// cache's.
+    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` are `[B, kv_heads · head_dim]`: one line per new token, described by `rows`.
+    /// `scale` multiplies the scores. It may differ between layers, so the caller passes it.
     ///
     /// # Panics
-    /// When the shapes do not fit, a prompt is not there, or the tokens of a slot do not follow each other.
+    /// If the shapes do not fit, a prompt is missing, or the tokens of a slot are not consecutive.
     pub fn extend(
         &mut self,
         q_bd: Tensor<2>,
@@ -214,7 +214,7 @@ impl LayerCache {
         self.extend_biased(q_bd, k_bd, v_bd, None, rows, scale)
     }
 
-    /// [`extend`](Self::extend) with a bias of the scores by position, counted from the beginning of the prompt.
+    /// Like [`extend`](Self::extend), with a bias of the scores by distance. Positions count from the start of the prompt.
     ///
     /// # Panics
     /// As [`extend`](Self::extend).
@@ -240,7 +240,7 @@ impl LayerCache {
         Tensor::from_data(TensorData::new(output, [rows.len(), widths[0]]), &device)
     }
 
-    /// [`extend`](Self::extend) for queries, keys and values side by side in one tensor.
+    /// Like [`extend`](Self::extend), for queries, keys and values side by side in one tensor.
     ///
     /// # Panics
     /// As [`extend`](Self::extend).
@@ -257,11 +257,11 @@ impl LayerCache {
         Tensor::from_data(TensorData::new(output, [rows.len(), q.width]), &device)
     }
 
-    /// Attends from new tokens of rows over the rows' prompts alone, adding nothing: cross-attention to sources that were
-    /// added as prompts. A token sees what the mask says for the `length` of its row; slots are not looked at.
+    /// Computes attention of new tokens over their rows' prompts alone and adds nothing: cross-attention to sources that were added as
+    /// prompts. The mask applies at the `length` of each row. Slots are ignored.
     ///
     /// # Panics
-    /// When the shapes do not fit, or a prompt is not there.
+    /// If the shapes do not fit, or a prompt is missing.
     pub fn attend(&self, q_bd: Tensor<2>, bias: Option<&PositionBias>, rows: &[CacheRow], scale: f32) -> Tensor<2> {
         let (device, pass) = (q_bd.device(), self.pass(Keys::Prompt, bias, rows, scale));
         if !is_cpu(&device) {
@@ -274,7 +274,7 @@ impl LayerCache {
 
     fn pass<'a>(&self, keys: Keys, bias: Option<&'a PositionBias>, rows: &'a [CacheRow], scale: f32) -> Pass<'a> {
         let mask = match keys {
-            // What comes later is not there yet, in a pass of several tokens as well.
+            // Later tokens are not in the cache yet, not even in a pass of several tokens.
             Keys::Row => self.shape.mask.up_to_itself(),
             Keys::Prompt => self.shape.mask,
         };
@@ -291,22 +291,22 @@ impl LayerCache {
     }
 }
 
-/// The values where they lie, also where others hold them too.
+/// Values of a CPU tensor in place, even if other handles share them.
 fn dense(tensor: Tensor<2>) -> Dense {
     read(tensor, Dense::clone)
 }
 
-/// Queries, keys and values in one tensor.
+/// Queries, keys and values within one tensor.
 fn side_by_side<'a>(shape: &AttentionShape, qkv: &'a Dense) -> [Rows<'a>; 3] {
     let (widths, values) = (shape.widths(), qkv.values());
     let stride = widths.iter().sum();
     std::array::from_fn(|i| Rows { values, stride, offset: widths[..i].iter().sum(), width: widths[i] })
 }
 
-/// The entries of each row: neighbors with the same slot.
+/// Entries of each row: neighbors with the same slot.
 ///
 /// # Panics
-/// When they do not follow each other.
+/// If the tokens of a row are not consecutive.
 fn runs(rows: &[CacheRow]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::with_capacity(rows.len());
     for (i, row) in rows.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::segments::CrossSegments;
 
 #[test]
 fn token_by_token_equals_the_whole_sequence() {
-    // Windows that end within the prompt, where it ends, and within the row's own tokens.
+    // Windows that end within the prompt, at its end, and within the row's own tokens.
     let windows = [1, 4, 6, 100].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
     for mask in [Mask::Causal].into_iter().chain(windows) {
         for (prompt, cap) in [(0, None), (1, None), (4, None), (4, Some(0.5))] {
@@ -21,7 +21,7 @@ fn token_by_token_equals_the_whole_sequence() {
             );
         }
     }
-    // What comes later is not there yet, whatever the mask.
+    // Later tokens are not in the cache yet, whatever the mask.
     for (mask, so_far) in [
         (Mask::Bidirectional, Mask::Causal),
         (Mask::BidirectionalWindow(3), Mask::CausalWindow(NonZeroUsize::new(4).expect("not zero"))),
@@ -55,8 +55,8 @@ fn several_tokens_at_once_equal_the_whole_sequence() {
             cap: Some(0.5),
             precision: Precision::F32,
         };
-        // Turns of one token, of some, and of more than a block, beside a row that goes on by one token a turn; both
-        // outgrow the room that slots begin with.
+        // Turns of one token, of several, and of more than a block, together with a row that grows by one token per
+        // turn. Both outgrow the initial space of their slots.
         for (prompt, turns) in [(0, [1, 70, 2]), (5, [33, 1, 32]), (40, [3, 4, 5])] {
             let total = prompt + turns.iter().sum::<usize>();
             let x = Sequence::new(total);
@@ -125,7 +125,7 @@ fn sources_are_read_and_nothing_is_added() {
         };
         let mut cache = LayerCache::new(shape, 0, 0);
         cache.add_prompts(x.keys(0..50), x.values(0..50), &sources);
-        // Two rows share the last source, one of them with several tokens; one reads nothing.
+        // Two rows share the last source, one of them with several tokens; one row reads an empty source.
         let rows = [(2, 0, 0), (2, 0, 1), (2, 0, 2), (2, 5, 0), (0, 1, 0), (1, 2, 0)];
         let rows = rows.map(|(prompt, slot, length)| CacheRow { prompt, slot, length });
         let [q, ..] = x.of(&[7, 8, 9, 10, 11, 12]);
@@ -160,11 +160,11 @@ fn a_copied_row_goes_on_by_itself_as_its_original_does() {
     };
     let mut cache = LayerCache::new(shape, 3, 2);
     cache.add_prompts(x.keys(0..3), x.values(0..3), &Segments::sequences([3]));
-    // The slot that is copied into holds more of another row.
+    // The target slot holds more tokens, of another row.
     let other = Sequence(std::array::from_fn(|i| values(40 * Sequence::WIDTHS[i], i as u64 + 11)));
     extend(&mut cache, 2, 3..40, &other);
     extend(&mut cache, 0, 3..10, &x);
-    // The original goes on by a token that the copy does not have.
+    // The original continues with a token that the copy does not have.
     extend(&mut cache, 0, 10..11, &other);
     cache.copy_slot(0, 2, 7);
     cache.copy_slot(0, 1, 4);
@@ -172,7 +172,7 @@ fn a_copied_row_goes_on_by_itself_as_its_original_does() {
         let out = extend(&mut cache, slot, from..from + 1, &x);
         assert_close(&format!("slot {slot}, token {from}"), &out, expected(from..from + 1), 2e-6);
     }
-    // A row that has added nothing.
+    // A row that has added no token.
     cache.copy_slot(1, 0, 0);
     assert_close("anew", &extend(&mut cache, 0, 3..6, &x), expected(3..6), 2e-6);
 }
@@ -212,7 +212,7 @@ fn tokens_of_a_row_follow_each_other() {
     runs(&[0, 2].map(|length| CacheRow { prompt: 0, slot: 0, length }));
 }
 
-/// Queries, keys and values of one sequence, four heads and two of three numbers.
+/// Queries, keys and values of one sequence: four query heads and two key/value heads of width 3.
 struct Sequence([Vec<f32>; 3]);
 
 impl Sequence {
@@ -240,7 +240,7 @@ impl Sequence {
         v
     }
 
-    /// What every token of the whole sequence attends to.
+    /// Attention output of every token of the whole sequence.
     fn whole(&self, shape: AttentionShape) -> Vec<f32> {
         let total = self.0[0].len() / 12;
         let [q, k, v] = self.of(&(0..total).collect::<Vec<_>>());
@@ -248,7 +248,7 @@ impl Sequence {
     }
 }
 
-/// Whether token by token a cache of `shape` gives what a whole pass gives under `mask`.
+/// Checks that a cache of `shape`, filled token by token, gives the result of a whole pass under `mask`.
 fn check(shape: AttentionShape, mask: Mask, prompt: usize) {
     let (total, device) = (9, Device::flex());
     let (q, k, v) = (values(total * 12, 1), values(total * 6, 2), values(total * 6, 3));
@@ -259,7 +259,7 @@ fn check(shape: AttentionShape, mask: Mask, prompt: usize) {
     let mut cache = LayerCache::new(shape, 2, total - prompt);
     cache.add_prompts(tensor(&k[..prompt * 6], 6), tensor(&v[..prompt * 6], 6), &Segments::sequences([prompt]));
     for t in prompt..total {
-        // The same tokens in both slots: rows of a group do not see each other.
+        // Both slots get the same tokens: rows of a group do not see each other.
         let rows = [0, 1].map(|slot| CacheRow { prompt: 0, slot, length: t - prompt });
         let twice = |v: &[f32], w: usize| tensor(&[&v[t * w..(t + 1) * w], &v[t * w..(t + 1) * w]].concat(), w);
         let out = host(cache.extend(twice(&q, 12), twice(&k, 6), twice(&v, 6), &rows, shape.scale));

@@ -1,4 +1,4 @@
-//! Activations, one unit an element; the mathematics is in [`crate::gelu`], [`crate::swiglu`], [`crate::geglu`],
+//! Activations, one unit per element; the mathematics is in [`crate::gelu`], [`crate::swiglu`], [`crate::geglu`],
 //! [`crate::relu`] and [`crate::softcap`].
 
 use burn_cubecl::tensor::CubeTensor;
@@ -71,7 +71,7 @@ fn curve_at(x: f32, #[comptime] curve: Curve) -> (f32, f32) {
         slope = cdf + x * bell * FRAC_1_SQRT_2_PI;
     } else {
         let s = sigmoid(2.0f32 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
-        // Beyond ±10, σ(1 − σ) is exactly 0, and must not meet an infinite square.
+        // Beyond ±10, σ(1 − σ) is exactly 0 and must not be multiplied by an infinite square.
         let near = clamp(x, -10.0f32, 10.0f32);
         let steepness = 2.0f32 * SQRT_2_OVER_PI * (1.0f32 + 3.0f32 * CUBIC * near * near);
         value = x * s;
@@ -143,7 +143,7 @@ fn softcap_backward<F: Float>(x: &[F], grad: &[F], grad_x: &mut [F], cap: f32, #
     }
 }
 
-/// tanh; some drivers overflow far from zero, where it is ±1.
+/// Computes tanh. The argument is clamped because some drivers overflow far from zero, where tanh is ±1.
 #[cube]
 pub(super) fn capped(x: f32) -> f32 {
     clamp(x, -20.0f32, 20.0f32).tanh()

@@ -1,4 +1,4 @@
-//! One AdamW step over many parameters, one unit an element; the mathematics is in [`crate::adamw`].
+//! One AdamW step over many parameters, one unit per element; the mathematics is in [`crate::adamw`].
 
 use std::sync::LazyLock;
 
@@ -14,10 +14,10 @@ use crate::adamw::Rates;
 use crate::dynamic::{BLOCK, Codes, DynamicMap, SIGNED, STEPS, UNSIGNED};
 use crate::table::{OnDevices, Table};
 
-/// Parameters of one launch at most: each takes four buffers of what a device binds.
+/// Largest number of parameters per launch. Each takes four of the buffers that a device can bind.
 const TENSORS: usize = 16;
 
-/// One step of many parameters. Parameter `t` begins with the cube `segments[2 t]`, and is decayed where `segments[2 t + 1]` is 1.
+/// One step of many parameters. Parameter `t` begins at cube `segments[2 t]` and is decayed if `segments[2 t + 1]` is 1.
 #[cube(launch)]
 fn adamw_each(
     parameters: &mut Sequence<Box<[f32]>>,
@@ -59,16 +59,16 @@ fn adamw_each(
     }
 }
 
-/// The tensor itself where nobody else holds it, or a copy.
+/// Returns the tensor itself if this is its only handle, or else a copy.
 fn own(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
 
-/// A parameter with its two moments and its gradient, and its rates, which differ in the decay alone.
+/// A parameter with its two moments, its gradient and its rates, which may differ only in the decay.
 pub(crate) type Moved = ([CubeTensor; 3], CubeTensor, Rates);
 
-/// Updates parameters and their moments, in place where nobody else holds them, as many at once as the device binds.
+/// Updates parameters and their moments, as many per launch as the device binds. Tensors without other handles are updated in place.
 pub(crate) fn update_each(all: Vec<Moved>) -> Vec<[CubeTensor; 3]> {
     let Some(([first, ..], ..)) = all.first() else { return Vec::new() };
     let (client, device) = (first.client.clone(), first.device.clone());
@@ -117,8 +117,8 @@ fn update_batch(batch: Vec<Moved>, client: &Client, device: &CubeDevice) -> Vec<
     batch.into_iter().map(|(tensors, ..)| tensors).collect()
 }
 
-/// One cube a block of a parameter, one unit a number. Codes are four a word. `maps` has what the codes of the first and of
-/// the second moment stand for, and `steps` the codes of all steps from −1 to 1, of either; see [`crate::dynamic`].
+/// One cube per block of a parameter, one unit per number. A word holds four codes. `maps` holds the values of the codes of the first and
+/// of the second moment. `steps` holds the codes of all steps from −1 to 1 for both; see [`crate::dynamic`].
 #[cube(launch)]
 fn adamw_int8(
     parameter: &mut [f32],
@@ -161,7 +161,7 @@ fn adamw_int8(
     let size2 = min(cube_max(v, &mut scratch), f32::MAX);
     codes1[unit] = code_of(m, size1, steps, 0);
     codes2[unit] = code_of(v, size2, steps, comptime!(STEPS / 4));
-    // All units have read the sizes.
+    // Wait until all units have read the sizes.
     sync_cube();
     if is_block && unit == 0 {
         first_sizes[block] = size1;
@@ -175,13 +175,13 @@ fn adamw_int8(
     }
 }
 
-/// What the codes of first and of second moments stand for.
+/// Values of the codes of first and second moments.
 static MAPS: LazyLock<Table<f32>> = LazyLock::new(|| SIGNED.values.into_iter().chain(UNSIGNED.values).collect());
 
-/// The codes of all steps on each device.
+/// Codes of all steps on each device.
 static STEP_CODES: LazyLock<OnDevices> = LazyLock::new(OnDevices::default);
 
-/// The codes of all steps, of first and of second moments, four a word.
+/// Codes of all steps for first and second moments, four per word.
 fn step_codes() -> Vec<u32> {
     let words = |map: &DynamicMap| {
         let words = map.codes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
@@ -190,7 +190,7 @@ fn step_codes() -> Vec<u32> {
     [words(&SIGNED), words(&UNSIGNED)].concat()
 }
 
-/// The code of a number in a block of this size, from the codes of steps that begin at word `begin`.
+/// Returns the code of a number in a block of this size. The codes of its steps begin at word `begin`.
 #[cube]
 fn code_of(number: f32, size: f32, steps: &[u32], begin: usize) -> u32 {
     let mut code = 0u32;
@@ -202,13 +202,13 @@ fn code_of(number: f32, size: f32, steps: &[u32], begin: usize) -> u32 {
     code
 }
 
-/// Both moments of a parameter in eight bits on a device.
+/// Both moments of a parameter in eight bits, on a device.
 #[derive(Debug, Clone)]
 pub(crate) struct Int8Moments {
     numbers: usize,
-    /// Codes of both, four a word, in whole blocks.
+    /// Codes of both moments, four per word, in whole blocks.
     codes: [CubeTensor; 2],
-    /// Sizes of the blocks of both.
+    /// Block sizes of both moments.
     sizes: [CubeTensor; 2],
 }
 
@@ -236,7 +236,7 @@ impl Int8Moments {
         self.numbers
     }
 
-    /// Reads both.
+    /// Reads both moments.
     pub(crate) fn to_host(&self) -> [Codes; 2] {
         let read = |tensor: &CubeTensor| {
             let bytes = tensor.client.read_one(tensor.handle.clone());
@@ -250,7 +250,7 @@ impl Int8Moments {
         })
     }
 
-    /// One step of a parameter on the same device.
+    /// Takes one step of a parameter on the same device.
     pub(crate) fn step(&mut self, parameter: Tensor<1>, gradient: Tensor<1>, rates: &Rates) -> Tensor<1> {
         let (parameter, gradient) = (own(cube_of(parameter)), into_contiguous(cube_of(gradient)));
         if self.numbers == 0 {

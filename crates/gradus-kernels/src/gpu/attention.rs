@@ -1,10 +1,10 @@
 //! Attention over packed sequences without a T × T matrix; the mathematics is in [`crate::attention`].
 //!
-//! Forward, one cube computes [`tile`](Tiling) queries of one head, and walks through the keys that any of them sees,
-//! a tile at a time, with a running maximum and sum; it keeps `Lₜ = logsumexp(Sₜ)`. Backward, one kernel computes `∂Q` of
-//! the same tiles, and another `∂K` and `∂V` of a tile of keys, which walks through all queries that read them: those of
-//! every continuation of a shared prefix, and of every head of a group. So every gradient is summed by one cube in one
-//! order. Which queries read which keys is a table of the batch, made once and kept on the device.
+//! In the forward pass, one cube computes [`tile`](Tiling) queries of one head. It loops over the keys that any of them sees, tile by tile,
+//! with a running maximum and sum, and stores `Lₜ = logsumexp(Sₜ)`. In the backward pass, one kernel computes `∂Q` of the same tiles.
+//! Another computes `∂K` and `∂V` of a tile of keys. It loops over all queries that read them: those of every continuation of a shared
+//! prefix, and of every head of a group. So one cube sums each gradient in a fixed order. A table of the batch lists which queries read
+//! which keys. It is made once and kept on the device.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor};
@@ -26,15 +26,15 @@ use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, READER_WORDS, View}
 #[cfg(feature = "cuda")]
 use crate::product::Precision;
 
-/// A score that no query has.
+/// Score of a hidden key, below any real score.
 const HIDDEN: f32 = -1.0e30;
 
-/// What kernels are compiled for.
+/// Compile-time parameters of the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tiling {
     /// Rows of a tile.
     tile: usize,
-    /// A unit computes as many rows of as many columns of a tile of scores: values from shared memory are used so often.
+    /// Each unit computes `each` rows and `each` columns of a tile of scores, so it reuses each value from shared memory `each` times.
     each: usize,
     /// Width of a head.
     dim: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
-    /// The largest tiles that the shared memory of `device` holds; none if it holds not even small ones.
+    /// Returns the largest tiles that fit into the shared memory of `device`. `None` if not even small ones fit.
     fn new(shape: &AttentionShape, device: &CubeDevice) -> Option<Self> {
         let client = device.client();
         let hardware = &client.properties().hardware;
@@ -57,12 +57,12 @@ impl Tiling {
         TILES.map(of).into_iter().find(fits)
     }
 
-    /// Shared memory of the kernel that needs most: four tiles of rows, and two of scores.
+    /// Bytes of shared memory of the largest kernel: four tiles of rows and two of scores.
     fn bytes(&self) -> usize {
         4 * self.tile * (4 * (self.dim + 1) + 2 * (self.tile + 1))
     }
 
-    /// Units that share a row, and rows that are computed side by side.
+    /// Number of units that share a row, which is also the number of rows computed side by side.
     fn side(&self) -> usize {
         self.tile / self.each
     }
@@ -72,10 +72,10 @@ impl Tiling {
     }
 }
 
-/// Sizes of tiles, and rows of a unit.
+/// Tile sizes, and rows per unit.
 const TILES: [(usize, usize); 4] = [(64, 4), (32, 2), (16, 1), (8, 1)];
 
-/// The row of a sequence's key at `position`.
+/// Returns the row of the key at `position` of a sequence.
 #[cube]
 fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> usize {
     let mut row = prefix + position;
@@ -85,7 +85,7 @@ fn key_row(position: usize, prefix: usize, prefix_length: usize, own: usize) -> 
     row
 }
 
-/// A score from the product of a query and a key, and its slope where it is capped.
+/// Returns the score from the product of a query and a key, and its slope (1 without a cap).
 #[cube]
 fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f32, f32) {
     let mut s = product * scale;
@@ -98,7 +98,7 @@ fn score(product: f32, scale: f32, cap: f32, #[comptime] is_capped: bool) -> (f3
     (s, slope)
 }
 
-/// What every token attends to, and `L`.
+/// Computes the attention output of every token, and `L`.
 #[cube(launch)]
 fn attention_forward<F: Float>(
     q: &[F],
@@ -119,13 +119,13 @@ fn attention_forward<F: Float>(
     let dim = comptime!(tiling.dim);
     let pad = comptime!(tiling.dim + 1);
     let score_pad = comptime!(tiling.tile + 1);
-    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    // Rows and columns per unit, units per row, and numbers of a head that a unit sums.
     let each = comptime!(tiling.each);
     let side = comptime!(tiling.tile / tiling.each);
     let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
     let units = comptime!((tiling.tile / tiling.each) * (tiling.tile / tiling.each));
     let mut queries = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
-    // Keys of a tile, then its values.
+    // Holds the keys of a tile, then its values.
     let mut keys = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
     let mut scores = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
     let unit = UNIT_POS as usize;
@@ -228,7 +228,7 @@ fn attention_forward<F: Float>(
             shrink[a] = (largest[a] - highest).exp();
             largest[a] = highest;
         }
-        // Every unit of a row has read its scores before the first is replaced.
+        // Every unit of a row must read its scores before the first one is replaced.
         sync_cube();
         #[unroll]
         for a in 0..each {
@@ -268,7 +268,7 @@ fn attention_forward<F: Float>(
                 sum[a] += p;
                 #[unroll]
                 for j in 0..parts {
-                    // The last lanes of an odd head compute with what lies beside it, and write nothing.
+                    // The last lanes of an odd head compute with a neighboring value and write nothing.
                     sums[a * parts + j] += p * keys[c * pad + min(lane + j * side, dim - 1)];
                 }
             }
@@ -301,7 +301,7 @@ fn attention_forward<F: Float>(
     }
 }
 
-/// `D`: the sum of `∂O ∘ O` over each head.
+/// Computes `D`: the sum of `∂O ∘ O` over each head.
 #[cube(launch)]
 fn attention_dots<F: Float>(
     out: &[F],
@@ -320,7 +320,7 @@ fn attention_dots<F: Float>(
     }
 }
 
-/// `∂Q`.
+/// Computes `∂Q`.
 #[cube(launch)]
 fn attention_backward_queries<F: Float>(
     q: &[F],
@@ -343,7 +343,7 @@ fn attention_backward_queries<F: Float>(
     let dim = comptime!(tiling.dim);
     let pad = comptime!(tiling.dim + 1);
     let score_pad = comptime!(tiling.tile + 1);
-    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    // Rows and columns per unit, units per row, and numbers of a head that a unit sums.
     let each = comptime!(tiling.each);
     let side = comptime!(tiling.tile / tiling.each);
     let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
@@ -497,7 +497,7 @@ fn attention_backward_queries<F: Float>(
     }
 }
 
-/// `∂K` and `∂V`.
+/// Computes `∂K` and `∂V`.
 #[cube(launch)]
 fn attention_backward_keys<F: Float>(
     q: &[F],
@@ -522,7 +522,7 @@ fn attention_backward_keys<F: Float>(
     let dim = comptime!(tiling.dim);
     let pad = comptime!(tiling.dim + 1);
     let score_pad = comptime!(tiling.tile + 1);
-    // Rows and columns of a unit, units of a row, and numbers of a head that a unit adds up.
+    // Rows and columns per unit, units per row, and numbers of a head that a unit sums.
     let each = comptime!(tiling.each);
     let side = comptime!(tiling.tile / tiling.each);
     let parts = comptime!(tiling.dim.div_ceil(tiling.tile / tiling.each));
@@ -533,7 +533,7 @@ fn attention_backward_keys<F: Float>(
     let mut values = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.dim + 1)));
     let mut weights = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
     let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiling.tile * (tiling.tile + 1)));
-    // A row is a key here, and a column a query.
+    // Here a row is a key and a column is a query.
     let unit = UNIT_POS as usize;
     let top = unit / side;
     let lane = unit % side;
@@ -699,7 +699,7 @@ impl Attention {
         self.shape.precision == Precision::Bf16 && dtype == DType::F32 && cores::supports(&self.shape, device)
     }
 
-    /// [`GpuOp::forward`] on tensor cores.
+    /// Runs [`GpuOp::forward`] on tensor cores.
     #[cfg(feature = "cuda")]
     fn forward_on_cores(&self, qkv: [&CubeTensor; 3]) -> (CubeTensor, Vec<CubeTensor>) {
         let (out, log_sums) = (empty_like(qkv[0]), empty_f32(qkv[0], &[qkv[0].shape()[0], self.shape.heads]));
@@ -710,7 +710,7 @@ impl Attention {
         (out.clone(), vec![q, k, v, out, log_sums])
     }
 
-    /// [`GpuOp::backward`] on tensor cores.
+    /// Runs [`GpuOp::backward`] on tensor cores.
     #[cfg(feature = "cuda")]
     fn backward_on_cores(
         &self,
@@ -743,7 +743,7 @@ impl Attention {
     }
 }
 
-/// Attention of `batch` on a GPU that has the kernel; the tensors back where it does not run.
+/// Computes attention of `batch` on a GPU with the kernel. Returns the tensors unchanged if there is none.
 #[expect(clippy::result_large_err, reason = "tensors are handed back as they came")]
 pub(crate) fn attention(
     qkv: [Tensor<2>; 3],
@@ -760,7 +760,7 @@ pub(crate) fn attention(
     Ok(crate::fused::apply_on_gpu(op, qkv.map(Tensor::into_dispatch).into()))
 }
 
-/// Fills `out` and `log_sums` for `count` tiles of queries, which `tiles` describes.
+/// Fills `out` and `log_sums` for `count` tiles of queries, described by `tiles`.
 fn forward(
     [q, k, v]: [&CubeTensor; 3],
     tiles: &Words,
@@ -790,15 +790,15 @@ fn forward(
     );
 }
 
-/// What queries attend to over keys and values that lie anywhere, without gradient; none where there is no kernel for it.
+/// Computes attention over keys and values in arbitrary rows, without gradient. `None` if there is no kernel.
 ///
-/// A sequence is made of at most two ranges of keys.
+/// A sequence may have at most two ranges of keys.
 pub(crate) fn of_sequences(
     [q, k, v]: [&Tensor<2>; 3],
     sequences: impl Iterator<Item = Sequence>,
     shape: AttentionShape,
 ) -> Option<Tensor<2>> {
-    /// Few queries take small tiles: a tile computes as many rows whether they are there or not.
+    /// Few queries use small tiles, because a tile computes all its rows even if they are empty.
     const FEW: usize = 8;
     let (gpu, dtype) = (crate::fused::gpu(&q.device())?, q.dtype());
     if q.dims()[0] == 0 || k.dims()[0] == 0 || !computes(&gpu, dtype) {
@@ -937,7 +937,7 @@ pub(super) fn offline(offline: &super::offline::Offline) -> Vec<super::offline::
     let mut sources = Vec::new();
     let (device, target) = (|| offline.device(), || offline.target());
     for dtype in offline.dtypes() {
-        // As they are chosen for 227 KiB, the shared memory of Hopper, and for 48.
+        // Tiles as chosen for 227 KiB, the shared memory of Hopper, and for 48 KiB.
         for (tiles, dim, group, is_capped) in [(0, 64, 2, false), (0, 128, 2, false), (2, 96, 1, true)] {
             let (tile, each) = TILES[tiles];
             let tiling = Tiling { tile, each, dim, group, is_capped };

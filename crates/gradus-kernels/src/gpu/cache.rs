@@ -1,6 +1,6 @@
-//! The cache of keys and values for sampling: one matrix of rows, in which rows are written and moved where they lie.
+//! The cache of keys and values for sampling: a matrix whose rows are written and moved in place.
 //!
-//! Attention over it is that of [`super::attention`]: its tables say where the keys of a sequence lie.
+//! [`super::attention`] computes attention over it. Its tables list the rows of each sequence's keys.
 
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::CubeDevice;
@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 
 use super::{UNITS, Words, arg, cube_of, dims, element, elements, grid_of_units, tensor_of, zeros};
 
-/// Row `i` of `x` becomes row `rows[i]` of the matrix.
+/// Copies row `i` of `x` to row `rows[i]` of the matrix.
 #[cube(launch)]
 fn put_rows<F: Float>(x: &[F], rows: &[u32], matrix: &mut [F], width: u32, #[define(F)] _dtype: ElemType) {
     if ABSOLUTE_POS < x.len() {
@@ -19,7 +19,7 @@ fn put_rows<F: Float>(x: &[F], rows: &[u32], matrix: &mut [F], width: u32, #[def
     }
 }
 
-/// Numbers `from..from + count` become those from `to`; both ranges lie apart.
+/// Copies the numbers `from..from + count` to `to`. The ranges must not overlap.
 #[cube(launch)]
 fn move_numbers<F: Float>(matrix: &mut [F], from: u32, to: u32, count: u32, #[define(F)] _dtype: ElemType) {
     if ABSOLUTE_POS < count as usize {
@@ -27,18 +27,18 @@ fn move_numbers<F: Float>(matrix: &mut [F], from: u32, to: u32, count: u32, #[de
     }
 }
 
-/// Whether `device` writes rows of a matrix of `dtype` where they lie.
+/// Whether `device` writes rows of a matrix of `dtype` in place.
 pub(crate) fn supports(device: &CubeDevice, dtype: DType) -> bool {
     super::computes(device, dtype)
 }
 
-/// A matrix that nothing else holds: what somebody else holds is copied.
+/// Returns the matrix itself if this is its only handle, or else a copy.
 fn own(matrix: Tensor<2>) -> CubeTensor {
     let matrix = cube_of(matrix);
     if matrix.handle.can_mut() { matrix } else { into_contiguous(matrix.copy()) }
 }
 
-/// `matrix` with `x` as its rows `rows`.
+/// Replaces the rows `rows` of `matrix` by `x`.
 pub(crate) fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[u32]) -> Tensor<2> {
     let (matrix, x) = (own(matrix), into_contiguous(cube_of(x)));
     if elements(&x) > 0 {
@@ -50,7 +50,7 @@ pub(crate) fn put(matrix: Tensor<2>, x: Tensor<2>, rows: &[u32]) -> Tensor<2> {
     tensor_of(matrix)
 }
 
-/// `matrix` with its `count` rows from `from` once more from `to`.
+/// Copies `count` rows of `matrix` from row `from` to row `to`.
 pub(crate) fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) -> Tensor<2> {
     let matrix = own(matrix);
     let [_, width] = dims(&matrix);
@@ -63,7 +63,7 @@ pub(crate) fn copied(matrix: Tensor<2>, from: usize, to: usize, count: usize) ->
     tensor_of(matrix)
 }
 
-/// A matrix of `rows` rows that begins with those of `matrix`, if there is one, and is as wide as `like`.
+/// Returns a matrix of `rows` rows with the width of `like`. It begins with the rows of `matrix`, if given.
 pub(crate) fn grown(matrix: Option<Tensor<2>>, like: &Tensor<2>, rows: usize) -> Tensor<2> {
     let like = cube_of(like.clone());
     let [_, width] = dims(&like);

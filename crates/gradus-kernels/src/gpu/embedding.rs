@@ -1,4 +1,4 @@
-//! Embedding lookup, one unit an element; the gradient adds up the rows of each id in the order of the tokens.
+//! Embedding lookup, one unit per element. The gradient sums the rows of each id in the order of the tokens.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -14,8 +14,8 @@ fn gather<F: Float>(table: &[F], ids: &[u32], rows: &mut [F], width: u32, #[defi
     }
 }
 
-/// One cube for each [`UNITS`] columns of each id: `ids` are those that occur, and `order` the rows of the i-th at
-/// `starts[i]..starts[i + 1]`.
+/// Runs one cube per [`UNITS`] columns of each id. `ids` lists the ids that occur; the rows of the i-th are
+/// `order[starts[i]..starts[i + 1]]`.
 #[cube(launch)]
 fn scatter<F: Float>(
     grad: &[F],

@@ -1,4 +1,4 @@
-//! Products with weights that stay in few bits on the device; the mathematics is in [`crate::frozen`].
+//! Products with weights that stay compressed on the device; the mathematics is in [`crate::frozen`].
 
 use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
@@ -11,7 +11,7 @@ use super::sums::column_sums;
 use crate::frozen::FrozenLinear;
 
 impl FrozenLinear {
-    /// The weight on `device`, `[out, in]`.
+    /// Returns the weight on `device`, `[out, in]`.
     fn weight(&self, device: &CubeDevice) -> CubeTensor {
         operand(|| self.0.held(), self.0.on_devices(), device)
     }

@@ -1,8 +1,8 @@
 //! Log-probabilities of the LM head in chunks of the vocabulary; the mathematics is in [`crate::token_logprobs`].
 //!
-//! The logits of a chunk are a product of the backend's; one cube a row adds them up. The backward pass makes the same
-//! chunks once more, turns them into their gradient where they lie, and multiplies that with the head and the hidden
-//! states. A row's state between chunks is what softmax needs: maximum, sum, and what is best so far.
+//! The backend computes the logits of a chunk as a product; one cube per row accumulates them. The backward pass
+//! computes the same chunks again, turns them into their gradient in place, and multiplies that with the head and the
+//! hidden states. Between chunks a row keeps the running maximum, sum and best token of its softmax.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::token_logprobs::{Chunk, ROWS};
 /// `s = z − maximum`.
 const STATE: usize = 6;
 
-/// Scalars of a head: the reciprocal of its temperature, and of its cap, and the cap, or 0.
+/// Scalars of a head: its temperature and its soft cap, if any.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     temperature: f32,
     cap: Option<f32>,
 }
 
-/// A logit as it is counted: capped, over the temperature.
+/// Returns a logit after the cap, divided by the temperature.
 #[cube]
 fn counted(x: f32, inverse_temperature: f32, cap: f32, #[comptime] is_capped: bool) -> f32 {
     let mut z = x;
@@ -70,7 +70,7 @@ fn add_chunk<F: Float>(
         let mut sum = 0.0f32;
         let mut weighted = 0.0f32;
         let mut total = 0.0f32;
-        // Of equal logits the first counts: the others' places are larger.
+        // The first of equal logits wins: the largest negated index.
         let mut place = f32::new(-1.0e38f32);
         let mut i = UNIT_POS as usize;
         while i < n {
@@ -121,7 +121,7 @@ fn add_chunk<F: Float>(
     }
 }
 
-/// What is said of each row's target, one number below the other, from the state after the last chunk.
+/// Computes the results for each row's target, one row of numbers below the other, from the state after the last chunk.
 #[cube(launch)]
 fn finish(state: &[f32], targets: &[u32], numbers: &mut [f32], first_row: u32, all_rows: u32, vocabulary: u32) {
     let row = ABSOLUTE_POS;
@@ -175,12 +175,12 @@ fn chunk_gradient<F: Float>(
     }
 }
 
-/// The numbers of [`crate::token_logprobs`] of hidden states and a whole head.
+/// Computes the numbers of [`crate::token_logprobs`] from hidden states and a whole head.
 #[derive(Debug)]
 pub(crate) struct Logprobs {
     targets: Arc<[u32]>,
     scale: Scale,
-    /// How the operands of the products are held.
+    /// Type in which the operands of products are held.
     precision: Precision,
 }
 
@@ -245,7 +245,7 @@ impl GpuOp for Logprobs {
         let [hidden, head, numbers] = saved else { unreachable!("the forward pass keeps three tensors") };
         let ([m, d], [v, _], client) = (dims(hidden), dims(head), &hidden.client);
         let Scale { temperature, cap } = self.scale;
-        // Sums over chunks are in f32, whatever the tensors are.
+        // Sums over chunks are in f32, whatever the type of the tensors.
         let grad_hidden = needed[0].then(|| zeros(hidden, &[m, d], DType::F32));
         let grad_head = needed[1].then(|| zeros(hidden, &[v, d], DType::F32));
         for chunk in Chunk::all(m, v) {
@@ -293,7 +293,7 @@ impl GpuOp for Logprobs {
     }
 }
 
-/// Writes `x` as the type of `to`.
+/// Writes `x` to `to`, converted to the type of `to`.
 fn write(to: &CubeTensor, x: &CubeTensor) {
     if elements(to) > 0 {
         let (grid, units) = (super::grid_of_units(elements(to)), CubeDim::new_1d(UNITS));

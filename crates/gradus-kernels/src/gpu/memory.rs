@@ -1,17 +1,17 @@
-//! How much of a GPU's memory this program takes.
+//! GPU memory used by this process.
 
 use burn::tensor::Device;
 
-/// How much of a GPU's memory this program takes.
+/// Memory of a GPU that this process uses.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceMemory {
-    /// Bytes that tensors are in now.
+    /// Bytes in use by tensors.
     pub in_use: u64,
-    /// Bytes that CubeCL holds for them.
+    /// Bytes that CubeCL has reserved for tensors.
     pub reserved: u64,
 }
 
-/// How much of the memory of `device` this program takes now; none if it is no GPU.
+/// Returns the memory of `device` that this process uses. `None` if it is not a GPU.
 pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
     let client = crate::fused::gpu(device)?.client();
     let usage = client.memory_report(cubecl::MemoryScope::Device).usage();

@@ -1,9 +1,8 @@
 //! Kernels for GPUs, written once in CubeCL: CUDA compiles them as C++, wgpu as WGSL for Vulkan, Metal and DirectX 12.
 //!
-//! Tensors are f32 or, where the device has it, bf16; sums, exponentials and everything kept for the backward pass are in
-//! f32. Every sum has a fixed order, so the same input gives the same bits on the same device. These kernels use shared memory
-//! and barriers but no planes and no tensor cores; those of [`cuda`], in CUDA C++, do. `docs/gpu.md` says what each moves and
-//! computes.
+//! Tensors are f32 or, if the device supports it, bf16. Sums, exponentials and everything kept for the backward pass are in f32. Every sum
+//! has a fixed order, so the same input gives the same bits on the same device. These kernels use shared memory and barriers but no planes
+//! and no tensor cores; those in [`cuda`], written in CUDA C++, do. `docs/gpu.md` lists the memory traffic and the arithmetic of each.
 
 pub(crate) mod activation;
 pub(crate) mod adamw;
@@ -44,10 +43,10 @@ use cubecl::server::Handle;
 
 use crate::table::{OnDevices, Table};
 
-/// Every kernel, with the sizes and in the types that it is compiled for.
+/// Returns the source of every kernel, for the sizes and types that it is compiled for.
 ///
 /// # Panics
-/// When one cannot be written in CUDA C++.
+/// If a kernel cannot be written in CUDA C++.
 #[cfg(feature = "cuda")]
 pub fn cuda_sources() -> Vec<offline::Source> {
     let kernels = offline::Offline::new();
@@ -68,21 +67,21 @@ pub fn cuda_sources() -> Vec<offline::Source> {
     modules.into_iter().flat_map(|sources| sources(&kernels)).collect()
 }
 
-/// The passes of an operation over contiguous tensors of a GPU.
+/// Forward and backward pass of an operation over contiguous GPU tensors.
 pub(crate) trait GpuOp: Debug + Send + Sync + 'static {
     /// Whether there is a kernel for tensors of `dtype` on `device`.
     fn supports(&self, device: &CubeDevice, dtype: DType) -> bool {
         computes(device, dtype)
     }
 
-    /// The output, and what the backward pass needs.
+    /// Returns the output and the tensors that the backward pass needs.
     fn forward(&self, inputs: Vec<CubeTensor>) -> (CubeTensor, Vec<CubeTensor>);
 
-    /// The gradient of each input for which `needed` is true, given the gradient of the output.
+    /// Returns the gradient of each input for which `needed` is true, given the gradient of the output.
     fn backward(&self, saved: &[CubeTensor], grad: CubeTensor, needed: &[bool]) -> Vec<Option<CubeTensor>>;
 }
 
-/// Whether kernels over tensors of `dtype` run on `device`: f32 everywhere, bf16 where the device computes with it.
+/// Whether kernels over tensors of `dtype` run on `device`: f32 everywhere, bf16 if the device computes in it.
 pub(crate) fn computes(device: &CubeDevice, dtype: DType) -> bool {
     match dtype {
         DType::F32 => true,
@@ -91,30 +90,30 @@ pub(crate) fn computes(device: &CubeDevice, dtype: DType) -> bool {
     }
 }
 
-/// Units of a cube where nothing else decides.
+/// Default number of units per cube.
 pub(crate) const UNITS: u32 = 256;
 
-/// How many cubes a grid has at most in one direction: the least that Vulkan allows.
+/// Largest number of cubes of a grid in one direction: the minimum that Vulkan guarantees.
 const MOST_CUBES: u32 = 65_535;
 
-/// A grid of at least `cubes` cubes. Kernels compare `CUBE_POS` with what there is to do.
+/// Returns a grid of at least `cubes` cubes. Kernels must compare `CUBE_POS` with the amount of work.
 pub(crate) fn grid(cubes: usize) -> CubeCount {
     let cubes = u32::try_from(cubes).expect("a kernel has fewer than 2³² cubes");
     let rows = cubes.div_ceil(MOST_CUBES);
     CubeCount::Static(cubes.div_ceil(rows.max(1)), rows, 1)
 }
 
-/// A grid with one unit for each of `elements`.
+/// Returns a grid with one unit per element.
 pub(crate) fn grid_of_units(elements: usize) -> CubeCount {
     grid(elements.div_ceil(UNITS as usize))
 }
 
-/// How the elements of a tensor are held.
+/// Element type of a tensor.
 pub(crate) fn element(tensor: &CubeTensor) -> ElemType {
     dtype_to_storage_type(tensor.dtype)
 }
 
-/// How many elements a tensor has.
+/// Number of elements of a tensor.
 pub(crate) fn elements(tensor: &CubeTensor) -> usize {
     tensor.shape().num_elements()
 }
@@ -124,38 +123,38 @@ pub(crate) fn dims(tensor: &CubeTensor) -> [usize; 2] {
     tensor.shape().dims()
 }
 
-/// A tensor without values beside `like`.
+/// Allocates a tensor on the device of `like` without initializing it.
 pub(crate) fn empty(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Shape::from(shape.to_vec()), dtype)
 }
 
-/// A tensor of f32 without values beside `like`.
+/// Allocates an f32 tensor on the device of `like` without initializing it.
 pub(crate) fn empty_f32(like: &CubeTensor, shape: &[usize]) -> CubeTensor {
     empty(like, shape, DType::F32)
 }
 
-/// Zeros beside `like`. Rows follow each other without gaps, as kernels here want them: Burn's own tensors have gaps on CUDA where
+/// Returns zeros on the device of `like`, without gaps between rows, as these kernels need them. Burn's own tensors have gaps on CUDA if
 /// the length of a row is odd.
 pub(crate) fn zeros(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
     into_contiguous(CubeBackend::float_zeros(Shape::from(shape.to_vec()), &like.device, dtype.into()))
 }
 
-/// `x` as numbers of `dtype`, without gaps between rows.
+/// Returns `x` converted to `dtype`, without gaps between rows.
 pub(crate) fn as_dtype(x: &CubeTensor, dtype: DType) -> CubeTensor {
     into_contiguous(cast(x.clone(), dtype))
 }
 
-/// A tensor of the shape and type of `like` without values.
+/// Allocates a tensor of the shape and type of `like` without initializing it.
 pub(crate) fn empty_like(like: &CubeTensor) -> CubeTensor {
     empty(like, &like.shape().to_vec(), like.dtype)
 }
 
-/// A tensor as an argument.
+/// Passes a tensor as a kernel argument.
 pub(crate) fn arg(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()
 }
 
-/// A tensor that is not tracked by autodiff, as kernels take it.
+/// Converts a tensor without autodiff to the type that kernels take.
 pub(crate) fn cube_of<const R: usize>(tensor: Tensor<R>) -> CubeTensor {
     match tensor.into_dispatch().kind {
         DispatchTensorKind::Cube(BackendTensor::Float(tensor)) => tensor,
@@ -163,13 +162,13 @@ pub(crate) fn cube_of<const R: usize>(tensor: Tensor<R>) -> CubeTensor {
     }
 }
 
-/// A tensor without autodiff of what a kernel gave.
+/// Converts the result of a kernel to a tensor without autodiff.
 pub(crate) fn tensor_of<const R: usize>(tensor: CubeTensor) -> Tensor<R> {
     let kind = DispatchTensorKind::Cube(BackendTensor::Float(tensor));
     Tensor::from_dispatch(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
 }
 
-/// Rows `from..to` of a contiguous matrix where they lie.
+/// View of the rows `from..to` of a contiguous matrix.
 pub(crate) fn rows(matrix: &CubeTensor, from: usize, to: usize) -> CubeTensor {
     let [n, width] = dims(matrix);
     if (from, to) == (0, n) {
@@ -181,7 +180,7 @@ pub(crate) fn rows(matrix: &CubeTensor, from: usize, to: usize) -> CubeTensor {
     CubeTensor::new_contiguous(client, device, Shape::from(vec![to - from, width]), handle, matrix.dtype)
 }
 
-/// Words on a device.
+/// 32-bit words on a device.
 #[derive(Debug, Clone)]
 pub(crate) struct Words {
     handle: Handle,
@@ -189,31 +188,31 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Copies `words` to where `client` computes; at least one, as empty buffers cannot be bound.
+    /// Copies `words` to the device of `client`, at least one, because empty buffers cannot be bound.
     pub(crate) fn new(client: &Client, words: &[u32]) -> Self {
         let words = if words.is_empty() { &[0] } else { words };
         Self { handle: client.create_from_slice(u32::as_bytes(words)), length: words.len() }
     }
 
-    /// The words as an argument.
+    /// The words as a kernel argument.
     pub(crate) fn arg(&self) -> BufferArg {
-        // SAFETY: the buffer was made of as many words.
+        // SAFETY: the buffer was created with this number of words.
         unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.length) }
     }
 }
 
-/// How many tensors one launch takes that binds `each` buffers for every one, at most `most`: what the device binds, less a table and the
-/// scalars.
+/// Number of tensors per launch if each needs `each` buffers, at most `most`. The device limits the bound buffers; one table and the
+/// scalars take three of them.
 pub(crate) fn batch(client: &Client, each: usize, most: usize) -> usize {
     let bound = client.properties().hardware.max_bindings as usize;
     (bound.saturating_sub(3) / each).clamp(1, most)
 }
 
-/// What was made of tables of segments for each device: the tensors of a model are the same ones at every step.
+/// Copies of segment tables on each device. A model has the same tensors at every step.
 static SEGMENTS: LazyLock<Mutex<HashMap<Vec<u32>, OnDevices>>> = LazyLock::new(Mutex::default);
 
-/// For tensors of so many cubes each, with a mark: the cubes of all, and the table of each one's first cube and mark, which ends with the
-/// number of all cubes. It is copied to a device once.
+/// For tensors with these numbers of cubes and marks, returns the total number of cubes and a table. The table holds each tensor's first
+/// cube and mark and ends with the total. It is copied to a device once.
 pub(crate) fn segments(
     tensors: impl Iterator<Item = (usize, u32)>,
     client: &Client,
@@ -233,20 +232,20 @@ pub(crate) fn segments(
 /// A table of numbers on a device.
 struct Copied(Handle);
 
-/// The copy of `table` on the device of `like`, as an argument.
+/// Returns the copy of `table` on the device of `like` as a kernel argument.
 pub(crate) fn table_arg(table: &Table<f32>, like: &CubeTensor) -> BufferArg {
     let values: &[f32] = if table.is_empty() { &[0.0] } else { table };
     let copy = table.copies.get(&like.device, || Copied(like.client.create_from_slice(f32::as_bytes(values))));
-    // SAFETY: the buffer was made of as many numbers.
+    // SAFETY: the buffer was created with this number of values.
     unsafe { BufferArg::from_raw_parts(copy.0.clone(), values.len()) }
 }
 
-/// The sum of what the units of a cube hold, in a fixed order; every unit gets it. `scratch` has one place a unit, and the
-/// number of units is a power of two.
+/// Sums the values of all units of a cube in a fixed order; every unit gets the sum. `scratch` has one element per unit, and the number of
+/// units is a power of two.
 #[cube]
 pub(crate) fn cube_sum(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
     let unit = UNIT_POS as usize;
-    // Others may still read what the sum before left.
+    // Other units may still be reading the result of the previous sum.
     sync_cube();
     scratch[unit] = value;
     sync_cube();
@@ -262,7 +261,7 @@ pub(crate) fn cube_sum(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
     scratch[0]
 }
 
-/// The largest of what the units of a cube hold.
+/// Returns the largest value among the units of a cube.
 #[cube]
 pub(crate) fn cube_max(value: f32, scratch: &mut Shared<[f32]>) -> f32 {
     let unit = UNIT_POS as usize;

@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm: one cube a row; the mathematics is in [`crate::norm`].
+//! Layer norm and RMS norm, one cube per row; the mathematics is in [`crate::norm`].
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,7 +8,7 @@ use super::sums::column_sums;
 use super::{GpuOp, UNITS, arg, cube_sum, dims, element, elements, empty_f32, empty_like, grid};
 use crate::norm::Norm;
 
-/// `y`, and mean and reciprocal deviation of each row.
+/// Computes `y`, and mean and reciprocal deviation of each row.
 #[cube(launch)]
 fn norm_forward<F: Float>(
     x: &[F],
@@ -61,7 +61,7 @@ fn norm_forward<F: Float>(
     }
 }
 
-/// `∂x`, and what each element adds to the gradient of its column's scale: `g ∘ x̂`.
+/// Computes `∂x`, and the contribution of each element to the gradient of its column's scale: `g ∘ x̂`.
 #[cube(launch)]
 fn norm_backward<F: Float>(
     x: &[F],
@@ -115,7 +115,7 @@ impl GpuOp for Norm {
                 CubeDim::new_1d(UNITS),
                 arg(x),
                 arg(gamma),
-                // Without a shift there is none to read.
+                // RMS norm has no shift; gamma is bound in its place and never read.
                 arg(inputs.get(2).unwrap_or(gamma)),
                 arg(&y),
                 arg(&stats),

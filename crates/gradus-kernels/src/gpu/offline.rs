@@ -1,4 +1,4 @@
-//! Kernels as CUDA C++, without a GPU: what NVRTC is given at run time.
+//! Kernels as CUDA C++ without a GPU: the sources that NVRTC compiles at run time.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use cubecl::ir::{DeviceIdentity, FloatKind, HardwareProperties, MemoryDeviceProp
 use cubecl::prelude::*;
 use cubecl::{Compiler, profile::TimingMethod};
 
-/// Numbers in single precision.
+/// Single precision.
 pub(super) const F32: ElemType = ElemType::Float(FloatKind::F32);
 
-/// What kernels are compiled for.
+/// Target for which kernels are compiled.
 pub(super) struct Offline {
     device: Arc<DeviceProperties>,
     target: Arc<TargetProperties>,
@@ -21,9 +21,9 @@ pub(super) struct Offline {
 /// A kernel in CUDA C++.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// What it computes, and in which numbers.
+    /// Name of the kernel with its types.
     pub name: String,
-    /// The program.
+    /// Text of the program.
     pub text: String,
 }
 
@@ -78,7 +78,7 @@ impl Offline {
 
     pub(super) fn source(&self, name: &str, dtype: ElemType, kernel: &impl CubeKernel) -> Source {
         let mut options = CudaCompilationOptions { arch: Some(SmArch::new(90, true)), ..Default::default() };
-        // As CubeCL sets it on every NVIDIA GPU.
+        // CubeCL sets this on every NVIDIA GPU.
         options.cpp.supports_features.fast_math = true;
         let compiled = CudaCompiler::default().compile(kernel.define(), &options);
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}, {dtype}: {error}"));

@@ -1,5 +1,5 @@
-//! Products of matrices. CubeCL multiplies; which of its ways is taken is chosen here, by what the operands are held in, so that the
-//! same product gives the same bits on the same device, and f32 is not shortened to TF32.
+//! Matrix products. CubeCL multiplies. This module chooses the strategy by the type of the operands, so the same product gives the same
+//! bits on the same device, and f32 is not shortened to TF32.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
@@ -16,7 +16,7 @@ use cubek::std::InputBinding;
 use super::{GpuOp, as_dtype, computes, elements, empty_f32, zeros};
 use crate::product::Precision;
 
-/// Ways to multiply operands of `dtype`, the best first; one that cannot take a shape refuses before it computes.
+/// Strategies for operands of `dtype`, the best first. A strategy that does not support a shape returns an error before it computes.
 fn strategies(dtype: DType) -> Vec<Strategy> {
     let unit = [Staged::SimpleUnit(BlueprintStrategy::default()), Staged::Naive];
     let cores = [Staged::SimpleCyclicCmma(BlueprintStrategy::default())];
@@ -24,7 +24,8 @@ fn strategies(dtype: DType) -> Vec<Strategy> {
     cores.chain(unit).map(Strategy::MultiLevel).collect()
 }
 
-/// A product of operands of one type on one of NVIDIA's GPUs. Of few rows a kernel of its own is in the queue sooner than cuBLASLt.
+/// Multiplies operands of one type on an NVIDIA GPU. For few rows, the kernel of this crate is tried first, because it is queued faster
+/// than cuBLASLt.
 #[cfg(feature = "cuda")]
 fn on_cuda(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
     use super::cuda::{cublas, product};
@@ -40,11 +41,11 @@ fn on_cuda(_: &CubeTensor, _: &CubeTensor, _: [bool; 2]) -> Option<CubeTensor> {
     None
 }
 
-/// `op(a) · op(b)` in f32, where `op` transposes the last two dimensions of an operand that `transposed` says. Operands are held in
-/// `precision`, if the device has it, and summed up in f32.
+/// Computes `op(a) · op(b)` in f32, where `op` transposes the last two dimensions of the operands marked in `transposed`. Operands are held
+/// in `precision`, if the device supports it, and sums are in f32.
 ///
 /// # Panics
-/// When the shapes do not fit.
+/// If the shapes do not fit.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], precision: Precision) -> CubeTensor {
     let is_narrow = precision == Precision::Bf16 && computes(&a.device, DType::BF16);
     let dtype = if is_narrow { DType::BF16 } else { DType::F32 };
@@ -75,7 +76,7 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2], pr
     unreachable!("the last of the ways to multiply takes every shape")
 }
 
-/// A product of matrices, or of batches of as many.
+/// Product of two matrices, or of two batches of equal size.
 #[derive(Debug)]
 pub(crate) struct Matmul;
 
@@ -95,7 +96,7 @@ impl GpuOp for Matmul {
     }
 }
 
-/// `y` plus a row, if there is one.
+/// Adds a row to every row of `y`, if given.
 pub(super) fn plus_bias(y: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
     let Some(bias) = bias else { return y };
     let n = elements(&bias);

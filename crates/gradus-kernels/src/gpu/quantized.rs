@@ -1,5 +1,5 @@
-//! Weights in 16, 8 and 4 bits that stay so on the device, and are expanded for each product; the mathematics is in
-//! [`crate::quantized`].
+//! Weights in 16, 8 and 4 bits. They stay compressed on the device and are expanded for each product; the mathematics
+//! is in [`crate::quantized`].
 
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::tensor::{DType, Shape, Tensor};
@@ -13,7 +13,7 @@ use super::{UNITS, Words, arg, computes, elements, grid_of_units};
 use crate::quantized::{BLOCK, Quantized};
 use crate::table::OnDevices;
 
-/// One unit a number: `scales` has one number for each `of_scale`, and `map` says what codes stand for.
+/// One unit per number. `scales` has one entry per `of_scale` numbers, and `map` holds the values of the codes.
 #[cube(launch)]
 fn expand_codes(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], of_scale: u32, #[comptime] bits: u32) {
     let i = ABSOLUTE_POS;
@@ -25,7 +25,7 @@ fn expand_codes(codes: &[u32], map: &[f32], scales: &[f32], values: &mut [f32], 
     }
 }
 
-/// One unit a number, of two a word: a bf16 is the upper half of the f32 that it stands for.
+/// One unit per number, with two numbers per word. A bf16 is the upper half of the f32 with its value.
 #[cube(launch)]
 fn expand_halves(halves: &[u32], values: &mut [f32]) {
     let i = ABSOLUTE_POS;
@@ -35,7 +35,7 @@ fn expand_halves(halves: &[u32], values: &mut [f32]) {
     }
 }
 
-/// A weight in fewer bits, on the host.
+/// A weight in fewer than 32 bits, on the host.
 #[derive(Debug)]
 pub(crate) enum Held {
     /// In 8 or 4 bits.
@@ -44,11 +44,11 @@ pub(crate) enum Held {
     Bf16(Vec<f32>, [usize; 2]),
 }
 
-/// A weight in fewer bits on a device.
+/// A weight in fewer than 32 bits, on a device.
 #[derive(Debug)]
 enum OnDevice {
     Codes(Packed),
-    /// Two numbers a word, `[out, in]`.
+    /// Two numbers per word, `[out, in]`.
     Bf16(Words, [usize; 2]),
 }
 
@@ -66,7 +66,7 @@ impl OnDevice {
         }
     }
 
-    /// The numbers it stands for, `[out, in]`.
+    /// Returns the numbers in f32, `[out, in]`.
     fn expanded(&self, client: &Client, device: &CubeDevice) -> CubeTensor {
         match self {
             Self::Codes(packed) => packed.expanded(client, device),
@@ -95,7 +95,7 @@ struct Packed {
     bits: u32,
 }
 
-/// Numbers on a device.
+/// Floats on a device.
 #[derive(Debug)]
 struct Floats(Handle, usize);
 
@@ -106,7 +106,7 @@ impl Floats {
     }
 
     fn arg(&self) -> BufferArg {
-        // SAFETY: the buffer was made of as many numbers.
+        // SAFETY: the buffer was created with this number of values.
         unsafe { BufferArg::from_raw_parts(self.0.clone(), self.1) }
     }
 }
@@ -128,7 +128,7 @@ impl Packed {
         match weight {
             Quantized::Int8(weight) => {
                 let scales: Vec<f32> = weight.absmax().iter().map(|absmax| absmax / 127.0).collect();
-                // Codes are the lower bits of whole numbers, and the map gives their signs back.
+                // Codes are the lower bits of integers; the map restores their signs.
                 let map: Vec<f32> = (0..=u8::MAX).map(|code| f32::from(code.cast_signed())).collect();
                 Self {
                     shape,
@@ -142,7 +142,7 @@ impl Packed {
             Quantized::Nf4(weight) => {
                 let blocks = (shape[0] * width).div_ceil(BLOCK);
                 let scales: Vec<f32> = (0..blocks).map(|block| weight.absmax().at(block)).collect();
-                // The first of two is in the upper half.
+                // The upper half of a byte holds the first code.
                 let mut codes = weight.codes().iter().flat_map(|&pair| [u32::from(pair >> 4), u32::from(pair & 15)]);
                 Self {
                     shape,
@@ -156,7 +156,7 @@ impl Packed {
         }
     }
 
-    /// The numbers it stands for, `[out, in]`.
+    /// Returns the numbers in f32, `[out, in]`.
     fn expanded(&self, client: &Client, device: &CubeDevice) -> CubeTensor {
         let shape = Shape::from(self.shape.to_vec());
         let values = empty_device_contiguous_dtype(client.clone(), device.clone(), shape, DType::F32);
@@ -177,13 +177,13 @@ impl Packed {
     }
 }
 
-/// The numbers of a weight in fewer bits, `[out, in]`. Its codes are copied to the device once, into `copies`.
+/// Returns the numbers of a compressed weight, `[out, in]`. Its codes are copied to the device once, into `copies`.
 pub(super) fn expanded(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
     let client = device.client();
     copies.get(device, || OnDevice::new(&client, &weight())).expanded(&client, device)
 }
 
-/// [`expanded`] as the operand of a product: in bf16 where the weight is held so and the device multiplies it.
+/// Like [`expanded`], as the operand of a product: in bf16 if the weight is held in it and the device multiplies it.
 pub(super) fn operand(weight: impl FnOnce() -> Held, copies: &OnDevices, device: &CubeDevice) -> CubeTensor {
     let client = device.client();
     match &*copies.get(device, || OnDevice::new(&client, &weight())) {
@@ -195,7 +195,7 @@ pub(super) fn operand(weight: impl FnOnce() -> Held, copies: &OnDevices, device:
     }
 }
 
-/// [`expanded`] as a tensor, `[in, out]`; none if `device` is no GPU with kernels.
+/// Returns [`expanded`] as a tensor, `[in, out]`. `None` if `device` is not a GPU with kernels.
 pub(crate) fn dense(
     weight: impl FnOnce() -> Held,
     copies: &OnDevices,

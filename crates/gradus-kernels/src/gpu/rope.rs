@@ -1,4 +1,4 @@
-//! Rotary position embedding, one unit an element; the mathematics is in [`crate::rope`].
+//! Rotary position embedding, one unit per element; the mathematics is in [`crate::rope`].
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -20,7 +20,7 @@ fn rotate<F: Float>(
 ) {
     if ABSOLUTE_POS < y.len() {
         let (at, half) = (ABSOLUTE_POS, half as usize);
-        // Rows are whole heads.
+        // A row consists of whole heads.
         let (token, i) = (at / (width as usize), at % (head_dim as usize));
         let mut value = f32::cast_from(x[at]);
         if i < half {

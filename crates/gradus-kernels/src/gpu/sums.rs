@@ -1,4 +1,4 @@
-//! Sums over the rows of a matrix, and of squares, each in one fixed order.
+//! Sums over the rows of a matrix, and sums of squares, each in a fixed order.
 
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -6,14 +6,14 @@ use cubecl::prelude::*;
 
 use super::{UNITS, arg, cube_sum, dims, element, elements, empty, empty_f32, grid};
 
-/// Columns of a cube.
+/// Columns per cube.
 const COLUMNS: u32 = 32;
 /// Units that share a column.
 const LANES: u32 = 8;
-/// Rows that one cube adds up.
+/// Rows that one cube sums.
 const ROWS: usize = 128;
 
-/// The sum of each column over [`ROWS`] rows: of `x`, or with `stats` of `x ∘ (y − mean) · scale`, row by row.
+/// Sums each column over [`ROWS`] rows: of `x`, or with `stats`, of `x ∘ (y − mean) · scale`, row by row.
 #[cube(launch)]
 fn sum_rows<F: Float, G: Float>(
     x: &[F],
@@ -60,7 +60,7 @@ fn sum_rows<F: Float, G: Float>(
     }
 }
 
-/// The sum of each column of `x`, `[d]`; with a matrix and its rows' means and scales, of `x` times what the norm made of it.
+/// Sums each column of `x`, `[d]`. With a matrix and its rows' means and scales, sums `x` times the normalized matrix.
 pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>, dtype: DType) -> CubeTensor {
     let [n, d] = dims(x);
     let blocks = n.div_ceil(ROWS).max(1);
@@ -72,7 +72,7 @@ pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>
             Some((y, stats)) => (y.clone(), stats.clone()),
             None => (x.clone(), empty_f32(x, &[2])),
         };
-        // A matrix without rows sums up to zero: its one cube adds nothing and writes that.
+        // A matrix without rows sums to zero.
         let (rows, bound) = (n as u32, n.max(1));
         debug_assert!(bound > 0);
         if n == 0 {
@@ -100,19 +100,19 @@ pub(super) fn column_sums(x: &CubeTensor, of: Option<(&CubeTensor, &CubeTensor)>
     flat(out, d)
 }
 
-/// A matrix of one row as a row.
+/// Returns a matrix of one row as a vector.
 fn flat(matrix: CubeTensor, d: usize) -> CubeTensor {
     let CubeTensor { client, device, handle, dtype, .. } = matrix;
     CubeTensor::new_contiguous(client, device, burn::tensor::Shape::from(vec![d]), handle, dtype)
 }
 
-/// Elements whose squares one cube adds up.
+/// Elements whose squares one cube sums.
 const SQUARES: usize = 16 * UNITS as usize;
 
-/// Tensors of one launch at most.
+/// Largest number of tensors per launch.
 const TENSORS: usize = 32;
 
-/// The sum of the squares of each [`SQUARES`] elements of many tensors. Tensor `t` begins with the cube `segments[2 t]`.
+/// Sums the squares of each [`SQUARES`] elements of many tensors. Tensor `t` begins at cube `segments[2 t]`.
 #[cube(launch)]
 fn sum_squares<F: Float>(
     tensors: &Sequence<Box<[F]>>,
@@ -144,7 +144,8 @@ fn sum_squares<F: Float>(
     }
 }
 
-/// The sums of the squares of tensors of a GPU, some thousand elements each, as many tensors at once as the device binds.
+/// Returns partial sums of the squares of GPU tensors, each over some thousand elements. Each launch takes as many tensors as the device
+/// binds.
 pub(crate) fn squares_of(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
     let tensors = tensors.into_iter().map(|tensor| burn_cubecl::kernel::into_contiguous(super::cube_of(tensor)));
     let tensors: Vec<CubeTensor> = tensors.filter(|tensor| elements(tensor) > 0).collect();
@@ -172,7 +173,7 @@ fn add<F: Float, G: Float>(sum: &mut [F], x: &[G], #[define(F, G)] _dtypes: [Ele
     }
 }
 
-/// Adds `x` to `sum` where it lies, whoever else holds it.
+/// Adds `x` to `sum` in place, even if other handles share `sum`.
 pub(crate) fn accumulate(sum: &CubeTensor, x: &CubeTensor) {
     if elements(sum) > 0 {
         let grid = super::grid_of_units(elements(sum));

@@ -1,4 +1,4 @@
-//! The tables of attention on a device: which queries read which keys, made once for a batch and a size of tiles.
+//! Tables of attention on a device: which queries read which keys. They are made once per batch and tile size.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 use super::Words;
 use crate::attention::tiles::{Batch, KEY_WORDS, QUERY_WORDS, Tiles};
 
-/// The tables of a batch on a device, for one size of tiles.
+/// Tables of a batch on a device, for one tile size.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(super) queries: Words,
@@ -16,7 +16,7 @@ pub(crate) struct Tables {
     pub(super) readers: Words,
 }
 
-/// [`Tables`] by the size of tiles.
+/// [`Tables`] by tile size.
 struct Tables8(Tables);
 struct Tables16(Tables);
 struct Tables32(Tables);
@@ -35,7 +35,7 @@ impl Tables {
     }
 }
 
-/// The tables of `batch` on the device of `like`, made when they are asked for first.
+/// Calls `f` with the tables of `batch` on the device of `like`, which are created at the first request.
 pub(super) fn with_tables<R>(batch: &Batch, like: &CubeTensor, tile: usize, f: impl FnOnce(&Tables) -> R) -> R {
     let copies = match batch {
         Batch::Within(segments) => segments.on_devices(),

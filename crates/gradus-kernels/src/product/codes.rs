@@ -1,15 +1,15 @@
-//! How the lines of panels are held; quantized codes as the words of panels, and back.
+//! Storage of panel lines, and conversion of quantized codes to the words of panels and back.
 
 use rayon::prelude::*;
 
 use super::format::{Precision, Quantization, WeightFormat};
 use super::tile::{COLUMNS, Lines};
 
-/// Codes of 4 bits in a word: neighbors along the inner dimension, the first in the lowest bits.
+/// 4-bit codes per word: neighbors along the inner dimension, the first in the lowest bits.
 pub(super) const CODES: usize = 8;
 
 impl WeightFormat {
-    /// How the lines of a panel are held; none where they are expanded.
+    /// Storage of a panel's lines, or `None` if they are expanded.
     pub(super) fn lines(self) -> Option<Lines> {
         match self {
             Self::Float(precision) => Some(precision.into()),
@@ -18,7 +18,7 @@ impl WeightFormat {
         }
     }
 
-    /// How operands of products are held.
+    /// Precision of the operands of products.
     pub(super) fn operand(self) -> Precision {
         self.lines().map_or(Precision::F32, Lines::operand)
     }
@@ -32,13 +32,13 @@ impl WeightFormat {
     }
 }
 
-/// Where byte `line` of column `column` lies: its word, and how far up.
+/// Returns the word of byte `line` of column `column`, and its bit offset.
 fn byte_place(line: usize, column: usize, rows: usize) -> (usize, usize) {
     let panel = column / COLUMNS * rows.div_ceil(2) * COLUMNS / 2;
     (panel + line / 2 * COLUMNS / 2 + column % COLUMNS / 2, 16 * (column % 2) + 8 * (line % 2))
 }
 
-/// The panels of bytes `[columns, rows]`.
+/// Packs bytes `[columns, rows]` into panels.
 pub(super) fn pack_bytes(codes: &[i8], rows: usize, columns: usize) -> Vec<u32> {
     let panel = WeightFormat::INT8.panel_words(rows);
     let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
@@ -53,7 +53,7 @@ pub(super) fn pack_bytes(codes: &[i8], rows: usize, columns: usize) -> Vec<u32> 
     words
 }
 
-/// What [`pack_bytes`] was given.
+/// Inverse of [`pack_bytes`].
 pub(super) fn unpack_bytes(words: &[u32], rows: usize, columns: usize) -> Vec<i8> {
     let mut codes = vec![0i8; rows * columns];
     codes.par_chunks_mut(rows.max(1)).enumerate().for_each(|(column, codes)| {
@@ -65,7 +65,7 @@ pub(super) fn unpack_bytes(words: &[u32], rows: usize, columns: usize) -> Vec<i8
     codes
 }
 
-/// The panels of codes `[columns, rows]`, two a byte, the first in the upper half.
+/// Packs codes `[columns, rows]` into panels. A byte holds two codes, the first in its upper half.
 pub(super) fn pack_codes(codes: &[u8], rows: usize, columns: usize) -> Vec<u32> {
     let panel = WeightFormat::NF4.panel_words(rows);
     let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
@@ -81,7 +81,7 @@ pub(super) fn pack_codes(codes: &[u8], rows: usize, columns: usize) -> Vec<u32> 
     words
 }
 
-/// What [`pack_codes`] was given; a last half byte of nothing holds 7, the code of zero.
+/// Inverse of [`pack_codes`]. An unused last half byte holds 7, the code of zero.
 pub(super) fn unpack_codes(words: &[u32], rows: usize, columns: usize) -> Vec<u8> {
     let (size, panel) = (rows * columns, WeightFormat::NF4.panel_words(rows));
     let code = |i: usize| {

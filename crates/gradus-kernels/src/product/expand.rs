@@ -1,4 +1,4 @@
-//! From the words of a packed matrix back to numbers: one stretch of one panel at a time, or all of it.
+//! Expands the words of a packed matrix into numbers: one stretch of one panel at a time, or the whole matrix.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use super::{Mat, Side, TURNED, pack, with_scratch};
 use crate::quantized::BLOCK;
 use crate::simd::simd;
 
-/// Lines expanded at a time; no more than a block of NF4, so that each column meets two blocks at most.
+/// Lines expanded at a time. At most a block of NF4, so that each column touches at most two blocks.
 const LINES: usize = 64;
 
 impl Columns<'_> {
-    /// Makes the words `depth` of panel `panel` of the matrix, or of its transpose, for tiles of the operands' precision.
+    /// Writes the words `depth` of panel `panel` of the matrix, or of its transpose, for tiles of the operands' precision.
     pub(super) fn expand(&self, side: Side, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
         match side {
             Side::Itself => self.expand_panel(panel, depth, words),
@@ -55,16 +55,16 @@ impl Columns<'_> {
         });
     }
 
-    /// As [`PackedMatrix::numbers`], with panels counted from the first column.
+    /// Like [`PackedMatrix::numbers`], with panels counted from the first column.
     fn numbers(&self, panel: usize, lines: &Range<usize>, target: &mut [f32], stride: usize) {
         self.matrix.numbers(self.first + panel, lines, target, stride);
     }
 }
 
 impl PackedMatrix {
-    /// Lines `lines` of panel `panel` as numbers, [`COLUMNS`] a line, lines `stride` apart in `target`.
+    /// Writes lines `lines` of panel `panel` as numbers, [`COLUMNS`] per line, to `target`, whose lines are `stride` apart.
     ///
-    /// At most [`LINES`] lines, beginning at a multiple of [`CODES`].
+    /// Takes at most [`LINES`] lines, starting at a multiple of [`CODES`].
     fn numbers(&self, panel: usize, lines: &Range<usize>, target: &mut [f32], stride: usize) {
         let words = &self.words[panel * self.format.panel_words(self.rows)..];
         match (&*self.scaling, self.format) {
@@ -90,7 +90,7 @@ impl PackedMatrix {
         }
     }
 
-    /// The matrix again, dense and row-major, as it was rounded.
+    /// Returns the whole matrix, dense and row-major, with its rounded values.
     pub(crate) fn unpacked(&self) -> Vec<f32> {
         let mut values = vec![0.0f32; self.rows * self.columns];
         let parts = values.par_chunks_mut((LINES * self.columns).max(1)).enumerate();
@@ -109,30 +109,30 @@ impl PackedMatrix {
     }
 }
 
-/// The largest magnitudes of each column's block, and of the next one after `left` lines.
+/// Largest magnitudes of each column's current block, and of the next block, which begins after `left` lines.
 struct BlockScales {
     first: [f32; COLUMNS],
     second: [f32; COLUMNS],
     left: [u32; COLUMNS],
 }
 
-/// The same memory as numbers.
+/// Reinterprets words as f32 numbers.
 fn as_numbers(words: &mut [u32]) -> &mut [f32] {
     // SAFETY: both types are four bytes, equally aligned, and every bit pattern is a value of either.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
 }
 
-/// 4-bit codes to numbers: what the code stands for, times the scale of its block.
+/// Converts 4-bit codes to numbers: the value of the code times the scale of its block.
 fn of_codes(target: &mut [f32], stride: usize, words: &[u32], lines: usize, map: &[f32; 16], scales: &BlockScales) {
     #[cfg(target_arch = "x86_64")]
     if crate::simd::has_avx512() {
-        // SAFETY: the processor has AVX-512.
+        // SAFETY: the CPU has AVX-512.
         return unsafe { of_codes_avx512(target, stride, words, lines, map, scales) };
     }
     of_codes_portable(target, stride, words, lines, map, scales);
 }
 
-/// [`of_codes`] with the 16 numbers in one register, which a permutation looks up.
+/// Like [`of_codes`], with the 16 values in one register and permutations as look-ups.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn of_codes_avx512(
@@ -144,7 +144,7 @@ fn of_codes_avx512(
     scales: &BlockScales,
 ) {
     use std::arch::x86_64::*;
-    // SAFETY: all arrays and rows below are as long as what is read of them and written to them.
+    // SAFETY: all arrays and rows below are as long as the reads and writes need.
     unsafe {
         let map = _mm512_loadu_ps(map.as_ptr());
         for half in [0, COLUMNS / 2] {
@@ -186,7 +186,7 @@ simd! {
         }
     }
 
-    /// Lines of bytes to numbers.
+    /// Converts lines of bytes to numbers.
     fn of_bytes(target: &mut [f32], stride: usize, words: &[u32], lines: &Range<usize>, scales: &[f32; COLUMNS]) {
         for (i, line) in lines.clone().enumerate() {
             let words: &[u32; COLUMNS / 2] = words[line / 2 * COLUMNS / 2..].first_chunk().expect("a line");
@@ -198,7 +198,7 @@ simd! {
         }
     }
 
-    /// Lines of f32 or bf16 to numbers.
+    /// Converts lines of f32 or bf16 to numbers.
     fn of_floats(target: &mut [f32], stride: usize, words: &[u32], lines: &Range<usize>, precision: Precision) {
         let per_word = precision.per_word();
         for (i, line) in lines.clone().enumerate() {
@@ -210,7 +210,7 @@ simd! {
         }
     }
 
-    /// Pairs of lines to words of two bf16; an odd last line is followed by zeros.
+    /// Converts pairs of lines to words of two bf16. An odd last line is paired with zeros.
     fn join(words: &mut [u32], numbers: &[f32]) {
         let zeros = [0.0; COLUMNS];
         for (words, lines) in words.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(numbers.chunks(2 * COLUMNS)) {

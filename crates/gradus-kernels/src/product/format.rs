@@ -1,8 +1,8 @@
-//! The formats of numbers: of the operands of a product, of quantized weights, and of weights as they are held.
+//! Number formats: of operands of a product, of quantized weights, and of stored weights.
 
 use std::str::FromStr;
 
-/// How operands are held while they are multiplied; sums are in f32.
+/// Type in which operands are held during multiplication. Sums are in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// Single precision.
@@ -12,28 +12,28 @@ pub enum Precision {
     Bf16,
 }
 
-/// How weights are quantized, in memory and in files.
+/// Quantization of weights, in memory and in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantization {
-    /// Whole numbers from −127 to 127 times one f32 for each output of a layer: the largest magnitude of that output's
-    /// weights over 127. What they are multiplied with is rounded to bfloat16.
+    /// Integers from −127 to 127 with one f32 scale per output of a layer: the largest magnitude of the output's weights over 127. The
+    /// other operand is rounded to bfloat16.
     Int8,
-    /// 4-bit NormalFloat in blocks of 64 along an output, their largest magnitudes in 8 bits ([`Nf4`](crate::Nf4)). Products
-    /// are of the numbers it stands for, in f32 unless told otherwise.
+    /// 4-bit NormalFloat in blocks of 64 along an output, with the largest magnitude of each block in 8 bits ([`Nf4`](crate::Nf4)).
+    /// Products use the decoded numbers, in f32 by default.
     Nf4,
 }
 
-/// How a weight that stands still is held: packed once for many products.
+/// Storage format of a frozen weight, which is packed once for many products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// As the operand of products that it will be.
+    /// In the precision of the operands of its products.
     Float(Precision),
-    /// In fewer bits than products take.
+    /// In fewer bits than the operands of products.
     Quantized(Quantization),
 }
 
 impl Precision {
-    /// Every one of them.
+    /// All values.
     pub const ALL: &[Self] = &[Self::F32, Self::Bf16];
 
     /// `f32` or `bf16`.
@@ -46,7 +46,7 @@ impl Precision {
 }
 
 impl Quantization {
-    /// Every one of them.
+    /// All values.
     pub const ALL: &[Self] = &[Self::Int8, Self::Nf4];
 
     /// `int8` or `nf4`.
@@ -63,21 +63,21 @@ impl WeightFormat {
     pub const F32: Self = Self::Float(Precision::F32);
     /// bfloat16.
     pub const BF16: Self = Self::Float(Precision::Bf16);
-    /// Whole numbers of 8 bits.
+    /// Integers of 8 bits.
     pub const INT8: Self = Self::Quantized(Quantization::Int8);
     /// 4-bit NormalFloat.
     pub const NF4: Self = Self::Quantized(Quantization::Nf4);
 
-    /// Every one of them, the finest first.
+    /// All formats, the most precise first.
     pub const ALL: &[Self] = &[Self::F32, Self::BF16, Self::INT8, Self::NF4];
 
-    /// Bytes that `numbers` of them take, without scales of whole outputs.
+    /// Bytes of `numbers` weights, without per-output scales.
     pub const fn bytes(self, numbers: u64) -> u64 {
         match self {
             Self::Float(Precision::F32) => 4 * numbers,
             Self::Float(Precision::Bf16) => 2 * numbers,
             Self::Quantized(Quantization::Int8) => numbers,
-            // 64 codes of half a byte and the byte of their magnitude.
+            // 64 codes of half a byte, and one byte for their largest magnitude.
             Self::Quantized(Quantization::Nf4) => 33 * numbers / 64,
         }
     }
@@ -103,7 +103,7 @@ impl From<Quantization> for WeightFormat {
     }
 }
 
-/// The one of `all` that is called `name`.
+/// Returns the value of `all` with the name `name`.
 fn called<T: Copy>(name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Result<T, String> {
     let found = all.iter().copied().find(|&format| name_of(format) == name);
     let known = || all.iter().map(|&format| name_of(format)).collect::<Vec<_>>().join(", ");

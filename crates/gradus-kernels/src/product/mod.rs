@@ -1,12 +1,12 @@
 //! Matrix products over strided slices, in f32 or with operands rounded to bf16.
 //!
-//! Both operands are cut into words that a micro-kernel ([`tile`]) reads in order, as in Goto & van de Geijn 2008
-//! (<https://doi.org/10.1145/1356052.1356053>): panels of B stay in the first-level cache, blocks of rows of A in the
-//! second. A weight that meets many products is packed once ([`PackedMatrix`]); what it holds in fewer bits than tiles
-//! read is expanded one panel of one stretch at a time.
+//! Both operands are packed into words that a micro-kernel ([`tile`]) reads in order, as in Goto & van de Geijn 2008
+//! (<https://doi.org/10.1145/1356052.1356053>). Panels of B stay in the first-level cache, blocks of rows of A in the second. A weight of
+//! many products is packed once ([`PackedMatrix`]). If it is stored in fewer bits than tiles read, one panel of one stretch is expanded at
+//! a time.
 //!
-//! A result is the sum over the inner dimension in one fixed order, whatever the number of rows, the tile or the
-//! threads: a token gets the same bits alone, in a batch, in training and in sampling.
+//! The sum over the inner dimension has one fixed order, whatever the number of rows, the tile or the threads. So a token gets the same
+//! bits alone, in a batch, in training and in sampling.
 
 mod codes;
 mod expand;
@@ -26,7 +26,7 @@ pub use format::{Precision, Quantization, WeightFormat};
 pub(crate) use packed::{COLUMNS_UNIT, Columns, PackedMatrix};
 use tile::{COLUMNS, DEPTH, DEPTH_UNIT, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
 
-/// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.
+/// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`. One of the strides is 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mat<'a> {
     values: &'a [f32],
@@ -40,7 +40,7 @@ impl<'a> Mat<'a> {
     /// A row-major matrix with `row_stride` elements from one row to the next.
     ///
     /// # Panics
-    /// When the last element lies outside `values`.
+    /// If the last element is outside `values`.
     pub(crate) fn strided(values: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         if rows > 0 && columns > 0 {
             assert!((rows - 1) * row_stride + columns <= values.len(), "matrix outside its slice");
@@ -53,13 +53,13 @@ impl<'a> Mat<'a> {
         Self::strided(values, rows, columns, columns)
     }
 
-    /// Some rows of a row-major matrix.
+    /// A range of rows of a row-major matrix.
     pub(crate) fn rows(self, rows: std::ops::Range<usize>) -> Self {
         assert!(rows.start < rows.end && rows.end <= self.rows && self.column_stride == 1, "rows outside the matrix");
         Self { values: &self.values[rows.start * self.row_stride..], rows: rows.len(), ..self }
     }
 
-    /// The transpose, without copying.
+    /// The transpose, without a copy.
     pub(crate) fn t(self) -> Self {
         Self {
             rows: self.columns,
@@ -71,12 +71,12 @@ impl<'a> Mat<'a> {
     }
 }
 
-/// How many threads a product uses. The result does not depend on it.
+/// Number of threads of a product. It does not affect the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Threads {
-    /// All of the pool: for one large product.
+    /// All threads of the pool, for one large product.
     All,
-    /// The caller's: inside a task that is itself one of many.
+    /// The caller's thread, inside a task that is itself one of many.
     One,
 }
 
@@ -89,25 +89,25 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// On all threads.
+    /// A product on all threads.
     pub(crate) const fn new(precision: Precision) -> Self {
         Self { precision, threads: Threads::All, scale: 1.0 }
     }
 
-    /// On the caller's thread.
+    /// A product on the caller's thread.
     pub(crate) const fn single(precision: Precision) -> Self {
         Self { precision, threads: Threads::One, scale: 1.0 }
     }
 
-    /// With the result multiplied by `scale`.
+    /// Multiplies the result by `scale`.
     pub(crate) fn scaled(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
 
-    /// A new dense result. Rows begin as `start` (a bias), one number a column, or as 0.
+    /// Returns a new dense result. Each row starts from `start` (a bias, one number per column) or from 0.
     ///
     /// # Panics
-    /// When the inner dimensions differ, or `start` has another number of columns.
+    /// If the inner dimensions differ, or `start` has another number of columns.
     pub(crate) fn fresh(self, start: Option<&[f32]>, a: Mat<'_>, b: Mat<'_>) -> Vec<f32> {
         let [values] = fresh(a, [(b.columns, start)], |[(output, start)]| self.run(output, Begin::At(start), a, b));
         values
@@ -116,7 +116,7 @@ impl Product {
     /// Overwrites `output`, row-major with rows `stride` apart.
     ///
     /// # Panics
-    /// When the inner dimensions differ, or the result does not fit `output`.
+    /// If the inner dimensions differ, or the result does not fit into `output`.
     pub(crate) fn store(self, output: &mut [f32], stride: usize, a: Mat<'_>, b: Mat<'_>) {
         if a.columns == 0 {
             output.chunks_mut(stride.max(1)).take(a.rows).for_each(|row| row[..b.columns].fill(0.0));
@@ -124,7 +124,7 @@ impl Product {
         self.run(Output::new(output, stride, a.rows, b.columns), Begin::At(&[]), a, b);
     }
 
-    /// Adds to `output`.
+    /// Adds the product to `output`.
     ///
     /// # Panics
     /// As [`store`](Self::store).
@@ -143,41 +143,41 @@ impl Product {
     }
 }
 
-/// Multiply-adds that one thread does alone: some ten microseconds. Waking the others would cost more than they save.
+/// Multiply-adds that one thread does alone: some ten microseconds. Waking other threads would cost more than they save.
 const SMALL: usize = 1 << 20;
-/// Rows of A that one thread takes at most.
+/// Largest number of rows of A per thread.
 const TASK_ROWS: usize = 16 * ROWS;
-/// Words of A that one thread packs at a time: with what passes by of B and C they fit the second-level cache.
+/// Words of A that one thread packs at a time. With the words of B and C that pass through, they fit into the second-level cache.
 const TASK_WORDS: usize = 96 << 10;
-/// Rows up to which a product with a packed matrix packs all of A.
+/// Largest number of rows for which a product with a packed matrix packs all of A.
 const FEW_ROWS: usize = 8 * ROWS;
-/// Words of A that are packed by one thread while the others wait.
+/// Words of A that one thread packs while the others wait.
 const ALONE_WORDS: usize = 64 << 10;
-/// Words of B that are packed at a time: they fit the last-level cache.
+/// Words of B that are packed at a time. They fit into the last-level cache.
 const PART_WORDS: usize = 2 << 20;
-/// Stretches of a part at most. While a panel meets some rows, one stretch after the other, their results stay in the
+/// Largest number of stretches per part. While a panel is multiplied with some rows, stretch after stretch, their results stay in the
 /// first-level cache.
 const PART_STRETCHES: usize = 4;
-/// Panels that one thread packs at a time: they are neighbors in memory.
+/// Panels that one thread packs at a time. They are neighbors in memory.
 const PANELS_PACKED: usize = 8;
 
-/// Part `index` of `count` parts of `0..total` that differ by one at most.
+/// Range of part `index` if `0..total` is divided into `count` parts whose sizes differ by at most one.
 fn share(total: usize, count: usize, index: usize) -> Range<usize> {
     index * total / count..(index + 1) * total / count
 }
 
 thread_local! {
-    /// Memory for packed panels, kept from product to product.
+    /// Scratch memory for packed panels, reused between products.
     static PANELS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
-    /// Memory for packed rows.
+    /// Scratch memory for packed rows.
     static PACKED_ROWS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
-    /// Memory for one stretch of an expanded panel.
+    /// Scratch memory for one stretch of an expanded panel.
     static EXPANDED: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
-    /// Memory for what it is turned from.
+    /// Scratch memory for a stretch before it is transposed.
     static TURNED: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Runs `run` on `words` words of unspecified content from `scratch`; a nested call gets memory of its own.
+/// Runs `run` on `words` words of unspecified content from `scratch`. A nested call gets memory of its own.
 fn with_scratch<R>(scratch: &'static LocalKey<Cell<Vec<u32>>>, words: usize, run: impl FnOnce(&mut [u32]) -> R) -> R {
     let mut memory = scratch.take();
     if memory.len() < words {
@@ -188,8 +188,8 @@ fn with_scratch<R>(scratch: &'static LocalKey<Cell<Vec<u32>>>, words: usize, run
     result
 }
 
-/// New dense results with as many rows as `a`, which `run` writes whole: `results` has the columns of each and what its
-/// rows begin as, `run` is given the places.
+/// Returns new dense results with as many rows as `a`. `results` holds the number of columns and the start value of each. `run` receives
+/// the outputs and must write them completely.
 fn fresh<'s, const N: usize>(
     a: Mat<'_>,
     results: [(usize, Option<&'s [f32]>); N],
@@ -209,22 +209,22 @@ fn fresh<'s, const N: usize>(
     let outputs = all.each_mut().map(|values| values.as_mut_ptr());
     run(std::array::from_fn(|i| (Output { start: outputs[i], stride: results[i].0 }, results[i].1)));
     for (values, (columns, _)) in all.iter_mut().zip(results) {
-        // SAFETY: the capacity is there, and the products have written every row and column of it.
+        // SAFETY: the capacity suffices, and the products have written every row and column.
         unsafe { values.set_len(a.rows * columns) };
     }
     all
 }
 
-/// What a product is added to.
+/// Start value of the sums of a product.
 #[derive(Debug, Clone, Copy)]
 enum Begin<'a> {
-    /// What lies in the output.
+    /// The current content of the output.
     There,
-    /// One number for each column; none for 0.
+    /// One number per column, or 0 if empty.
     At(&'a [f32]),
 }
 
-/// Where tiles write; each task has rows or columns of its own.
+/// Destination of tiles. Each task writes rows or columns of its own.
 #[derive(Clone, Copy)]
 struct Output {
     start: *mut f32,
@@ -238,7 +238,7 @@ unsafe impl Sync for Output {}
 
 impl Output {
     /// # Panics
-    /// When `rows` rows of `columns` do not fit `values`.
+    /// If `rows` rows of `columns` do not fit into `values`.
     fn new(values: &mut [f32], stride: usize, rows: usize, columns: usize) -> Self {
         assert!(columns <= stride || rows <= 1, "rows of the output overlap");
         assert!(rows == 0 || (rows - 1) * stride + columns <= values.len(), "output outside its slice");
@@ -246,32 +246,32 @@ impl Output {
     }
 }
 
-/// Where the words of a panel come from.
+/// Source of the words of a panel.
 #[derive(Clone, Copy)]
 enum Words<'a> {
-    /// They lie there, panels `stride` words apart.
+    /// Stored words, with panels `stride` words apart.
     Stored { words: &'a [u32], stride: usize },
-    /// They are made of a packed matrix, one stretch of one panel at a time.
+    /// Words that are expanded from a packed matrix, one stretch of one panel at a time.
     Expanded { matrix: Columns<'a>, side: Side },
 }
 
-/// Which matrix a product takes of the one that is packed.
+/// Which form of a packed matrix a product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Itself,
     Transpose,
 }
 
-/// A product, but for where B comes from.
+/// A product without the source of B.
 #[derive(Clone, Copy)]
 struct Task<'a> {
     a: Mat<'a>,
     lines: Lines,
     kernel: Kernel,
-    /// Words of the inner dimension, and how many are summed up before they are added to the result.
+    /// Words of the inner dimension, and how many of them are summed before they are added to the result.
     inner: usize,
     stretch: usize,
-    /// One for every column of B, or none.
+    /// One scale per column of B, or none.
     scales: &'a [f32],
     output: Output,
     columns: usize,
@@ -282,12 +282,12 @@ struct Task<'a> {
 impl<'a> Task<'a> {
     fn new(a: Mat<'a>, columns: usize, lines: Lines, output: Output, scale: f32, begin: Begin<'a>) -> Self {
         let inner = a.columns.div_ceil(lines.operand().per_word());
-        // Up to `DEPTH`, and alike in size.
+        // At most `DEPTH`, and of similar size.
         let stretch = inner.div_ceil(inner.div_ceil(DEPTH).max(1)).next_multiple_of(DEPTH_UNIT);
         Self { a, lines, kernel: Kernel::best(), inner, stretch, scales: &[], output, columns, scale, begin }
     }
 
-    /// Multiply-adds.
+    /// Number of multiply-adds.
     fn work(&self) -> usize {
         self.a.rows * self.a.columns * self.columns
     }
@@ -296,7 +296,7 @@ impl<'a> Task<'a> {
         self.columns.div_ceil(COLUMNS)
     }
 
-    /// Words of the inner dimension that are taken at a time.
+    /// Words of the inner dimension that are processed at a time.
     fn depth(&self) -> usize {
         self.inner.min(self.stretch * PART_STRETCHES)
     }
@@ -307,8 +307,8 @@ impl<'a> Task<'a> {
         (0..inner).step_by(depth.max(1)).map(move |from| from..(from + depth).min(inner))
     }
 
-    /// Calls `run` for all panels in parts that are small enough to stay in cache: which panels, which words of the inner
-    /// dimension. What lies further along the inner dimension comes later.
+    /// Calls `run` for all panels in parts that are small enough to stay in cache. Its arguments are the panels and the words of the inner
+    /// dimension, in increasing order.
     fn parts(&self, mut run: impl FnMut(Range<usize>, Range<usize>)) {
         let count = (self.panels() * self.depth() * COLUMNS).div_ceil(PART_WORDS);
         for part in 0..count {
@@ -323,9 +323,9 @@ impl<'a> Task<'a> {
         Part { task: *self, words, panels, depth }
     }
 
-    /// Computes everything, with B as `pack` makes it: given the first panel, the words of the inner dimension, and where
-    /// as many panels go as fit there. What of B stays in cache is packed first; then each thread packs the rows that it
-    /// multiplies with that.
+    /// Computes the whole product. `pack` writes panels of B: it receives the first panel, the words of the inner dimension, and the
+    /// target, which may hold several panels. The part of B that stays in cache is packed first. Then each thread packs the rows that it
+    /// multiplies with it.
     fn run(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
         if self.a.rows == 0 {
             return;
@@ -351,35 +351,35 @@ impl<'a> Task<'a> {
     }
 }
 
-/// `range` in shares of up to `most`: as many for one thread as for another, and alike in size.
+/// Divides `range` into shares of up to `most`, of similar size and equally many per thread.
 fn shares(range: Range<usize>, most: usize) -> Vec<Range<usize>> {
     let count = range.len().div_ceil(most).next_multiple_of(rayon::current_num_threads()).min(range.len());
     let of = |i| share(range.len(), count, i);
     (0..count).map(|i| range.start + of(i).start..range.start + of(i).end).collect()
 }
 
-/// The beginning of `words` in pieces of the sizes given, each with what comes with its size.
+/// Splits the start of `words` into pieces of the given sizes, each with the value that comes with its size.
 fn split<T>(mut words: &mut [u32], sizes: impl Iterator<Item = (usize, T)>) -> Vec<(&mut [u32], T)> {
     sizes.map(|(size, with)| (words.split_off_mut(..size).expect("memory for all pieces"), with)).collect()
 }
 
-/// Some panels of B and some of the inner dimension.
+/// Some panels of B and a range of the inner dimension.
 struct Part<'a> {
     task: Task<'a>,
-    /// From the first line of the first panel.
+    /// Words from the first line of the first panel.
     words: Words<'a>,
     panels: Range<usize>,
     depth: Range<usize>,
 }
 
 impl Part<'_> {
-    /// The inner dimension in the parts that are summed up at a time.
+    /// The stretches of the inner dimension that are summed at a time.
     fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
         let (each, end) = (self.task.stretch, self.depth.end);
         self.depth.clone().step_by(each).map(move |from| from..(from + each).min(end))
     }
 
-    /// Memory for `rows` packed rows.
+    /// Words of memory for `rows` packed rows.
     fn packed_size(&self, rows: usize) -> usize {
         self.depth.len().div_ceil(self.task.stretch) * rows * ROW_STRIDE
     }
@@ -395,7 +395,7 @@ impl Part<'_> {
         }
     }
 
-    /// Rows `rows`, packed in `packed`, times panels `panels`.
+    /// Multiplies rows `rows`, packed in `packed`, with panels `panels`.
     fn multiply(&self, rows: &Range<usize>, packed: &[u32], panels: Range<usize>) {
         let width = self.task.lines.width();
         for panel in panels {
@@ -415,7 +415,7 @@ impl Part<'_> {
         }
     }
 
-    /// Rows `rows`, packed in `packed`, times the stretch `words` of panel `panel`.
+    /// Multiplies rows `rows`, packed in `packed`, with the stretch `words` of panel `panel`.
     fn tiles(&self, panel: usize, words: &[u32], depth: &Range<usize>, rows: &Range<usize>, packed: &[u32]) {
         let Task { output, columns, scale, scales, begin, kernel, lines, .. } = self.task;
         let column = panel * COLUMNS;
@@ -437,8 +437,7 @@ impl Part<'_> {
                 start: if let Begin::At(start) = begin { from_column(start) } else { std::ptr::null() },
                 add: matches!(begin, Begin::There),
             };
-            // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
-            // the processor.
+            // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` checked the CPU.
             unsafe { kernel.run(lines, tile) };
         }
     }
@@ -451,13 +450,13 @@ impl Part<'_> {
         });
     }
 
-    /// All rows, in tasks for the pool where `threads` says so.
+    /// Computes all rows, in parallel tasks if `threads` allows it.
     fn run(&self, threads: Threads) {
         let (m, panels) = (self.task.a.rows, self.panels.len());
         let tiles = m.div_ceil(ROWS);
         let most = (TASK_WORDS / self.depth.len()).clamp(ROWS, TASK_ROWS);
         let workers = if threads == Threads::One { 1 } else { rayon::current_num_threads() };
-        // Parts of whole tiles, as many for one thread as for another, and alike in size.
+        // Parts of whole tiles, of similar size and equally many per thread.
         let at_least = if workers == 1 { 1 } else { 2 * workers };
         let row_tasks = m.div_ceil(most).max(at_least).next_multiple_of(workers).min(tiles);
         let panel_tasks = at_least.div_ceil(row_tasks).min(panels);
@@ -474,7 +473,7 @@ impl Part<'_> {
     }
 }
 
-/// Computes one full tile `times` times, with zeros, and returns how many operations that took.
+/// Computes one full tile of zeros `times` times and returns the number of operations.
 pub(crate) fn one_tile(precision: Precision, times: usize) -> usize {
     let (a, b) = (vec![0u32; ROWS * ROW_STRIDE], vec![0u32; DEPTH * COLUMNS]);
     let mut output = vec![0.0f32; ROWS * COLUMNS];
@@ -493,7 +492,7 @@ pub(crate) fn one_tile(precision: Precision, times: usize) -> usize {
     };
     let kernel = Kernel::best();
     for _ in 0..times {
-        // SAFETY: the vectors have the sizes named, and `Kernel::best` asked the processor.
+        // SAFETY: the vectors have these sizes, and `Kernel::best` checked the CPU.
         unsafe { kernel.run(precision.into(), tile) };
     }
     std::hint::black_box(&output);

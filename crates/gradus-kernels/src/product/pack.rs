@@ -1,4 +1,4 @@
-//! From slices of f32 to the words that tiles read.
+//! Packs slices of f32 into the words that tiles read.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use super::format::Precision;
 use super::tile::{COLUMNS, DEPTH, ROW_STRIDE};
 use crate::simd::simd;
 
-/// Words transposed at a time, in both directions.
+/// Words per side of a transposed block.
 const BLOCK: usize = 16;
 
-/// How many lines, or blocks along a row, are asked for ahead.
+/// Number of lines, or blocks along a row, to prefetch ahead.
 const AHEAD: usize = 4;
 
-/// The bits of `x` as bf16, in the lower half: rounded to nearest even; NaN stays NaN.
+/// Bits of `x` as bf16, in the lower half, rounded to nearest even. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn bf16_bits(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -30,9 +30,9 @@ pub(super) fn number(word: u32, index: usize, precision: Precision) -> f32 {
     }
 }
 
-/// Words along a row: `values` are neighbors along the inner dimension.
+/// Packs neighbors along the inner dimension into the words of a row.
 ///
-/// Whole blocks have a size that the compiler knows: a copy of unknown size would be a call for every 64 bytes.
+/// Whole blocks have a size known at compile time. A copy of unknown size would be a call for every 64 bytes.
 #[inline(always)]
 fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
     match precision {
@@ -54,8 +54,8 @@ fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
     }
 }
 
-/// One word for each of `N` columns: `first` and `second` are rows that are neighbors along the inner dimension; a word
-/// of f32 holds the first alone.
+/// Packs one word for each of `N` columns. `first` and `second` are neighboring rows along the inner dimension; a word of f32 holds only
+/// the first.
 #[inline(always)]
 fn across<const N: usize>(first: &[f32; N], second: &[f32; N], precision: Precision, words: &mut [u32; N]) {
     for ((word, &a), &b) in words.iter_mut().zip(first).zip(second) {
@@ -66,7 +66,7 @@ fn across<const N: usize>(first: &[f32; N], second: &[f32; N], precision: Precis
     }
 }
 
-/// The first `N` of `values`, followed by zeros where there are fewer.
+/// Returns the first `N` of `values`, padded with zeros.
 #[inline(always)]
 fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
     match values.first_chunk() {
@@ -75,12 +75,12 @@ fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
     }
 }
 
-/// Exchanges rows and columns.
+/// Swaps rows and columns.
 #[inline(always)]
 fn transpose(block: &mut [[u32; BLOCK]; BLOCK]) {
     #[cfg(target_arch = "x86_64")]
     if crate::simd::has_avx512() {
-        // SAFETY: the processor has AVX-512.
+        // SAFETY: the CPU has AVX-512.
         return unsafe { transpose_avx512(block) };
     }
     for i in 1..BLOCK {
@@ -91,7 +91,7 @@ fn transpose(block: &mut [[u32; BLOCK]; BLOCK]) {
     }
 }
 
-/// [`transpose`] in registers: pairs of words, then pairs of those, then the quarters of the registers, twice.
+/// Like [`transpose`], in registers: pairs of words, then pairs of pairs, then the quarters of the registers, twice.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn transpose_avx512(block: &mut [[u32; BLOCK]; BLOCK]) {
@@ -123,7 +123,7 @@ fn transpose_avx512(block: &mut [[u32; BLOCK]; BLOCK]) {
 }
 
 simd! {
-    /// Packs rows `rows` and words `words` of `a`, rows [`ROW_STRIDE`] apart.
+    /// Packs rows `rows` and words `words` of `a`, with rows [`ROW_STRIDE`] apart.
     pub(super) fn pack_rows(target: &mut [u32], a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) {
         let per_word = precision.per_word();
         let (from, to) = (words.start * per_word, (words.end * per_word).min(a.columns));
@@ -134,7 +134,7 @@ simd! {
             }
             return;
         }
-        // Blocks of rows one after the other: they are neighbors in memory.
+        // Blocks of rows in sequence, because they are neighbors in memory.
         for (j, words) in blocks(words).enumerate() {
             for (i, rows) in blocks(rows).enumerate() {
                 let mut block = lines(a, &rows, &words, precision);
@@ -150,8 +150,8 @@ simd! {
         }
     }
 
-    /// Packs words `words` of the columns of `b` from `column` into panels of [`COLUMNS`], `stride` words each: as many as
-    /// fit `target`. A panel is a line of columns after the other.
+    /// Packs words `words` of the columns of `b`, starting at `column`, into panels of [`COLUMNS`] with `stride` words each. It fills
+    /// `target`. A panel holds one line of columns after the other.
     pub(super) fn pack_panels(
         target: &mut [u32],
         stride: usize,
@@ -162,7 +162,7 @@ simd! {
     ) {
         let per_word = precision.per_word();
         if b.column_stride == 1 {
-            // Row by row, past all panels: they are neighbors in memory.
+            // Row by row across all panels, because they are neighbors in memory.
             for (i, word) in words.clone().enumerate() {
                 let row = |k: usize| &b.values[k * b.row_stride..][..b.columns];
                 let first = row(per_word * word);
@@ -202,11 +202,11 @@ simd! {
     }
 }
 
-/// Asks for what lies `ahead` values further on.
+/// Prefetches the value `ahead` positions after the start of `values`.
 #[inline(always)]
 fn prefetch(values: &[f32], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch may name any address.
+    // SAFETY: a prefetch may use any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast());
@@ -215,10 +215,11 @@ fn prefetch(values: &[f32], ahead: usize) {
     let _ = (values, ahead);
 }
 
-/// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes a column and line, and says how large each is.
+/// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes per column and line, and writes the largest magnitude of each to
+/// `absmax`.
 pub(super) fn pack_bytes(target: &mut [u32], absmax: &mut [f32], b: &Mat<'_>, column: usize) {
     let columns = (b.columns - column).min(COLUMNS);
-    // In the baseline's instructions alone a panel at a time would be slow: rows of it go through vector code.
+    // With baseline instructions alone, a panel at a time would be slow. So its rows go through vector code.
     let mut numbers = vec![0.0f32; b.rows.next_multiple_of(2) * COLUMNS];
     for (k, line) in numbers.chunks_exact_mut(COLUMNS).enumerate().take(b.rows) {
         for (c, number) in line.iter_mut().enumerate().take(columns) {
@@ -229,9 +230,9 @@ pub(super) fn pack_bytes(target: &mut [u32], absmax: &mut [f32], b: &Mat<'_>, co
 }
 
 simd! {
-    /// Lines of [`COLUMNS`] numbers to bytes: `round(127 x / absmax)`, `absmax` being the column's largest magnitude.
+    /// Converts lines of [`COLUMNS`] numbers to bytes: `round(127 x / absmax)`, where `absmax` is the column's largest magnitude.
     fn quantize(target: &mut [u32], absmax: &mut [f32], numbers: &[f32]) {
-        /// 1.5 · 2²³: adding it rounds to a whole number, which the lowest bits then hold.
+        /// 1.5 · 2²³: adding it rounds to an integer, which the lowest bits then hold.
         const ROUND: f32 = 12_582_912.0;
         let mut largest = [0.0f32; COLUMNS];
         for line in numbers.as_chunks::<COLUMNS>().0 {
@@ -255,7 +256,7 @@ simd! {
     }
 }
 
-/// Words `words` of rows `rows` of a matrix stored column by column: one line a word.
+/// Words `words` of rows `rows` of a matrix stored column by column, one line per word.
 #[inline(always)]
 fn lines(a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) -> [[u32; BLOCK]; BLOCK] {
     let mut block = [[0u32; BLOCK]; BLOCK];

@@ -14,7 +14,7 @@ use super::{codes, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
 use crate::quantized::{Absmax, Int8, Nf4, Quantized};
 
-/// The right-hand matrix of a product, packed once for many. Clones share it.
+/// The right-hand matrix of a product, packed once for many products. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct PackedMatrix {
     pub(super) rows: usize,
@@ -26,16 +26,16 @@ pub(crate) struct PackedMatrix {
     pub(super) scaling: Arc<Scaling>,
 }
 
-/// What numbers are multiplied with.
+/// Scales of the numbers.
 #[derive(Debug)]
 pub(super) enum Scaling {
     None,
-    /// One scale a column, and the largest magnitude that it comes from; both also for what fills the last panel.
+    /// One scale per column and the largest magnitude from which it is computed, including the padding columns of the last panel.
     Columns {
         absmax: Vec<f32>,
         scales: Vec<f32>,
     },
-    /// What 16 codes stand for, and the largest magnitude of each block of 64.
+    /// Values of the 16 codes, and the largest magnitude of each block of 64.
     Blocks {
         map: [f32; 16],
         absmax: Absmax,
@@ -81,7 +81,7 @@ impl PackedMatrix {
         Self { rows, columns, format, operand: format.operand(), words: Arc::new(words), scaling: Arc::new(scaling) }
     }
 
-    /// The matrix `[in, out]` of a weight that is quantized already.
+    /// Returns the matrix `[in, out]` of a quantized weight.
     pub(crate) fn from_quantized(weight: Quantized) -> Self {
         match weight {
             Quantized::Int8(weight) => Self::from_int8(&weight),
@@ -104,7 +104,7 @@ impl PackedMatrix {
         Self::of([rows, columns], WeightFormat::NF4, words, Scaling::Blocks { map, absmax })
     }
 
-    /// The codes and scales as they were given; none of a matrix of floats.
+    /// Returns the codes and scales as they were given, or `None` for a matrix of floats.
     pub(crate) fn quantized(&self) -> Option<Quantized> {
         let shape = [self.columns, self.rows];
         match &*self.scaling {
@@ -122,7 +122,7 @@ impl PackedMatrix {
         }
     }
 
-    /// The same matrix whose products have operands in `operand`, where the format leaves that open.
+    /// Returns the same matrix for products with operands in `operand`, if the format leaves that open.
     pub(crate) fn with_operand(&self, operand: Precision) -> Self {
         match self.format {
             WeightFormat::Quantized(Quantization::Nf4) => Self { operand, ..self.clone() },
@@ -135,17 +135,17 @@ impl PackedMatrix {
         [self.rows, self.columns]
     }
 
-    /// How it is held.
+    /// Storage format.
     pub(crate) fn format(&self) -> WeightFormat {
         self.format
     }
 
-    /// How the other operand is held.
+    /// Precision of the other operand.
     pub(crate) fn precision(&self) -> Precision {
         self.operand
     }
 
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let scaling = match &*self.scaling {
             Scaling::None => 0,
@@ -160,28 +160,28 @@ impl PackedMatrix {
         Columns { matrix: self, first: 0, columns: self.columns }
     }
 
-    /// Columns `range`, which begins at a multiple of [`COLUMNS_UNIT`].
+    /// Columns `range`, which must begin at a multiple of [`COLUMNS_UNIT`].
     ///
     /// # Panics
-    /// When it begins elsewhere or ends outside.
+    /// If it begins elsewhere or ends outside the matrix.
     pub(crate) fn columns(&self, range: Range<usize>) -> Columns<'_> {
         assert!(range.start.is_multiple_of(COLUMNS_UNIT) && range.end <= self.columns, "columns {range:?}");
         Columns { matrix: self, first: range.start / COLUMNS, columns: range.len() }
     }
 
-    /// A new dense result `a × self`; see [`Product::fresh`](super::Product::fresh).
+    /// Returns a new dense result `a × self`; see [`Product::fresh`](super::Product::fresh).
     ///
     /// # Panics
-    /// As there.
+    /// As [`Product::fresh`](super::Product::fresh).
     pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
         let [values] = Self::fresh_each([(self, start)], a);
         values
     }
 
-    /// [`fresh`](Self::fresh) of several matrices, each with what the rows of its result begin as.
+    /// Like [`fresh`](Self::fresh) for several matrices, each with the start value of its result.
     ///
     /// # Panics
-    /// As there.
+    /// As [`fresh`](Self::fresh).
     pub(crate) fn fresh_each<const N: usize>(matrices: [(&Self, Option<&[f32]>); N], a: Mat<'_>) -> [Vec<f32>; N] {
         let all = matrices.map(|(matrix, _)| matrix.all());
         fresh(a, matrices.map(|(matrix, start)| (matrix.columns, start)), |outputs| {
@@ -192,8 +192,8 @@ impl PackedMatrix {
         })
     }
 
-    /// A new dense result `a × selfᵀ`, of the numbers that the matrix stands for, in the precision of its operands: what
-    /// a matrix unpacked whole would give, bit for bit, with a part of it unpacked at a time.
+    /// Returns a new dense result `a × selfᵀ`, with the decoded numbers in the precision of its operands. The result equals that of the
+    /// fully unpacked matrix to the bit, but only a part is unpacked at a time.
     ///
     /// # Panics
     /// As [`fresh`](Self::fresh).
@@ -205,29 +205,29 @@ impl PackedMatrix {
     }
 }
 
-/// Where [`PackedMatrix::columns`] may begin: whole panels, and whole parts of the transpose's inner dimension.
+/// Alignment of [`PackedMatrix::columns`]: whole panels, and whole parts of the transpose's inner dimension.
 pub(crate) const COLUMNS_UNIT: usize = 2 * DEPTH_UNIT;
 
-/// Some columns of a packed matrix.
+/// A range of columns of a packed matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<'a> {
     pub(super) matrix: &'a PackedMatrix,
-    /// The panel of the first.
+    /// Panel of the first column.
     pub(super) first: usize,
     pub(super) columns: usize,
 }
 
 impl Columns<'_> {
-    /// `output = scale · a × self`, on all threads; rows of `output` are `stride` apart.
+    /// Computes `output = scale · a × self` on all threads. Rows of `output` are `stride` apart.
     ///
     /// # Panics
-    /// When the inner dimensions differ, or the result does not fit `output`.
+    /// If the inner dimensions differ, or the result does not fit into `output`.
     pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, scale: f32, a: Mat<'_>) {
         let output = Output::new(output, stride, a.rows, self.columns);
         self.run(Side::Itself, output, Begin::At(&[]), scale, a);
     }
 
-    /// `output += scale · a × selfᵀ`, on all threads.
+    /// Computes `output += scale · a × selfᵀ` on all threads.
     ///
     /// # Panics
     /// As [`multiply`](Self::multiply).
@@ -244,12 +244,12 @@ impl Columns<'_> {
         }
     }
 
-    /// The lines of a side that are read as they lie there; none where they are expanded.
+    /// Lines of a side that are read as stored, or `None` if they are expanded.
     fn stored(&self, side: Side) -> Option<Lines> {
         self.matrix.format.lines().filter(|_| side == Side::Itself)
     }
 
-    /// The product `scale · a × side`.
+    /// Describes the product `scale · a × side`.
     pub(super) fn task<'a>(&'a self, side: Side, output: Output, begin: Begin<'a>, scale: f32, a: Mat<'a>) -> Task<'a> {
         let [rows, columns] = self.dims_of(side);
         assert_eq!(a.columns, rows, "inner dimensions");
@@ -261,7 +261,7 @@ impl Columns<'_> {
         Task { scales, ..Task::new(a, columns, lines, output, scale, begin) }
     }
 
-    /// Some panels and some of the inner dimension of `task`.
+    /// Some panels and a range of the inner dimension of `task`.
     pub(super) fn part<'a>(
         &'a self,
         side: Side,
@@ -284,7 +284,7 @@ impl Columns<'_> {
         Self::run_each(side, &[(self, self.task(side, output, begin, scale, a))]);
     }
 
-    /// Products of the same rows with `side` of several matrices.
+    /// Computes products of the same rows with `side` of several matrices.
     fn run_each<'t>(side: Side, tasks: &[(&'t Self, Task<'t>)]) {
         let is_few = tasks.iter().all(|(_, task)| task.a.rows <= FEW_ROWS);
         if is_few && tasks.windows(2).all(|two| two[0].1.lines.operand() == two[1].1.lines.operand()) {
@@ -302,7 +302,7 @@ impl Columns<'_> {
         if self.stored(side).is_some() {
             task.parts(|panels, depth| self.part(side, task, panels, depth).run(Threads::All));
         } else {
-            // Every stretch of a panel is expanded once for all rows.
+            // Each stretch of a panel is expanded once for all rows.
             task.run(Threads::All, |first, depth, words| {
                 let panels = words.chunks_exact_mut(depth.len() * COLUMNS);
                 (first..).zip(panels).for_each(|(panel, words)| self.expand(side, panel, depth, words));
@@ -311,7 +311,7 @@ impl Columns<'_> {
     }
 }
 
-/// Few rows, the same in all parts: the matrices stream through once, panel after panel, past rows that are packed once.
+/// Computes a product with few rows, which are the same in all parts and packed once. The matrices are read once, panel after panel.
 fn run_few_rows(parts: &[Part<'_>]) {
     let Some(first) = parts.first() else { return };
     let rows = 0..first.task.a.rows;
@@ -330,7 +330,7 @@ fn run_few_rows(parts: &[Part<'_>]) {
     });
 }
 
-/// The numbers of `b`, column after column.
+/// Returns the numbers of `b`, column after column.
 fn by_column(b: &Mat<'_>) -> Vec<f32> {
     let mut values = vec![0.0; b.rows * b.columns];
     values.par_chunks_mut(b.rows.max(1)).enumerate().for_each(|(column, values)| {

@@ -2,7 +2,7 @@ use super::*;
 use crate::fused::testing::values;
 use crate::quantized::Quantized;
 
-/// `x` as an operand of `precision` holds it.
+/// Returns `x` rounded to `precision`.
 fn rounded(x: f32, precision: Precision) -> f64 {
     match precision {
         Precision::F32 => f64::from(x),
@@ -10,7 +10,7 @@ fn rounded(x: f32, precision: Precision) -> f64 {
     }
 }
 
-/// Every operand order of every size, against three loops in f64.
+/// Compares every operand order and size with three loops in f64.
 fn check(precision: Precision) {
     for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 33, 65), (100, 70, 900), (250, 2100, 130), (40, 300, 1300)] {
         let (a, b) = (values(m * k, 1), values(k * n, 2));
@@ -123,7 +123,7 @@ fn every_kernel_gives_the_portable_result() {
 #[test]
 fn int8_holds_every_column_to_half_a_step() {
     let (m, n, k) = (5, 70, 301);
-    // Columns of very different size: each has its own scale. One is zero.
+    // Columns of very different magnitudes, each with its own scale. One is zero.
     let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
     let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
     let turned: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
@@ -143,7 +143,7 @@ fn int8_holds_every_column_to_half_a_step() {
     }
 }
 
-/// A matrix of `k` × `n` in `format`, with columns of very different size.
+/// A matrix of `k` × `n` in `format`, with columns of very different magnitudes.
 fn quantized(k: usize, n: usize, format: WeightFormat, operand: Precision) -> PackedMatrix {
     let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
     let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
@@ -152,7 +152,7 @@ fn quantized(k: usize, n: usize, format: WeightFormat, operand: Precision) -> Pa
 
 #[test]
 fn expanded_products_are_those_of_the_unpacked_matrix() {
-    // Blocks of 64 end within columns wherever k is no multiple of 64.
+    // If k is not a multiple of 64, blocks end within columns.
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (300, 1100), (530, 129)] {
         for (format, operand) in [
             (WeightFormat::F32, Precision::F32),
@@ -244,7 +244,7 @@ fn nf4_takes_an_eighth_of_the_memory_and_its_scales() {
 fn rounding_to_bf16_is_to_nearest_even() {
     let bits = |x: f32| pack::bf16_bits(x);
     assert_eq!(bits(1.0), 0x3f80);
-    // Half a step above 1 goes down to the even neighbor, half a step above the next one goes up.
+    // Halfway above 1 rounds down to the even neighbor; halfway above the next number rounds up.
     assert_eq!(bits(f32::from_bits(0x3f80_8000)), 0x3f80);
     assert_eq!(bits(f32::from_bits(0x3f81_8000)), 0x3f82);
     assert_eq!(bits(f32::from_bits(0x3f80_8001)), 0x3f81);

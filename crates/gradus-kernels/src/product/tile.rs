@@ -1,27 +1,26 @@
 //! Micro-kernels: one tile of up to [`ROWS`] × [`COLUMNS`] results, held in registers.
 //!
-//! Operands are words of 32 bits: one f32, or two bf16 that are neighbors along the inner dimension. A tile reads its
-//! rows of A one word at a time, broadcast, and its columns of B a line of [`COLUMNS`] words at a time; lines of a B in
-//! INT8 hold two bytes a column, which are widened to bf16, exactly, as they are read. Every result is
-//! summed over the inner dimension in order, so it does not depend on which tile it falls into.
+//! Operands are words of 32 bits: one f32, or two bf16 that are neighbors along the inner dimension. A tile reads one word of each of its
+//! rows of A at a time, broadcast, and one line of [`COLUMNS`] words of B. Lines of INT8 hold two bytes per column, which are widened
+//! exactly to bf16 as they are read. Every result is summed over the inner dimension in order, so it does not depend on its tile.
 
 use std::sync::OnceLock;
 
 use super::format::Precision;
 
-/// Rows of a tile.
+/// Rows per tile.
 pub(super) const ROWS: usize = 12;
-/// Columns of a tile: two AVX-512 registers.
+/// Columns per tile: two AVX-512 registers.
 pub(super) const COLUMNS: usize = 32;
-/// Words of the inner dimension taken at a time: a panel of B (32 KiB) stays in the first-level cache.
+/// Words of the inner dimension per stretch. A panel of B (32 KiB) stays in the first-level cache.
 pub(super) const DEPTH: usize = 256;
-/// Parts of the inner dimension begin at multiples of this: whole blocks of everything that is packed or expanded.
+/// Parts of the inner dimension begin at multiples of this number, so they contain whole blocks of all formats.
 pub(super) const DEPTH_UNIT: usize = 64;
 /// Words from one packed row of A to the next: a little over [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
 
 impl Precision {
-    /// Numbers in a word.
+    /// Numbers per word.
     pub(super) fn per_word(self) -> usize {
         match self {
             Self::F32 => 1,
@@ -30,19 +29,19 @@ impl Precision {
     }
 }
 
-/// How lines of a panel are held.
+/// Storage format of a panel's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lines {
-    /// A word a column: one f32.
+    /// One word per column: one f32.
     F32,
-    /// A word a column: two bf16.
+    /// One word per column: two bf16.
     Bf16,
-    /// Two bytes a column.
+    /// Two bytes per column.
     Int8,
 }
 
 impl Lines {
-    /// How the other operand is held.
+    /// Precision of the other operand.
     pub(super) fn operand(self) -> Precision {
         match self {
             Self::F32 => Precision::F32,
@@ -68,8 +67,8 @@ impl From<Precision> for Lines {
     }
 }
 
-/// One tile: `c = scale · Σ a·b` over `depth` words, or `c += …` where `add`; every column also times its own of
-/// `scales`, where that is not null.
+/// One tile: `c = scale · Σ a·b` over `depth` words, or `c += …` if `add`. If `scales` is not null, each column is also multiplied by its
+/// entry.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// First row of A, rows [`ROW_STRIDE`] apart.
@@ -84,15 +83,15 @@ pub(super) struct Tile {
     pub columns: usize,
     pub scale: f32,
     pub scales: *const f32,
-    /// What results begin as where not `add`, one number a column; 0 where null.
+    /// Start values if not `add`, one number per column; null means 0.
     pub start: *const f32,
     pub add: bool,
 }
 
-/// The instruction sets there are kernels for.
+/// Instruction sets that have kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
-    /// Plain loops, vectorised by the compiler for the baseline of the target.
+    /// Plain loops, vectorized by the compiler for the target's baseline.
     Portable,
     /// The same loops compiled for AVX2 with fused multiply-adds.
     #[cfg(target_arch = "x86_64")]
@@ -106,7 +105,7 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    /// Those that this processor runs, the fastest last.
+    /// Kernels that this CPU runs, the fastest last.
     pub(super) fn available() -> Vec<Self> {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "no other kernel there"))]
         let mut kernels = vec![Self::Portable];
@@ -126,19 +125,19 @@ impl Kernel {
         kernels
     }
 
-    /// The fastest that this processor runs.
+    /// The fastest kernel that this CPU runs.
     pub(super) fn best() -> Self {
         static BEST: OnceLock<Kernel> = OnceLock::new();
         let best = || *Self::available().last().expect("the portable kernel is always there");
-        // A test may allow one thread less than another.
+        // In tests, threads may have different limits.
         if cfg!(test) { best() } else { *BEST.get_or_init(best) }
     }
 
     /// Computes one tile.
     ///
     /// # Safety
-    /// The pointers of `tile` must cover what its sizes say, `rows ≤ ROWS`, `columns ≤ COLUMNS`, and the processor must
-    /// have what `self` names.
+    /// The pointers of `tile` must cover the sizes in `tile`, `rows ≤ ROWS`, `columns ≤ COLUMNS`, and the CPU must have the instruction set
+    /// of `self`.
     #[inline]
     pub(super) unsafe fn run(self, lines: Lines, tile: Tile) {
         debug_assert!((1..=ROWS).contains(&tile.rows) && (1..=COLUMNS).contains(&tile.columns));
@@ -161,7 +160,7 @@ impl Kernel {
                 }
             };
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match (self, lines) {
                 #[cfg(target_arch = "x86_64")]
@@ -194,7 +193,7 @@ mod avx512 {
 
     use super::{COLUMNS, DEPTH, ROW_STRIDE, Tile};
 
-    /// Which of the two registers' lanes are columns of the result.
+    /// Masks of the lanes that are columns of the result, for both registers.
     #[inline(always)]
     fn masks(columns: usize) -> [__mmask16; 2] {
         let mask = |n: usize| ((1u32 << n.min(16)) - 1) as __mmask16;
@@ -249,12 +248,12 @@ mod avx512 {
         };
     }
 
-    /// Line `k` of words. What follows this stretch of the panel comes from memory while there is arithmetic to do.
+    /// Loads line `k` of words. Prefetches the next stretch of the panel while arithmetic keeps the units busy.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn words(b: *const u32, k: usize) -> [__m512i; 2] {
         let line = b.wrapping_add(k * COLUMNS);
-        // SAFETY: the panel has line `k`; a prefetch may name any address.
+        // SAFETY: the panel has line `k`; a prefetch may use any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS).cast());
             _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS + 16).cast());
@@ -262,7 +261,7 @@ mod avx512 {
         }
     }
 
-    /// Line `k` of bytes, widened to bf16: a whole number up to 127 as f32 has nothing in its lower half.
+    /// Loads line `k` of bytes, widened to bf16. An integer up to 127 as f32 has zeros in its lower half.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn bytes(b: *const u32, k: usize) -> [__m512i; 2] {
@@ -274,7 +273,7 @@ mod avx512 {
             let first = _mm512_srli_epi32::<16>(_mm512_castps_si512(first));
             _mm512_or_si512(first, _mm512_castps_si512(second))
         };
-        // SAFETY: as `words`.
+        // SAFETY: as in `words`.
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS / 2).cast());
             [widened(_mm256_loadu_si256(line.cast())), widened(_mm256_loadu_si256(line.add(8).cast()))]
@@ -295,7 +294,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f,avx512bf16")]
     #[inline]
     fn pair_step(a: __m512i, b: __m512i, acc: __m512) -> __m512 {
-        // SAFETY: both types are 512 bits without meaning of their own.
+        // SAFETY: both types are plain 512 bits.
         let [a, b] = [a, b].map(|x| unsafe { std::mem::transmute::<__m512i, __m512bh>(x) });
         _mm512_dpbf16_ps(acc, a, b)
     }
@@ -308,11 +307,11 @@ mod avx512 {
     tile_kernel!(bf16_tile, "avx512f,avx512bf16", words, |a, b, acc| pair_step(a, b, *acc));
     tile_kernel!(int8_tile, "avx512f,avx512bf16", bytes, |a, b, acc| pair_step(a, b, *acc));
     tile_kernel!(
-        /// For processors without products of bf16.
+        /// For CPUs without bf16 products.
         widened_bf16_tile, "avx512f", words, |a, b, acc| widened_step(a, b, *acc)
     );
     tile_kernel!(
-        /// For processors without products of bf16.
+        /// For CPUs without bf16 products.
         widened_int8_tile, "avx512f", bytes, |a, b, acc| widened_step(a, b, *acc)
     );
 }
@@ -323,7 +322,7 @@ mod portable {
     /// Whether the target's baseline multiplies and adds in one instruction.
     pub(super) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-    /// The two numbers of a word of bf16, the first in its lower half.
+    /// Returns the two numbers of a bf16 word, the first from its lower half.
     #[inline(always)]
     fn halves(word: u32) -> [f32; 2] {
         [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
@@ -332,45 +331,45 @@ mod portable {
     /// A tile of f32.
     ///
     /// # Safety
-    /// As `Kernel::run`; so for the others.
+    /// As for `Kernel::run`; the same holds for the other tiles.
     #[inline(always)]
     pub(super) unsafe fn f32_tile<const F: bool>(tile: Tile) {
         let number = |word| [f32::from_bits(word)];
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self::tile::<1, F>(tile, number, |b, at| number(*b.add(at))) }
     }
 
     /// A tile of bf16.
     #[inline(always)]
     pub(super) unsafe fn bf16_tile<const F: bool>(tile: Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self::tile::<2, F>(tile, halves, |b, at| halves(*b.add(at))) }
     }
 
     /// A tile whose B is in INT8.
     #[inline(always)]
     pub(super) unsafe fn int8_tile<const F: bool>(tile: Tile) {
-        // SAFETY: passed on; a line holds two bytes a column.
+        // SAFETY: the caller upholds the contract; a line holds two bytes per column.
         unsafe { self::tile::<2, F>(tile, halves, |b, at| (*b.cast::<[i8; 2]>().add(at)).map(f32::from)) }
     }
 
     macro_rules! compiled_for_avx2 {
         ($($name:ident: $tile:ident),*) => {$(
-            /// The same, compiled for AVX2.
+            /// The same tile, compiled for AVX2.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             pub(super) unsafe fn $name(tile: Tile) {
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the contract.
                 unsafe { $tile::<true>(tile) }
             }
         )*};
     }
     compiled_for_avx2!(avx2_f32_tile: f32_tile, avx2_bf16_tile: bf16_tile, avx2_int8_tile: int8_tile);
 
-    /// Rows taken together: their sums and a line of B fill the registers of AVX2.
+    /// Rows per pass: their sums and a line of B fill the registers of AVX2.
     const AT_ONCE: usize = 2;
 
-    /// One tile in plain loops. A word of A holds `N` numbers, as `of_a` says; `of_b` gives as many at a place of a panel.
+    /// Computes one tile in plain loops. `of_a` splits a word of A into `N` numbers; `of_b` reads `N` numbers at a position of a panel.
     #[inline(always)]
     unsafe fn tile<const N: usize, const F: bool>(
         tile: Tile,
@@ -381,7 +380,7 @@ mod portable {
             // SAFETY: `from` is below `rows`.
             let (a, c) = unsafe { (tile.a.add(from * ROW_STRIDE), tile.c.add(from * tile.c_stride)) };
             let part = Tile { a, c, ..tile };
-            // SAFETY: a part of the caller's tile.
+            // SAFETY: this is a part of the caller's tile.
             unsafe {
                 match tile.rows - from {
                     1 => sums::<1, N, F>(part, of_a, of_b),
@@ -412,8 +411,8 @@ mod portable {
         }
         for (r, sums) in sums.iter().enumerate() {
             for (column, sum) in sums.iter().enumerate().take(tile.columns) {
-                // SAFETY: scales and starts have one number a column, the tile's results lie at `c`; what is there is
-                // read only where it is added to.
+                // SAFETY: scales and starts have one number per column, and the tile's results are at `c`. The old result is read only if
+                // it is added to.
                 unsafe {
                     let own = if tile.scales.is_null() { 1.0 } else { *tile.scales.add(column) };
                     let result = tile.c.add(r * tile.c_stride + column);

@@ -1,13 +1,13 @@
-//! Quantized weights as they lie in files: a linear layer's codes and scales, output after output.
+//! Quantized weights in their file format: codes and scales of a linear layer, output after output.
 //!
-//! Both kinds follow bitsandbytes: [`Int8`] its `Linear8bitLt`, [`Nf4`] its `Linear4bit`. What is read is given back bit
-//! for bit; products run on [`FrozenWeight`](crate::FrozenWeight), which holds the same numbers in another order.
+//! Both kinds follow bitsandbytes: [`Int8`] its `Linear8bitLt`, [`Nf4`] its `Linear4bit`. Weights are written back exactly as they were
+//! read. Products use [`FrozenWeight`](crate::FrozenWeight), which holds the same numbers in another order.
 
 mod nf4;
 
 pub use nf4::{Absmax, BLOCK, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4};
 
-/// A weight in one of the two kinds.
+/// A weight in one of the two formats.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Quantized {
     /// In 8 bits.
@@ -17,7 +17,7 @@ pub enum Quantized {
 }
 
 impl Quantized {
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     pub fn shape(&self) -> [usize; 2] {
         match self {
             Self::Int8(weight) => weight.shape(),
@@ -26,7 +26,7 @@ impl Quantized {
     }
 }
 
-/// A weight as whole numbers: element `(o, i)` is `codes[o · in + i] · absmax[o] / 127`.
+/// A weight of integers: element `(o, i)` is `codes[o · in + i] · absmax[o] / 127`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Int8 {
     shape: [usize; 2],
@@ -35,10 +35,10 @@ pub struct Int8 {
 }
 
 impl Int8 {
-    /// A weight of `shape`, `[out, in]`.
+    /// Creates a weight of `shape`, `[out, in]`.
     ///
     /// # Errors
-    /// When the numbers of codes or scales do not fit the shape.
+    /// If the number of codes or scales does not fit the shape.
     pub fn new(shape: [usize; 2], codes: Vec<i8>, absmax: Vec<f32>) -> Result<Self, String> {
         let [out, width] = shape;
         check("codes", codes.len(), out * width)?;
@@ -46,23 +46,23 @@ impl Int8 {
         Ok(Self { shape, codes, absmax })
     }
 
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// Numbers from −127 to 127, `[out, in]`.
+    /// Integers from −127 to 127, `[out, in]`.
     pub fn codes(&self) -> &[i8] {
         &self.codes
     }
 
-    /// The largest magnitude of each output.
+    /// Largest magnitude of each output.
     pub fn absmax(&self) -> &[f32] {
         &self.absmax
     }
 }
 
-/// `found` numbers of something that needs `expected`.
+/// Checks that there are `expected` numbers.
 fn check(what: &str, found: usize, expected: usize) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{found} {what}, expected {expected}")) }
 }

@@ -1,8 +1,8 @@
 //! 4-bit NormalFloat with double quantization (QLoRA; Dettmers et al. 2023, <https://arxiv.org/abs/2305.14314>).
 //!
-//! The numbers of a weight follow each other output after output, in blocks of 64. A number is one of 16 quantiles of
-//! the normal distribution times the largest magnitude of its block; that magnitude, less the mean of all, is one of 256
-//! numbers times the largest of 256 such magnitudes. Together 4.127 bits a number.
+//! The numbers of a weight are stored output after output, in blocks of 64. A number is one of 16 quantiles of the normal distribution
+//! times the largest magnitude of its block. That magnitude, minus the mean of all magnitudes, is one of 256 values times the largest of
+//! 256 such magnitudes. In total, 4.127 bits per number.
 
 use rayon::prelude::*;
 
@@ -11,10 +11,10 @@ use crate::simd::simd;
 
 /// Numbers that share a largest magnitude.
 pub const BLOCK: usize = 64;
-/// Largest magnitudes that are quantized together.
+/// Number of largest magnitudes that are quantized together.
 pub const NESTED_BLOCK: usize = 256;
 
-/// The quantiles, as bitsandbytes has them.
+/// The quantiles, with bitsandbytes' values.
 #[expect(clippy::excessive_precision, reason = "the digits of the reference")]
 pub const NF4_MAP: [f32; 16] = [
     -1.0,
@@ -44,30 +44,30 @@ pub struct Nf4 {
     absmax: Absmax,
 }
 
-/// The largest magnitude of each block.
+/// Largest magnitude of each block.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Absmax {
-    /// As they are.
+    /// Unquantized.
     Plain(Vec<f32>),
-    /// Quantized again.
+    /// Quantized as well.
     Nested(NestedAbsmax),
 }
 
 /// Largest magnitudes in 8 bits: number `i` is `map[codes[i]] · absmax[i / 256] + offset`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestedAbsmax {
-    /// One a block of the weight.
+    /// One code per block of the weight.
     pub codes: Vec<u8>,
-    /// 256 numbers from −1 to 1, in order.
+    /// 256 values from −1 to 1, in order.
     pub map: Vec<f32>,
-    /// One for every [`NESTED_BLOCK`] codes.
+    /// One per [`NESTED_BLOCK`] codes.
     pub absmax: Vec<f32>,
     /// The mean of all largest magnitudes.
     pub offset: f32,
 }
 
 impl Absmax {
-    /// The largest magnitude of block `block`.
+    /// Largest magnitude of block `block`.
     #[inline(always)]
     pub(crate) fn at(&self, block: usize) -> f32 {
         match self {
@@ -78,7 +78,7 @@ impl Absmax {
         }
     }
 
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Plain(absmax) => size_of_val(&absmax[..]),
@@ -101,10 +101,10 @@ impl Absmax {
 }
 
 impl Nf4 {
-    /// A weight of `shape`, `[out, in]`, from its parts: two codes a byte, the first in the upper half.
+    /// Creates a weight of `shape`, `[out, in]`, from its parts. A byte holds two codes, the first in its upper half.
     ///
     /// # Errors
-    /// When the numbers of codes or scales do not fit the shape.
+    /// If the number of codes or scales does not fit the shape.
     pub fn new(shape: [usize; 2], codes: Vec<u8>, map: [f32; 16], absmax: Absmax) -> Result<Self, String> {
         let size = shape[0] * shape[1];
         check("bytes of codes", codes.len(), size.div_ceil(2))?;
@@ -112,10 +112,10 @@ impl Nf4 {
         Ok(Self { shape, codes, map, absmax })
     }
 
-    /// Quantizes `values`, `[out, in]` row-major, to the nearest code, and the largest magnitudes once more.
+    /// Quantizes `values`, `[out, in]` row-major, to the nearest codes, and the largest magnitudes as well.
     ///
     /// # Panics
-    /// When `values` has another size.
+    /// If `values` has another size.
     pub fn quantize(values: &[f32], shape: [usize; 2]) -> Self {
         assert_eq!(values.len(), shape[0] * shape[1], "one value an element");
         let mut absmax = vec![0.0f32; values.len().div_ceil(BLOCK)];
@@ -125,7 +125,7 @@ impl Nf4 {
         parts.with_min_len(256).for_each(|((values, absmax), codes)| {
             let mut numbers = [0u32; BLOCK];
             *absmax = to_unit(values, &mut numbers, &bounds);
-            // A last half byte of nothing holds the code of zero.
+            // An unused last half byte holds the code of zero.
             numbers[values.len()..].fill(7);
             for (code, [first, second]) in codes.iter_mut().zip(numbers.as_chunks::<2>().0) {
                 *code = (first << 4 | second) as u8;
@@ -134,32 +134,32 @@ impl Nf4 {
         Self { shape, codes, map: NF4_MAP, absmax: Absmax::Nested(NestedAbsmax::quantize(&absmax)) }
     }
 
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// Two codes a byte, the first in the upper half.
+    /// Two codes per byte, the first in the upper half.
     pub fn codes(&self) -> &[u8] {
         &self.codes
     }
 
-    /// What the codes stand for.
+    /// Values of the codes.
     pub fn map(&self) -> &[f32; 16] {
         &self.map
     }
 
-    /// The largest magnitude of each block.
+    /// Largest magnitude of each block.
     pub fn absmax(&self) -> &Absmax {
         &self.absmax
     }
 
-    /// Its parts: codes, map, largest magnitudes.
+    /// Returns the parts: codes, map and largest magnitudes.
     pub(crate) fn into_parts(self) -> (Vec<u8>, [f32; 16], Absmax) {
         (self.codes, self.map, self.absmax)
     }
 
-    /// The numbers again, `[out, in]` row-major.
+    /// Returns the decoded numbers, `[out, in]` row-major.
     pub fn values(&self) -> Vec<f32> {
         let number = |i: usize| {
             let code = self.codes[i / 2] >> (4 * (1 - i % 2)) & 15;
@@ -189,7 +189,7 @@ impl NestedAbsmax {
     }
 }
 
-/// How a block is brought between −1 and 1: a whole one by multiplication, a last part by division.
+/// Scales a block to the range from −1 to 1: a whole block by multiplication, a partial one by division.
 #[derive(Clone, Copy)]
 struct Unit {
     absmax: f32,
@@ -213,7 +213,7 @@ impl Unit {
 }
 
 simd! {
-    /// The code of each value: how many `bounds` lie below it, once the largest magnitude is 1. Returns that magnitude.
+    /// Computes the code of each value after scaling: the number of `bounds` below it. Returns the largest magnitude.
     fn to_unit(values: &[f32], codes: &mut [u32; BLOCK], bounds: &[f32; 15]) -> f32 {
         let mut largest = 0.0f32;
         for x in values {
@@ -228,8 +228,8 @@ simd! {
     }
 }
 
-/// The 256 numbers for largest magnitudes: of every power of ten down to 10⁻⁶ the middles of 1, 2, 4, … equal parts from
-/// 0.1 to 1, both signs; 0 and 1 (Dettmers 2016, <https://arxiv.org/abs/1511.04561>).
+/// The 256 values for largest magnitudes: for every power of ten down to 10⁻⁶, the midpoints of 1, 2, 4, … equal parts from 0.1 to 1, with
+/// both signs; and 0 and 1 (Dettmers 2016, <https://arxiv.org/abs/1511.04561>).
 fn dynamic_map() -> Vec<f32> {
     let mut map = vec![0.0f32, 1.0];
     for exponent in 0..7 {
@@ -263,7 +263,7 @@ mod tests {
                 let distance = |code: f32| (x / largest - code).abs();
                 let nearest = NF4_MAP.iter().map(|&code| distance(code)).fold(f32::INFINITY, f32::min);
                 assert!(distance(NF4_MAP[usize::from(code)]) <= nearest + 1e-6, "{shape:?} at {i}");
-                // The magnitudes lie within 0.9 of their mean; the widest gap of the map is 0.9 / 64.
+                // The magnitudes are within 0.9 of their mean; the widest gap of the map is 0.9 / 64.
                 let spread = nested.absmax[i / BLOCK / NESTED_BLOCK];
                 assert!((nf4.absmax().at(i / BLOCK) - largest).abs() <= 0.015 * spread + 1e-6, "{shape:?} at {i}");
             }

@@ -1,4 +1,4 @@
-//! With `GRADUS_KERNELS=off` everything runs through the references, and gives what the kernels give.
+//! With `GRADUS_KERNELS=off` all operations run through the references and give the results of the kernels.
 
 use std::fs;
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::fused::is_cpu;
 use crate::fused::testing::host;
 use crate::{CacheRow, LayerCache, recompute};
 
-/// Where the process without kernels writes its results.
+/// Variable with the path to which the process without kernels writes its results.
 const RESULTS: &str = "GRADUS_KERNELS_TEST_RESULTS";
 
-/// Every public function that has a kernel: values and gradients by name.
+/// Values and gradients by name, for every public function that has a kernel.
 fn results() -> Vec<(String, Vec<f32>)> {
     let mut results = Vec::new();
     for n in [1, 75] {
@@ -38,7 +38,7 @@ fn step() -> Vec<f32> {
     host(Tensor::cat(vec![parameter, first, second], 0))
 }
 
-/// The gradients of a recomputed block's input and parameter.
+/// Gradients of the input and the parameter of a recomputed block.
 fn recomputed() -> Vec<f32> {
     let (x, weight) = (leaf([5, 6], 1), burn::module::Param::from_tensor(leaf([6, 6], 2)));
     let y = recompute(&weight, x.clone(), |weight: &burn::module::Param<Tensor<2>>, x| {
@@ -49,8 +49,7 @@ fn recomputed() -> Vec<f32> {
     [of(x), of(weight.val())].concat()
 }
 
-/// What tokens attend to in a cache: one at a time and several, with a bias, in a slot that another row has left, and of
-/// the prompts alone.
+/// Attention over a cache: one token and several at a time, with a bias, in a slot that another row has left, and over the prompts alone.
 fn decoded() -> Vec<f32> {
     let tensor = |rows, width, seed| leaf([rows, width], seed).inner();
     let bias = PositionBias { weight_hr: tensor(4, 6, 20), buckets: PositionBuckets::t5_causal(6, 9) };
@@ -120,7 +119,7 @@ fn without_kernels_everything_gives_the_same() {
         let (found_name, numbers) = line.split_once('\t').expect("name and numbers");
         assert_eq!(found_name, name);
         let numbers: Vec<f32> = numbers.split_whitespace().map(|n| n.parse().expect("a number")).collect();
-        // Kernels round operands to bf16 where weights are held in few bits.
+        // Kernels round operands to bf16 if weights are held in few bits.
         let rounded = ["bf16", "int8", "nf4"].iter().any(|format| name.contains(format));
         let tolerance = if rounded { 3e-2 } else { 5e-5 };
         assert_close(name, &numbers, expected, tolerance);

@@ -1,4 +1,4 @@
-//! Which part of all logits is in memory at a time.
+//! Chunks of the logits that are in memory at a time.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ pub(crate) const ROWS: usize = 5;
 
 /// Logits held at a time: 16 Mi values, 64 MiB.
 const CHUNK_VALUES: usize = 16 << 20;
-/// Rows taken together at most.
+/// Largest number of rows per chunk.
 pub(super) const CHUNK_ROWS: usize = 4096;
-/// Tokens of the vocabulary over which sums are taken on their own; chunks hold whole blocks.
+/// Vocabulary tokens whose sums are computed separately. Chunks consist of whole blocks.
 pub(super) const BLOCK: usize = 2048;
 const _: () = assert!(BLOCK.is_multiple_of(COLUMNS_UNIT) && CHUNK_ROWS * BLOCK <= CHUNK_VALUES);
 
-/// Some tokens of the vocabulary for some rows.
+/// Some vocabulary tokens for some rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Chunk {
     pub(crate) rows: Range<usize>,
@@ -37,7 +37,7 @@ impl Chunk {
         self.rows.len() * self.tokens.len()
     }
 
-    /// Where the target of each row lies in the chunk, if it does.
+    /// Returns the position of a target in the chunk, if the chunk contains it.
     pub(super) fn place(&self, target: u32) -> Option<usize> {
         let target = target as usize;
         self.tokens.contains(&target).then(|| target - self.tokens.start)

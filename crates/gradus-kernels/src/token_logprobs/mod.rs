@@ -1,12 +1,12 @@
-//! The LM head and what training needs of its logits, without ever holding them whole.
+//! The LM head and the quantities that training needs from its logits, without ever holding all logits.
 //!
-//! With `z = h Wᵀ / τ` and `L = logsumexp(z)`: `logprob = z_y − L`, `entropy = L − Σ pᵥ zᵥ`, and the mean of z over the
-//! vocabulary (for label smoothing). Given their gradients `a`, `e`, `l` (of L) and `m`:
+//! With `z = h Wᵀ / τ` and `L = logsumexp(z)`: `logprob = z_y − L`, `entropy = L − Σ pᵥ zᵥ`, and the mean of z over the vocabulary (for
+//! label smoothing). Given their gradients `a`, `e`, `l` (of L) and `m`:
 //! `∂zᵥ = a([v = y] − pᵥ) − e·pᵥ(log pᵥ + H) + l·pᵥ + m/V`, then `∂h = ∂z W / τ`, `∂W = ∂zᵀ h / τ`.
-//! A head with a soft cap c has `z = c tanh(h Wᵀ / c) / τ`, and `∂z ∘ (1 − (zτ/c)²)` in the place of `∂z`.
-//! Logits are made in chunks of the vocabulary for all rows at once, so that each part of W is read once, forward and
-//! again backward, where the last chunks are still there. Sums over the vocabulary are in f32, over values shifted by
-//! their block's maximum; blocks have one size, so a row's numbers do not depend on how many rows there are.
+//! A head with a soft cap c has `z = c tanh(h Wᵀ / c) / τ`, and `∂z ∘ (1 − (zτ/c)²)` replaces `∂z`.
+//! Logits are computed in chunks of the vocabulary for all rows at once. So each part of W is read once in the forward pass and once in the
+//! backward pass, which starts with the last chunks, still in memory. Sums over the vocabulary are in f32, over values shifted by their
+//! block's maximum. Blocks have a fixed size, so a row's results do not depend on the number of rows.
 
 mod chunk;
 
@@ -28,22 +28,22 @@ use crate::product::{Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
 use crate::softcap::{self, cap_in_place, slope, softcap};
 
-/// What the LM head says of each target, all `[M]`, all carrying gradient but the last.
+/// Results of the LM head for each target, all `[M]`. All but the last carry gradient.
 #[derive(Debug, Clone)]
 pub struct TokenLogprobs {
     /// Log-probability of the target, in nats.
     pub logprobs_m: Tensor<1>,
     /// Entropy of the distribution, in nats.
     pub entropies_m: Tensor<1>,
-    /// logsumexp of the logits over τ.
+    /// logsumexp of the logits divided by τ.
     pub log_partitions_m: Tensor<1>,
-    /// Mean over the vocabulary of the logits over τ.
+    /// Mean over the vocabulary of the logits divided by τ.
     pub mean_logits_m: Tensor<1>,
-    /// 1 where the target is the most likely token (ties: the first), else 0. No gradient.
+    /// 1 if the target is the most likely token (the first of ties), otherwise 0. No gradient.
     pub correct_m: Tensor<1>,
 }
 
-/// The LM head: what hidden states are multiplied with to give logits, what an adapter adds, and where logits are softly capped.
+/// The LM head: the weight that turns hidden states into logits, an optional low-rank part of an adapter, and an optional soft cap.
 #[derive(Debug, Clone)]
 pub struct LmHead {
     weight: HeadWeight,
@@ -51,7 +51,7 @@ pub struct LmHead {
     cap: Option<f32>,
 }
 
-/// The low-rank part of a head: `s · B (A h)` is added to the logits before the cap.
+/// Low-rank part of a head: `s · B (A h)` is added to the logits before the cap.
 #[derive(Debug, Clone)]
 struct HeadLowRank {
     /// A, `[r, D]`.
@@ -70,12 +70,12 @@ enum HeadWeight {
 }
 
 impl LmHead {
-    /// Of a weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
+    /// A head with a weight `[V, D]`, which carries gradient. Operands of products are held in `precision`.
     pub fn dense(weight_vd: Tensor<2>, precision: Precision) -> Self {
         Self { weight: HeadWeight::Dense(weight_vd, precision), low_rank: None, cap: None }
     }
 
-    /// How operands of its products are held.
+    /// Precision of the operands of its products.
     #[cfg(feature = "gpu")]
     fn precision(&self) -> Precision {
         match &self.weight {
@@ -84,23 +84,23 @@ impl LmHead {
         }
     }
 
-    /// Of a packed weight without gradient.
+    /// A head with a packed weight without gradient.
     pub fn frozen(weight: FrozenWeight) -> Self {
         Self { weight: HeadWeight::Frozen(weight), low_rank: None, cap: None }
     }
 
-    /// The same head with a low-rank part: A `[r, D]` and B `[V, r]`, which carry gradient, times `scale`. The operands of their
-    /// products are held in `precision`.
+    /// Adds a low-rank part to the head: A `[r, D]` and B `[V, r]`, which carry gradient, times `scale`. The operands of their products are
+    /// held in `precision`.
     pub fn adapted(self, [a_rd, b_vr]: [Tensor<2>; 2], scale: f32, precision: Precision) -> Self {
         Self { low_rank: Some(HeadLowRank { a_rd, b_vr, scale, precision }), ..self }
     }
 
-    /// The same head with its logits softly capped ([`softcap`]), where a cap is given.
+    /// Caps the logits softly ([`softcap`]), if a cap is given.
     pub fn capped(self, cap: Option<f32>) -> Self {
         Self { cap, ..self }
     }
 
-    /// V and D.
+    /// Sizes V and D.
     pub fn dims(&self) -> [usize; 2] {
         match &self.weight {
             HeadWeight::Dense(weight_vd, _) => weight_vd.dims(),
@@ -111,7 +111,7 @@ impl LmHead {
         }
     }
 
-    /// Logits of each row of `hidden_bd`, `[B, V]`: for sampling.
+    /// Logits of each row of `hidden_bd`, `[B, V]`, for sampling.
     pub fn logits(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
         let added = self
             .low_rank
@@ -134,21 +134,21 @@ impl LmHead {
     }
 }
 
-/// How many logits of `m` rows of `v` are in memory at a time at most: in a pass that is recorded for the backward pass,
-/// whose products are in `recorded`, or in one that is not.
+/// Largest number of logits in memory at a time, for `m` rows of `v` logits. `recorded` is the precision of the products if the pass is
+/// recorded for a backward pass.
 pub fn logits_held(m: usize, v: usize, recorded: Option<Precision>) -> usize {
     let chunks = Chunk::all(m, v);
     let kept = chunks.iter().rev().take(recorded.map_or(0, kept)).map(Chunk::values).sum();
     largest(&chunks).max(kept)
 }
 
-/// Rows or tokens of the vocabulary, whichever are more, that a chunk of `m` rows of `v` logits has at most.
+/// Largest number of rows or vocabulary tokens in a chunk of `m` rows of `v` logits, whichever is larger.
 pub fn longest_side_of_chunk(m: usize, v: usize) -> usize {
     Chunk::all(m, v).iter().map(|chunk| chunk.rows.len().max(chunk.tokens.len())).max().unwrap_or(0)
 }
 
-/// Chunks that the forward pass leaves for the backward pass, which computes the others again: in f32 one of GPT-2's is a
-/// fortieth of the step, in bf16 less, and memory counts for more.
+/// Number of chunks that the forward pass keeps for the backward pass, which computes the others again. With GPT-2 in f32, one chunk is a
+/// fortieth of the step. In bf16 it is less, and memory matters more.
 const fn kept(precision: Precision) -> usize {
     match precision {
         Precision::F32 => 3,
@@ -156,12 +156,12 @@ const fn kept(precision: Precision) -> usize {
     }
 }
 
-/// Logprobs of `targets_m` under `head` at `temperature`, given hidden states `hidden_md`.
+/// Computes log-probabilities of `targets_m` under `head` at `temperature`, from the hidden states `hidden_md`.
 ///
 /// `hidden_md`, a dense head's weight and a head's low-rank part carry gradient.
 ///
 /// # Panics
-/// When the shapes do not fit or a target is outside the vocabulary.
+/// If the shapes do not fit or a target is outside the vocabulary.
 pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], temperature: f32) -> TokenLogprobs {
     let ([m, d], [v, width]) = (hidden_md.dims(), head.dims());
     assert_eq!((m, d), (targets_m.len(), width), "one target per hidden state, one width");
@@ -207,7 +207,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
 }
 
 impl TokenLogprobs {
-    /// From its numbers, one below the other.
+    /// Splits the stacked rows of results.
     fn of_stacked(stacked: Tensor<2>) -> Self {
         let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
         Self {
@@ -251,17 +251,17 @@ struct HeadLogprobs {
     temperature: f32,
     cap: Option<f32>,
     precision: Precision,
-    /// The head, where it is not an input.
+    /// The head, if it is not an input.
     frozen: Option<FrozenWeight>,
-    /// How the low-rank part is multiplied, and its scale, where there is one; A and B are then the last two inputs.
+    /// Product and scale of the low-rank part, if any. A and B are then the last two inputs.
     low_rank: Option<(Product, f32)>,
-    /// How many chunks of logits the forward pass keeps: those that it makes last.
+    /// Number of logit chunks that the forward pass keeps: the last ones.
     kept: usize,
-    /// They, in order; the backward pass takes them, and the memory.
+    /// These chunks, in order. The backward pass takes them and reuses their memory.
     last_chunks: Mutex<Vec<Vec<f32>>>,
 }
 
-/// What a block of one row's logits over τ adds up to: `m = max z`, `Σ eˢ`, `Σ eˢ·s` and `Σ s` with `s = z − m`.
+/// Sums over a block of one row's logits divided by τ: `m = max z`, `Σ eˢ`, `Σ eˢ·s` and `Σ s` with `s = z − m`.
 #[derive(Debug, Clone, Copy, Default)]
 struct BlockSums {
     max: f32,
@@ -270,7 +270,7 @@ struct BlockSums {
     total: f32,
 }
 
-/// What is known of a row's target: its logit over τ, and whether none before it in its block is equal.
+/// A row's target: its logit divided by τ, and whether it is the first of its value within its block.
 #[derive(Debug, Clone, Copy, Default)]
 struct Target {
     logit: f32,
@@ -281,7 +281,7 @@ simd! {
     fn block_sums(block: &[f32]) -> BlockSums {
         let max = max(block);
         let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
-        // Partial sums of a few hundred keep f32 exact enough for vocabularies of hundreds of thousands.
+        // Partial sums of a few hundred values keep f32 accurate enough for vocabularies of hundreds of thousands.
         for part in block.chunks(256) {
             let [s, w, t] = partial_sums(part, max);
             sum += s;
@@ -291,7 +291,7 @@ simd! {
         BlockSums { max, sum, weighted, total }
     }
 
-    /// Turns logits of one row into their gradient, but for the target's own term.
+    /// Turns the logits of one row into their gradient, without the target's own term.
     fn row_gradient(row: &mut [f32], coefficients: [f32; 4], entropy: f32, log_partition: f32) {
         let [a, e, l, even] = coefficients;
         for z in row.iter_mut() {
@@ -300,7 +300,7 @@ simd! {
         }
     }
 
-    /// The same of capped logits over τ, to the gradient of logits before the cap; `inverse` is τ over the cap.
+    /// Like `row_gradient`, for capped logits divided by τ; gives the gradient of the logits before the cap. `inverse` is τ over the cap.
     fn capped_row_gradient(row: &mut [f32], coefficients: [f32; 4], numbers: [f32; 2], inverse: f32) {
         let ([a, e, l, even], [entropy, log_partition]) = (coefficients, numbers);
         for z in row.iter_mut() {
@@ -330,7 +330,7 @@ fn partial_sums(block: &[f32], max: f32) -> [f32; 3] {
     lanes.map(|lanes| lanes.iter().sum())
 }
 
-/// The five numbers of one row of `v` logits, given its blocks.
+/// Computes the five results of one row of `v` logits from its blocks.
 fn row_numbers(blocks: &[BlockSums], target: Target, target_block: usize, v: usize) -> [f32; ROWS] {
     let max = max_of(blocks.iter().map(|block| block.max));
     let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
@@ -353,12 +353,12 @@ fn row_numbers(blocks: &[BlockSums], target: Target, target_block: usize, v: usi
     ]
 }
 
-/// The largest; NaN is passed over.
+/// Largest value. NaN is ignored.
 fn max_of(values: impl Iterator<Item = f32>) -> f32 {
     values.fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// Part of the head.
+/// The part of the head for one chunk.
 enum Head<'a> {
     /// `[tokens, D]`
     Dense(Mat<'a>),
@@ -371,12 +371,12 @@ impl HeadLogprobs {
         Product::new(self.precision).scaled(1.0 / self.temperature)
     }
 
-    /// V.
+    /// Vocabulary size, V.
     fn vocabulary(&self, inputs: &[Dense]) -> usize {
         self.frozen.as_ref().map_or_else(|| inputs[1].dims()[0], |weight| weight.dims()[1])
     }
 
-    /// The head's part for `chunk`.
+    /// Returns the head's part for `chunk`.
     fn head<'a>(&'a self, inputs: &'a [Dense], chunk: &Chunk) -> Head<'a> {
         let tokens = chunk.tokens.clone();
         match &self.frozen {
@@ -389,7 +389,7 @@ impl HeadLogprobs {
         }
     }
 
-    /// `h Aᵀ` of every row, `[M, r]`, where the head has a low-rank part.
+    /// Computes `h Aᵀ` of every row, `[M, r]`, if the head has a low-rank part.
     fn reduced(&self, inputs: &[Dense]) -> Option<Dense> {
         let (product, _) = self.low_rank?;
         let (hidden, a) = (&inputs[0], &inputs[inputs.len() - 2]);
@@ -397,10 +397,10 @@ impl HeadLogprobs {
         Some(Dense::new(values, &[hidden.dims()[0], a.dims()[0]]))
     }
 
-    /// Logits over τ of `chunk`, into `logits`; `reduced` are the rows as the low-rank part reads them.
+    /// Writes the logits of `chunk`, divided by τ, to `logits`. `reduced` holds the rows `h Aᵀ` for the low-rank part.
     fn logits(&self, inputs: &[Dense], reduced: Option<&Dense>, chunk: &Chunk, logits: &mut [f32]) {
         let (hidden, width) = (hidden(inputs, chunk), chunk.tokens.len());
-        // A cap is of logits as they are.
+        // The cap applies to logits before the division by τ.
         let scale = self.cap.map_or(1.0 / self.temperature, |_| 1.0);
         match self.head(inputs, chunk) {
             Head::Dense(weight) => Product::new(self.precision).scaled(scale).store(logits, width, hidden, weight.t()),
@@ -415,13 +415,13 @@ impl HeadLogprobs {
         }
     }
 
-    /// The logits that are kept.
+    /// The kept logits.
     fn last_chunks(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
         self.last_chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Values of the largest chunk.
+/// Number of values in the largest chunk.
 fn largest(chunks: &[Chunk]) -> usize {
     chunks.iter().map(Chunk::values).max().unwrap_or(0)
 }
@@ -538,7 +538,7 @@ impl Op for HeadLogprobs {
             }
             if let Some(grad_weight) = &mut grad_weight {
                 let target = &mut grad_weight[tokens.start * d..tokens.end * d];
-                // All rows but those of the last chunk come later.
+                // The last chunk of rows is processed first, so it stores; all others add.
                 match rows.end == m {
                     true => self.product().store(target, d, grad_logits.t(), hidden(inputs, chunk)),
                     false => self.product().add(target, d, grad_logits.t(), hidden(inputs, chunk)),
@@ -620,7 +620,7 @@ mod tests {
         for (m, d, v) in [(1, 3, 2), (7, 16, 301), (33, 8, 1000)] {
             let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
             for temperature in [1.0, 0.7] {
-                // Caps that bend all logits, and hardly any.
+                // The first cap bends all logits, the second hardly any.
                 for cap in [None, Some(0.8), Some(30.0)] {
                     check(
                         &format!("token logprobs, cap {cap:?}"),
@@ -669,7 +669,7 @@ mod tests {
         assert!((tie[0] + std::f32::consts::LN_2).abs() < 1e-6 && (tie[1] - std::f32::consts::LN_2).abs() < 1e-6);
         assert_eq!(tie[4], 0.0);
         assert_eq!(numbers(&[0.0, 5.0, 1.0], 1)[4], 1.0);
-        // The same across blocks: the first of equal logits is the most likely token.
+        // The same holds across blocks: the first of equal logits is the most likely token.
         let mut row = vec![0.0f32; 3 * BLOCK + 5];
         row[BLOCK + 7] = 3.0;
         row[2 * BLOCK + 1] = 3.0;
@@ -678,7 +678,7 @@ mod tests {
 
     #[test]
     fn chunks_change_nothing() {
-        // Several chunks of rows and of the vocabulary, against one row at a time.
+        // Several chunks of rows and of the vocabulary, compared with one row at a time.
         let (m, d, v) = (CHUNK_ROWS + 3, 2, 2 * BLOCK + 77);
         let targets: Vec<u32> = (0..m).map(|i| (i * 379 % v) as u32).collect();
         assert_eq!(Chunk::all(m, v).len(), 3);

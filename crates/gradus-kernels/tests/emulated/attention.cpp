@@ -1,5 +1,5 @@
-// Runs a kernel of `src/gpu/cuda/attention.cu` on a processor. Standard input: the kernel's number, the grid, 1 if copies come
-// late, five scalars, and the buffers, each with its length before it. Standard output: the buffers.
+// Runs a kernel of `src/gpu/cuda/attention.cu` on a CPU. Standard input: number of the kernel, grid, 1 if copies are late, five scalars,
+// and the buffers, each preceded by its length. Standard output: the buffers.
 #include "emulator.h"
 
 #include "../../src/gpu/cuda/attention.cu"

@@ -1,8 +1,8 @@
-// What `src/gpu/cuda/*.cu` needs of CUDA, in plain C++ on a processor: the threads of a block are coroutines, and an
-// instruction of a warp waits until its 32 lanes have come.
+// Emulates the parts of CUDA that `src/gpu/cuda/*.cu` uses, in plain C++ on a CPU. The threads of a block are coroutines, and an
+// instruction of a warp waits until all 32 lanes have reached it.
 //
-// Asynchronous copies are made when they are waited for, or at once, as `EMULATED_COPIES` says: a kernel must give the same
-// numbers either way.
+// Asynchronous copies are made late (when a kernel waits for them) or at once, depending on `is_late`. A kernel must give the same numbers
+// either way.
 #pragma once
 
 #include <ucontext.h>
@@ -37,9 +37,9 @@ struct Thread {
     ucontext_t context;
     std::vector<char> stack;
     bool is_done = false;
-    // Copies of groups that are not waited for yet; the last group is open.
+    // Groups of copies that are not yet waited for. The last group is open.
     std::deque<std::vector<Copy>> groups{{}};
-    // What a lane brings to an instruction of its warp.
+    // Arguments of a lane for an instruction of its warp.
     const void* brought[2] = {};
     float value = 0;
 };
@@ -48,7 +48,7 @@ struct Block {
     Thread threads[THREADS];
     ucontext_t scheduler;
     int current = 0;
-    // How many have come to the barrier of the block, and to that of each warp; and how often all had.
+    // Number of threads that have reached the barrier of the block, or of their warp, and number of completed barriers.
     int at_barrier = 0, barriers = 0;
     int at_warp[THREADS / 32] = {}, warps[THREADS / 32] = {};
     u32 x = 0, y = 0, columns = 1;
@@ -174,7 +174,7 @@ DEVICE float shuffle(float x, int lane) {
     return other;
 }
 
-// The fragments of `mma.m16n8k16`, as PTX documents them.
+// The fragment layout of `mma.m16n8k16`, as documented for PTX.
 DEVICE void multiply(float sums[4], const u32 a[4], u32 b0, u32 b1) {
     using namespace emulated;
     u32 b[2] = {b0, b1};

@@ -1,5 +1,5 @@
-// Runs the kernel of `src/gpu/cuda/product.cu` on a processor. Standard input: the number of blocks, 1 if copies come late, three sizes,
-// and both operands. Standard output: the product.
+// Runs the kernel of `src/gpu/cuda/product.cu` on a CPU. Standard input: the number of blocks, 1 if copies are late, three sizes, and both
+// operands. Standard output: the product.
 #include "emulator.h"
 
 #include "../../src/gpu/cuda/product.cu"

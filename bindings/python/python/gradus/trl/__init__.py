@@ -1,11 +1,11 @@
 """The trainers of TRL, run by gradus.
 
-A script for TRL needs another import and nothing else::
+A script for TRL only needs another import::
 
     from gradus.trl import GRPOConfig, GRPOTrainer  # was: from trl import GRPOConfig, GRPOTrainer
 
-Every argument of TRL 1.16's trainers and configurations is either honored, or has no effect on results here, or is refused with
-what to do instead. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
+Every argument of TRL 1.16's trainers and configurations is honored, has no effect on results here, or is rejected with a
+hint. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
 """
 
 from typing import Any
@@ -44,11 +44,11 @@ _INSTEAD = {
     "get_quantization_config": "import it from `trl`",
     "rewards": "import `trl.rewards`; its functions work here",
 }
-"""What TRL has beside trainers, with what to do."""
+"""Other names of TRL, with the alternative in gradus."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _INSTEAD:
-        # `from gradus.trl import NAME` shows the text of an `ImportError` alone.
+        # `from gradus.trl import NAME` shows only the text of an `ImportError`.
         raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Objects of peft and bitsandbytes as keys of gradus. They are read by their attributes: neither package is loaded here."""
+"""Converts objects of peft and bitsandbytes to keys of gradus. Only their attributes are read; neither package is imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from gradus.trl._check import error, means, plain, shown
 
 _READ: Final = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "use_dora")
-"""What becomes a key."""
+"""Attributes that become keys."""
 
 _NEUTRAL: Final = (
     "task_type",
@@ -27,11 +27,11 @@ _NEUTRAL: Final = (
     # It follows from the model.
     "fan_in_fan_out",
 )
-"""What no number of an adapter depends on."""
+"""Attributes that do not affect the numbers of an adapter."""
 
 
 def lora_keys(config: Any, model: Any, *, drops: bool, trains_head: bool) -> dict[str, Any]:
-    """A `LoraConfig` of peft as keys. `drops`: whether the method has dropout while it trains.
+    """Converts a `LoraConfig` of peft to keys. `drops`: whether the method uses dropout during training.
 
     Raises:
         ConfigError: for another kind of adapter, and for settings that gradus does not have.
@@ -73,7 +73,7 @@ def _refuse_others(config: Any, trains_head: bool) -> None:
 
 
 def _usual_targets(model: Any) -> list[str]:
-    """The layers that peft adapts in a model of this family when nothing is said."""
+    """Returns the layers that peft adapts by default in a model of this family."""
     kind = _model_type(model)
     try:
         usual = importlib.import_module("peft.utils.constants").TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
@@ -88,7 +88,7 @@ def _usual_targets(model: Any) -> list[str]:
 
 
 def _model_type(model: Any) -> str | None:
-    """`model_type` of a directory, a run, a hub name or an object; `None` where it is not to be found."""
+    """Returns `model_type` of a directory, a run, a hub name or an object; `None` if it cannot be determined."""
     if not isinstance(model, (str, os.PathLike)):
         found = getattr(getattr(model, "config", None), "model_type", None)
         return None if found is None else str(found)
@@ -104,7 +104,7 @@ def _model_type(model: Any) -> str | None:
 
 
 def quantized_weights(config: Any, has_adapter: bool) -> dict[str, Any]:
-    """A `BitsAndBytesConfig`, or a dict like it, as a key.
+    """Converts a `BitsAndBytesConfig`, or an equivalent dict, to a key.
 
     Raises:
         ConfigError: for formats that gradus does not have, and without an adapter.

@@ -1,8 +1,8 @@
-"""What becomes of every argument of TRL's six trainers: one table, which the code, the tests and docs/trl.md read.
+"""Treatment of every argument of TRL's six trainers, as one table for the code, the tests and docs/trl.md.
 
-There are three answers. `Honored`: gradus does the same, by the keys that stand there. `NoEffect`: the argument decides how
-fast or where something is computed and not what comes out; any value is taken, and a warning names it. `Refused`: gradus
-does not do it; any value but TRL's default is an error that says what to do instead.
+There are three treatments. `Honored`: gradus does the same, with the listed keys. `NoEffect`: the argument affects only how
+fast or where something is computed; any value is accepted, and a warning names it. `Refused`: gradus does not support it; any
+value other than TRL's default is an error that describes the alternative.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Honored:
-    """gradus does what the argument asks for."""
+    """gradus does what the argument requests."""
 
     keys: tuple[str, ...]
-    """The keys of gradus that carry it; none where the trainer itself does it."""
+    """The corresponding keys of gradus; empty if the trainer itself handles the argument."""
     note: str = ""
-    """What differs, or how the keys follow from the value."""
+    """Differences, or how the keys follow from the value."""
     by: str = ""
-    """The conversion in `_translate.py`; without one the only key gets the value as it is."""
+    """The conversion in `_translate.py`. Without one, the only key gets the unchanged value."""
 
 
 @dataclass(frozen=True)
 class NoEffect:
-    """The results of gradus do not depend on it: any value is taken, and one that is not the default is named in a warning."""
+    """The argument does not affect the results of gradus. Any value is accepted, and a warning names values other than the default."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """gradus does not do it: only TRL's default is taken, and what means the same."""
+    """gradus does not support the argument. Only TRL's default and equivalent values are accepted."""
 
     reason: str
     instead: str
-    """What to do, as a sentence."""
+    """The alternative, as a sentence."""
     accepts: tuple[Any, ...] = ()
-    """Values beside the default that ask for nothing else."""
+    """Values that are equivalent to the default."""
 
 
 Treatment = Honored | NoEffect | Refused
 
 
 def same(key: str, note: str = "") -> Honored:
-    """The value is the value of `key`."""
+    """The value is passed unchanged as the value of `key`."""
     return Honored((key,), note)
 
 
@@ -624,7 +624,7 @@ EARLIER: Mapping[str, str] = {
     "evaluation_strategy": "eval_strategy",
     "max_seq_length": "max_length",
 }
-"""Names of earlier versions with the present name: they are taken, and a warning says so."""
+"""Names of earlier versions with the current name. They are accepted with a warning."""
 
 GONE: Mapping[str, str] = {
     "max_prompt_length": "TRL cuts no prompts any more. Remove long prompts from the data. For GRPO and RLOO you can call "
@@ -636,15 +636,15 @@ GONE: Mapping[str, str] = {
     "use_liger_loss": "Leave it out: gradus brings its own compiled code",
     "no_cuda": "Write `use_cpu=True`",
 }
-"""Names of earlier versions that have no successor, with what to do."""
+"""Names of earlier versions without a successor, with the alternative."""
 
 
 def of_config(config: str, name: str) -> Treatment:
-    """What becomes of the field `name` of the class called `config`."""
+    """Returns the treatment of the field `name` of the class called `config`."""
     own = CONFIGS[config]
     return own[name] if name in own else COMMON[name]
 
 
 def fields_of(config: str) -> dict[str, Treatment]:
-    """What becomes of all fields of the class called `config`."""
+    """Returns the treatments of all fields of the class called `config`."""
     return {**COMMON, **CONFIGS[config]}

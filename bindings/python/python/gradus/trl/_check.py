@@ -1,4 +1,4 @@
-"""Says which arguments are refused, have no effect, or are unknown."""
+"""Reports arguments that are rejected, have no effect, or are unknown."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 def error(message: str) -> ValueError:
-    """A `gradus.ConfigError`, which is loaded only when there is something wrong."""
+    """Creates a `gradus.ConfigError`. The module is loaded only if there is an error."""
     made: ValueError = importlib.import_module("gradus").ConfigError(message)
     return made
 
 
 def plain(value: Any) -> Any:
-    """An enumeration's value, and a tuple as a list: what a user may write for the same thing."""
+    """Returns the value of an enumeration, and a tuple as a list, so that equivalent inputs are equal."""
     value = getattr(value, "value", value)
     return list(value) if isinstance(value, tuple) else value
 
 
 def means(value: Any, other: Any) -> bool:
-    """Whether both ask for the same; `1` and `True` do not."""
+    """Whether both values are equivalent; `1` and `True` are not."""
     value, other = plain(value), plain(other)
     if isinstance(value, bool) != isinstance(other, bool):
         return False
     try:
         return bool(value == other)
-    except Exception:  # arrays and tensors do not say
+    except Exception:  # arrays and tensors cannot be compared
         return False
 
 
 def shown(value: Any) -> str:
-    """The value as an error shows it: objects by their class."""
+    """Returns the value as an error shows it. Objects are shown by their class."""
     value = plain(value)
     simple = value is None or isinstance(value, (bool, int, float, str, list, dict))
     text = repr(value) if simple else f"an object of the class {type(value).__name__}"
@@ -48,15 +48,15 @@ def shown(value: Any) -> str:
 
 
 def default(one: dataclasses.Field[Any]) -> Any:
-    """The default of a field."""
+    """Returns the default of a field."""
     return one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
 
 
 def config(args: BaseConfig) -> None:
-    """Raises for the first field with a value that is refused.
+    """Checks a configuration and raises for the first field with a rejected value.
 
     Raises:
-        ConfigError: with what was found, why it is refused and what to do.
+        ConfigError: with the value, the reason and the alternative.
     """
     name = type(args).__name__
     for one, treatment in _given(args):
@@ -65,14 +65,14 @@ def config(args: BaseConfig) -> None:
 
 
 def trainer(name: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """The same for the arguments of a trainer."""
+    """Checks the arguments of a trainer in the same way."""
     for one, treatment in TRAINERS[name].items():
         if isinstance(treatment, Refused) and not means(arguments[one], defaults.get(one)):
             _refuse(f"`{name}({one}=...)`", arguments[one], treatment)
 
 
 def without_effect(args: BaseConfig) -> None:
-    """One warning that names what was given and has no effect."""
+    """Warns once about all given arguments without effect."""
     reasons = [
         f"`{one}={shown(getattr(args, one))}`: {treatment.reason}"
         for one, treatment in _given(args)
@@ -83,7 +83,7 @@ def without_effect(args: BaseConfig) -> None:
 
 
 def _given(args: BaseConfig) -> Iterable[tuple[str, Treatment]]:
-    """The fields whose value is not the default."""
+    """Returns the fields whose value is not the default."""
     table = fields_of(_table_name(type(args)))
     for one in dataclasses.fields(args):
         if one.name in table and not means(getattr(args, one.name), default(one)):
@@ -91,7 +91,7 @@ def _given(args: BaseConfig) -> Iterable[tuple[str, Treatment]]:
 
 
 def _table_name(cls: type) -> str:
-    """The class of ours that a user's class inherits from."""
+    """Returns the name of our class that a user's class inherits from."""
     return next(base.__name__ for base in cls.__mro__ if base.__name__ in CONFIGS)
 
 
@@ -102,7 +102,7 @@ def _refuse(where: str, value: Any, treatment: Refused) -> None:
 
 
 def unknown(cls: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that no field has."""
+    """Returns the error text for a name that no field has."""
     if name in GONE:
         return f"{cls} has no argument `{name}`. {GONE[name]}."
     if name in EARLIER:
@@ -113,6 +113,6 @@ def unknown(cls: str, name: str, known: Iterable[str]) -> str:
 
 
 def defaults_of(init: Any) -> dict[str, Any]:
-    """The defaults of a function's parameters."""
+    """Returns the defaults of a function's parameters."""
     parameters = inspect.signature(init).parameters.values()
     return {one.name: one.default for one in parameters if one.default is not one.empty}

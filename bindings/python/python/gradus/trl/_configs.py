@@ -1,6 +1,6 @@
 """The configurations of the trainers: TRL's fields with TRL's defaults, in TRL's order.
 
-What becomes of each field says the table in `_arguments.py`.
+The table in `_arguments.py` lists the treatment of each field.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gradus.trl import _check
 from gradus.trl._arguments import EARLIER
 
 _OUTPUT_DIR: Final = "trainer_output"
-"""Where a run is written when `output_dir` is not given, as in transformers."""
+"""Default of `output_dir`, as in transformers."""
 
 _Class = TypeVar("_Class")
 
 
 @dataclass_transform(field_specifiers=(field,))
 def _configuration(cls: type[_Class]) -> type[_Class]:
-    """A dataclass that takes names of earlier versions, and says of unknown names what to do."""
+    """Makes a dataclass that accepts names of earlier versions and rejects unknown names with a hint."""
     made = dataclass(cls)
     init = made.__init__
     known = [one.name for one in dataclasses.fields(made)]  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def _configuration(cls: type[_Class]) -> type[_Class]:
 
 @_configuration
 class BaseConfig:
-    """The fields that all six have: those of the `TrainingArguments` of transformers, with TRL's defaults."""
+    """The fields that all six have: `TrainingArguments` of transformers, with TRL's defaults."""
 
     output_dir: str | None = None
     per_device_train_batch_size: int = 8
@@ -174,14 +174,14 @@ class BaseConfig:
             _check.config(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name; a token for the hub is not shown."""
+        """Returns all fields by name. A token for the hub is masked."""
         found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         if found["hub_token"] is not None:
             found["hub_token"] = "<HUB_TOKEN>"
         return found
 
     def to_json_string(self) -> str:
-        """The same as JSON; what JSON does not have is written as text."""
+        """Returns all fields as JSON. Values without a JSON form are written as text."""
         return json.dumps(self.to_dict(), indent=2, default=str)
 
 
@@ -198,7 +198,7 @@ _DICTS: Final = (
     "chat_template_kwargs",
     "transformers_continuous_batching_config",
 )
-"""Fields that may be given as a text of JSON."""
+"""Fields that may be given as JSON text."""
 
 
 @_configuration

@@ -1,4 +1,4 @@
-"""Models and tokenizers that are objects in memory, and rows that a function changes."""
+"""Models and tokenizers as objects in memory, and rows that a function changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_object(value: Any) -> bool:
 
 
 def name_of(model: Any) -> str:
-    """The directory or hub name that an object came from, or the text itself."""
+    """Returns the directory or hub name that an object came from, or the text itself."""
     if isinstance(model, (str, os.PathLike)):
         return os.fspath(model)
     found = getattr(model, "name_or_path", None) or getattr(getattr(model, "config", None), "_name_or_path", None)
@@ -24,10 +24,10 @@ def name_of(model: Any) -> str:
 
 
 def refuse_quantized(model: Any) -> None:
-    """Raises for a model whose weights were quantized in memory: its files would not be those of a model to train.
+    """Raises for a model whose weights were quantized in memory, because its files would not be those of a trainable model.
 
     Raises:
-        ConfigError: with what to do.
+        ConfigError: with the alternative.
     """
     if getattr(model, "is_quantized", False) or getattr(model, "quantization_method", None) is not None:
         raise error(
@@ -37,7 +37,7 @@ def refuse_quantized(model: Any) -> None:
 
 
 def saved(value: Any, directory: Path, *, again: bool) -> str:
-    """The directory of an object, which is written there; `again`: what is there is from this run, and stays."""
+    """Saves an object and returns the directory. `again`: an existing directory is from this run and is kept."""
     if not (again and directory.is_dir()):
         directory.mkdir(parents=True, exist_ok=True)
         value.save_pretrained(str(directory))
@@ -45,7 +45,7 @@ def saved(value: Any, directory: Path, *, again: bool) -> str:
 
 
 def rows_of(data: Any) -> int | None:
-    """How many rows there are, where the data say so."""
+    """Returns the number of rows, if the data have a length."""
     if isinstance(data, (str, os.PathLike)) or not hasattr(data, "__len__"):
         return None
     try:
@@ -55,7 +55,7 @@ def rows_of(data: Any) -> int | None:
 
 
 class Mapped(Iterable[Mapping[str, Any]]):
-    """Rows that a function changes while they are read; they can be read again."""
+    """Rows that a function changes while they are read. They can be read repeatedly."""
 
     def __init__(self, rows: Any, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         if isinstance(rows, (str, os.PathLike)) or not isinstance(rows, Iterable):

@@ -1,4 +1,4 @@
-"""What callbacks and scripts see of a run: the classes of transformers with the same names and fields."""
+"""The state of a run for callbacks and scripts: the classes of transformers with the same names and fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradus.trl._check import error
 
 
 class TrainOutput(NamedTuple):
-    """What `train()` returns."""
+    """The return value of `train()`."""
 
     global_step: int
     training_loss: float
@@ -20,7 +20,7 @@ class TrainOutput(NamedTuple):
 
 @dataclass
 class TrainerState:
-    """How far a run is."""
+    """The progress of a run."""
 
     epoch: float | None = None
     global_step: int = 0
@@ -42,7 +42,7 @@ class TrainerState:
 
 @dataclass
 class TrainerControl:
-    """What callbacks ask for. gradus grants `should_training_stop`."""
+    """Requests of callbacks. gradus grants only `should_training_stop`."""
 
     should_training_stop: bool = False
     should_epoch_stop: bool = False
@@ -60,7 +60,7 @@ CALLED: Final = (
     "on_evaluate",
     "on_train_end",
 )
-"""The methods of a callback that are called."""
+"""The methods of a callback that gradus calls."""
 
 _NOT_CALLED: Final = (
     "on_epoch_begin",
@@ -78,7 +78,7 @@ _NOT_GRANTED: Final = ("should_epoch_stop", "should_save", "should_evaluate", "s
 
 
 def _defines(callback: Any, method: str) -> bool:
-    """Whether the callback has a method of its own, beside the empty one of transformers' base class."""
+    """Whether the callback overrides the empty method of transformers' base class."""
     for cls in type(callback).__mro__:
         if method in vars(cls):
             return not (cls.__name__ == "TrainerCallback" and cls.__module__.startswith("transformers."))
@@ -98,10 +98,10 @@ class Callbacks:
         return len(self._all)
 
     def add(self, callback: Any) -> None:
-        """Takes an object, or a class that needs no arguments.
+        """Adds an object, or an instance of a class that needs no arguments.
 
         Raises:
-            ConfigError: when it has a method that is never called.
+            ConfigError: if it has a method that gradus never calls.
         """
         callback = callback() if isinstance(callback, type) else callback
         never = [method for method in _NOT_CALLED if _defines(callback, method)]
@@ -121,7 +121,7 @@ class Callbacks:
         return None
 
     def call(self, event: str, args: Any, state: TrainerState, control: TrainerControl, **details: Any) -> TrainerControl:
-        """Calls the method `event` of all, and returns the control, which one of them may have replaced."""
+        """Calls the method `event` of all callbacks. Returns the control, which one of them may have replaced."""
         for callback in self._all:
             method = getattr(callback, event, None)
             if method is not None:
@@ -136,18 +136,18 @@ class Callbacks:
 
 
 _LAST: Final = ("learning_rate", "epoch", "num_tokens", "num_examples", "episodes", "kl_coef", "entropy_coef")
-"""Numbers that say how a run stands: the last one counts, not a mean."""
+"""Numbers that describe the state of a run. Their last value counts, not their mean."""
 
 
 class Means:
-    """Numbers of several logged rows as one row: means, weighted with the steps that each row stands for."""
+    """Combines the numbers of several logged rows: means, weighted by the number of steps of each row."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
         self._last: dict[str, float] = {}
 
     def add(self, metrics: Mapping[str, float | None], steps: int) -> None:
-        """Takes a row that stands for so many steps."""
+        """Adds a row that represents this number of steps."""
         for name, value in metrics.items():
             if value is None:
                 continue
@@ -158,7 +158,7 @@ class Means:
                 self._sums[name] = (total + value * steps, weight + steps)
 
     def take(self) -> dict[str, float]:
-        """The row; the next one begins anew."""
+        """Returns the combined row and starts a new one."""
         found = {name: total / weight for name, (total, weight) in self._sums.items()} | self._last
         self._sums, self._last = {}, {}
         return found

@@ -1,4 +1,4 @@
-"""The trainers: TRL's constructors and methods, over the functions of gradus."""
+"""The trainers: TRL's constructors and methods, implemented with the functions of gradus."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gradus.trl._translate import EVAL_NAMES, Asked, Translated, translate
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
 _OF_POLICY: Final = ("loss/", "perplexity/", "entropy/", "mean_token_accuracy/")
-"""How the names of what `gradus.evaluate` measures of a policy begin, before the name of the answer."""
+"""Prefixes of the metrics of a policy in `gradus.evaluate`, before the name of the answer."""
 
 
 def _core() -> Any:
-    """The module `gradus`, which is loaded when it is needed."""
+    """Returns the module `gradus`, which is loaded at its first use."""
     return importlib.import_module("gradus")
 
 
 class _Accelerator:
-    """What scripts use of the `accelerator` of a trainer."""
+    """The attributes of a trainer's `accelerator` that scripts use."""
 
     is_main_process: bool = True
     is_local_main_process: bool = True
@@ -39,19 +39,19 @@ class _Accelerator:
     process_index: int = 0
 
     def print(self, *values: Any, **options: Any) -> None:
-        """Prints: there is one process."""
+        """Prints. There is only one process."""
         print(*values, **options)
 
 
 class Trainer:
-    """What the six trainers share."""
+    """Base class of the six trainers."""
 
     _function: ClassVar[str]
     """The function of gradus that trains."""
     _config: ClassVar[type[BaseConfig]]
 
     def _begin(self, arguments: dict[str, Any]) -> None:
-        """Checks all arguments, and finds the keys. Nothing is read or written yet."""
+        """Checks all arguments and determines the keys. Nothing is read or written yet."""
         cls = next(base for base in type(self).__mro__ if base.__name__ in TRAINERS)
         name = cls.__name__
         arguments = {key: value for key, value in arguments.items() if key in TRAINERS[name]}
@@ -85,7 +85,7 @@ class Trainer:
     def _configuration(self, arguments: Mapping[str, Any]) -> BaseConfig:
         args = arguments["args"]
         if args is None:
-            # As TRL calls it: `Qwen3-0.6B-GRPO` for `Qwen/Qwen3-0.6B`.
+            # The same default name as in TRL: `Qwen3-0.6B-GRPO` for `Qwen/Qwen3-0.6B`.
             name = _objects.name_of(arguments["model"]).rstrip("/").split("/")[-1] or "model"
             return self._config(output_dir=f"{name}-{self._config.__name__.removesuffix('Config')}")
         if not isinstance(args, self._config):
@@ -106,7 +106,7 @@ class Trainer:
             )
         )
         if self.args.load_best_model_at_end and self.args.metric_for_best_model is None:
-            # Callbacks read it, such as the one of transformers that stops early.
+            # Callbacks read it, for example the early-stopping callback of transformers.
             self.args.metric_for_best_model = "loss"
             self.args.greater_is_better = False
         each = translated.steps_per_iteration
@@ -123,12 +123,12 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Trains, and returns steps, mean loss and figures of the whole run.
+        """Trains, and returns steps, mean loss and summary metrics of the whole run.
 
-        `resume_from_checkpoint`: true goes on from the last checkpoint in `output_dir`; a directory, from that checkpoint.
+        `resume_from_checkpoint`: true resumes from the last checkpoint in `output_dir`; a directory, from that checkpoint.
 
         Raises:
-            ConfigError: for arguments that gradus does not take.
+            ConfigError: for arguments that gradus does not accept.
         """
         if trial is not None:
             raise error(
@@ -162,7 +162,7 @@ class Trainer:
         return TrainOutput(self.state.global_step, summary["train_loss"], summary)
 
     def _options(self, resume: str | bool | None) -> dict[str, Any]:
-        """What the function of gradus gets by name, beside what it calls."""
+        """Returns the keyword arguments of the gradus function, except callbacks."""
         found = dict(self._translated.keys)
         again = resume is not None and resume is not False
         if isinstance(resume, str):
@@ -188,7 +188,7 @@ class Trainer:
         return found
 
     def _directory(self, kind: str, value: Any, *, again: bool = False) -> Any:
-        """What gradus reads for a model: an object is saved first."""
+        """Returns what gradus reads for a model. An object is saved first."""
         if not _objects.is_object(value):
             return value
         _objects.refuse_quantized(value)
@@ -206,7 +206,7 @@ class Trainer:
         return name
 
     def _rewards(self, again: bool) -> dict[str, Any]:
-        """Functions and models, as the core takes them."""
+        """Returns the reward functions and models, in the form that gradus takes."""
         given = self._arguments.get("reward_funcs")
         if given is None:
             return {}
@@ -243,7 +243,7 @@ class Trainer:
         return str(directory)
 
     def _rows(self, data: Any, name: str) -> Any:
-        """The rows, with what the trainer itself changes in them."""
+        """Returns the rows, with the changes that the trainer itself makes."""
         further = getattr(self.args, "chat_template_kwargs", None)
         if further:
             return _objects.Mapped(data, name, lambda row: {**row, "chat_template_kwargs": dict(further)})
@@ -257,19 +257,19 @@ class Trainer:
 
     @property
     def run(self) -> Any:
-        """The `gradus.Run`, once `train()` has ended."""
+        """The `gradus.Run`, after `train()` has ended."""
         if self._run is None:
             raise error("there is no run yet. Call `train()` first.")
         return self._run
 
     @property
     def log_history(self) -> list[dict[str, float]]:
-        """All that was logged, as dicts with TRL's names."""
+        """All log entries, as dicts with TRL's names."""
         return self.state.log_history
 
     @property
     def model(self) -> Any:
-        """Before training what was given; afterwards the trained `gradus.Model`."""
+        """The given model before training, and the trained `gradus.Model` afterwards."""
         if self._run is None:
             return self._arguments["model"]
         return _core().load(str(self._model_directory()))
@@ -289,7 +289,7 @@ class Trainer:
         return checkpoints[-1]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Copies the trained model into `output_dir`, by default that of the configuration. The run keeps it in `model/` either way."""
+        """Copies the trained model into `output_dir`, by default that of the configuration. The run also keeps it in `model/`."""
         source, target = self._model_directory(), Path(str(output_dir or self.args.output_dir))
         shutil.copytree(source, target, dirs_exist_ok=True)
 
@@ -299,10 +299,10 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Numbers of the model on held-out rows.
+        """Measures the model on held-out rows.
 
         Raises:
-            ConfigError: where there are no rows, and for methods whose numbers come from evaluations during training alone.
+            ConfigError: without rows, and for methods that are only evaluated during training.
         """
         known = self._measured(eval_dataset)
         found = known if known is not None else self._measure(eval_dataset)
@@ -315,7 +315,7 @@ class Trainer:
         return found
 
     def _measured(self, eval_dataset: Any) -> dict[str, float] | None:
-        """What the last evaluation of the run found, where it is of the same model and the same rows."""
+        """Returns the last evaluation of the run, if it is of the same model and the same rows."""
         if eval_dataset is not None or self._run is None or self.args.load_best_model_at_end:
             return None
         after = (self._run.results or {}).get("after") or {}
@@ -323,7 +323,7 @@ class Trainer:
         return self._renamed(held_out) or None
 
     def _renamed(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Held-out numbers with TRL's names; only methods that sample have other ones."""
+        """Returns held-out metrics with TRL's names. Only methods that sample have different ones."""
         names = EVAL_NAMES if "group_size" in self._translated.keys else {}
         return {names.get(name, name): value for name, value in metrics.items()}
 
@@ -341,19 +341,19 @@ class Trainer:
         else:
             model = str(self._model_directory())
         found = _core().evaluate(model, self._rows(data, "eval_dataset"), **keys)
-        # TRL's names say nothing of the answer that a policy is measured on: of pairs it is the chosen one.
+        # TRL's names do not include the answer that a policy is measured on. For pairs it is the chosen one.
         names = {name: name.removesuffix("/chosen") if name.startswith(_OF_POLICY) else name for name in dict(found)}
         return {names[name]: float(value) for name, value in dict(found).items() if isinstance(value, (int, float))}
 
     def _measuring(self) -> dict[str, Any]:
-        """The keys of `gradus.evaluate` for this method."""
+        """Returns the keys of `gradus.evaluate` for this method."""
         raise error(
             f"`{type(self).__name__}.evaluate()` outside of training is not there: what it measures needs the rewards, or both labels, of "
             "a run. Set `eval_strategy='steps'`, and it returns the numbers of the last evaluation; or use `gradus.evaluate`."
         )
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: gradus hands no logits to Python.
+        """Rejected: gradus passes no logits to Python.
 
         Raises:
             ConfigError: always.
@@ -363,7 +363,7 @@ class Trainer:
         )
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: gradus uploads nothing.
+        """Rejected: gradus uploads nothing.
 
         Raises:
             ConfigError: always.
@@ -372,7 +372,7 @@ class Trainer:
         raise error(f"`push_to_hub()`: gradus uploads nothing. Upload the model yourself: `hf upload NAME {where}`.")
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: gradus writes `report.html` instead.
+        """Rejected: gradus writes `report.html` instead.
 
         Raises:
             ConfigError: always.
@@ -391,27 +391,27 @@ class Trainer:
         self.pop_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:
-        """The same, and returns it."""
+        """Removes a callback and returns it."""
         found = self.callback_handler.remove(callback)
         self._translated = self._translate()
         return found
 
     def is_world_process_zero(self) -> bool:
-        """True: there is one process."""
+        """True, because there is one process."""
         return True
 
     def is_local_process_zero(self) -> bool:
-        """True: there is one process."""
+        """True, because there is one process."""
         return True
 
     def log_metrics(self, split: str, metrics: Mapping[str, float]) -> None:
-        """Prints numbers, one a line."""
+        """Prints metrics, one per line."""
         print(f"***** {split} metrics *****")
         for name in sorted(metrics):
             print(f"  {name} = {metrics[name]:.6g}")
 
     def save_metrics(self, split: str, metrics: Mapping[str, float], combined: bool = True) -> None:
-        """Writes numbers into `SPLIT_results.json` in the run directory, and adds them to `all_results.json`."""
+        """Writes metrics to `SPLIT_results.json` in the run directory, and adds them to `all_results.json`."""
         directory = Path(str(self.args.output_dir))
         directory.mkdir(parents=True, exist_ok=True)
         _write(directory / f"{split}_results.json", dict(metrics))
@@ -427,7 +427,7 @@ class Trainer:
         _write(directory / "trainer_state.json", asdict(self.state))
 
     def _call(self, event: str, **details: Any) -> bool:
-        """Calls the callbacks; whether training goes on."""
+        """Calls the callbacks. Returns whether training continues."""
         details["processing_class"] = self.processing_class
         self.control = self.callback_handler.call(event, self.args, self.state, self.control, **details)
         return not self.control.should_training_stop
@@ -442,7 +442,7 @@ def _write(file: Path, values: Mapping[str, Any]) -> None:
 
 
 class _Watcher:
-    """What the run calls while it trains."""
+    """The callbacks of the run during training."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -452,7 +452,7 @@ class _Watcher:
         self._printed = -1
 
     def on_step(self, step: int, total: int, metrics: Mapping[str, float | None]) -> bool:
-        """A row of metrics, which stands for the steps since the one before. False stops the run."""
+        """Handles a row of metrics, which represents the steps since the previous row. False stops the run."""
         trainer, translated = self._trainer, self._trainer._translated
         if step == 0:
             return True  # the evaluation before training
@@ -475,7 +475,7 @@ class _Watcher:
         return goes_on
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float | None], best: bool) -> bool:
-        """What an evaluation found. False stops the run."""
+        """Handles the result of an evaluation. False stops the run."""
         trainer, state = self._trainer, self._trainer.state
         if step == 0 and not trainer.args.eval_on_start:
             return True
@@ -493,7 +493,7 @@ class _Watcher:
         return goes_on
 
     def on_rollouts(self, step: int, rollouts: Sequence[Mapping[str, Any]]) -> None:
-        """Prints completions of a step that is logged."""
+        """Prints completions of a logged step."""
         trainer = self._trainer
         args, every = trainer.args, trainer._translated.log_every
         if step == self._printed or step % every:
@@ -508,7 +508,7 @@ class _Watcher:
             print(f"  prompt: {one.get('prompt')!r}\n  completion: {one.get('completion')!r}\n  reward: {one.get('reward')}")
 
     def summary(self, seconds: float) -> dict[str, float]:
-        """The figures of the whole run, with the names of transformers."""
+        """Returns summary metrics of the whole run, with the names of transformers."""
         state = self._trainer.state
         found = {
             "train_runtime": seconds,
@@ -687,7 +687,7 @@ class RewardTrainer(Trainer):
 
 
 def _need_rewards(reward_funcs: Any) -> None:
-    """Raises where nothing says what a completion is worth."""
+    """Raises if there is no reward."""
     if reward_funcs is None or (isinstance(reward_funcs, (list, tuple)) and not reward_funcs):
         raise error(
             f"`reward_funcs` is {shown(reward_funcs)}, but something must say what a completion is worth. Give a function, the name of a "

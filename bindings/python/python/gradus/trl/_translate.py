@@ -1,4 +1,4 @@
-"""What the arguments of TRL are as keys of gradus."""
+"""Translates the arguments of TRL to keys of gradus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gradus.trl._check import error, plain, shown
 from gradus.trl._configs import BaseConfig, GRPOConfig, RLOOConfig, SFTConfig
 
 ALL: Final = 1_000_000_000
-"""As many as there are: the largest number that a key of gradus takes."""
+"""No limit: the largest number that a key of gradus accepts."""
 
 ALL_TOKENS: Final = 100_000_000
-"""The same for `micro_batch_tokens`."""
+"""No limit for `micro_batch_tokens`."""
 
 Keys = dict[str, Any]
 
 
 @dataclass
 class Asked:
-    """A trainer's arguments, with what is known of its data."""
+    """A trainer's arguments, with properties of its data."""
 
     args: BaseConfig
     config: str
@@ -33,19 +33,19 @@ class Asked:
     arguments: Mapping[str, Any]
     """The other arguments of the trainer, by name."""
     rows: int | None = None
-    """Rows to train on, where the data say how many they are."""
+    """The number of rows to train on, if known."""
     has_callbacks: bool = False
     notes: list[str] = field(default_factory=list)
-    """What could not be kept exactly, as sentences for a warning."""
+    """Approximations, as sentences for a warning."""
 
 
 @dataclass
 class Translated:
-    """A run as gradus takes it."""
+    """A run in the form that gradus takes."""
 
     keys: Keys
     steps_per_iteration: int
-    """Optimizer steps of what gradus counts as one step."""
+    """Optimizer steps per step of gradus."""
     log_every: int
     """Steps of gradus between two entries of the log history."""
     log_first: bool
@@ -55,10 +55,10 @@ class Translated:
 
 
 def translate(asked: Asked) -> Translated:
-    """All keys of a run.
+    """Returns all keys of a run.
 
     Raises:
-        ConfigError: for a value that gradus does not take.
+        ConfigError: for a value that gradus does not accept.
     """
     keys: Keys = dict(_FIXED.get(type_name(asked), {}))
     done: set[str] = set()
@@ -86,23 +86,23 @@ def translate(asked: Asked) -> Translated:
 
 
 def type_name(asked: Asked) -> str:
-    """The name of the configuration without `Config`."""
+    """Returns the name of the configuration without `Config`."""
     return asked.config.removesuffix("Config")
 
 
 def is_online(asked: Asked) -> bool:
-    """Whether completions are sampled to train on."""
+    """Whether the method samples completions to train on."""
     return isinstance(asked.args, (GRPOConfig, RLOOConfig))
 
 
 _FIXED: Final[Mapping[str, Keys]] = {
     # TRL trains with the dropout of the model's configuration, and has no argument for it.
     "SFT": {"dropout": True},
-    # TRL leaves out no prompt for its length.
+    # TRL drops no prompt because of its length.
     "GRPO": {"max_length": ALL},
     "RLOO": {"max_length": ALL},
 }
-"""What TRL does without an argument for it, where gradus would do something else."""
+"""TRL's fixed behavior where gradus has another default."""
 
 
 # --- steps and batches
@@ -110,7 +110,7 @@ _FIXED: Final[Mapping[str, Keys]] = {
 
 @dataclass(frozen=True)
 class _Rollouts:
-    """An iteration of a method that samples: how many prompts, and how the optimizer goes over the completions."""
+    """An iteration of a method that samples: the number of prompts, and the passes of the optimizer over the completions."""
 
     prompts: int
     group_size: int
@@ -147,7 +147,7 @@ class _Rollouts:
         if parts % accumulated == 0:
             mini_batches = parts // accumulated
         elif accumulated % parts == 0 and args.num_iterations == 1:
-            # One optimizer step spans several rounds of sampling by the same policy: they are one round.
+            # One optimizer step spans several rounds of sampling by the same policy. They are combined into one round.
             parts, mini_batches = accumulated, 1
         else:
             raise error(
@@ -165,7 +165,7 @@ class _Rollouts:
 
 
 def _rows_of_step(asked: Asked) -> int:
-    """Rows of what gradus counts as a step."""
+    """Returns the number of rows per step of gradus."""
     if is_online(asked):
         return _Rollouts.of(asked).prompts
     return asked.args.per_device_train_batch_size * asked.args.gradient_accumulation_steps
@@ -176,7 +176,7 @@ def _per_iteration(asked: Asked) -> int:
 
 
 def _steps_of_epoch(asked: Asked, because: str) -> int:
-    """Steps of gradus in an epoch."""
+    """Returns the number of gradus steps per epoch."""
     packed = isinstance(asked.args, SFTConfig) and asked.args.packing
     if asked.rows is None or packed:
         reason = "packing decides how many rows there are" if packed else "the data do not say how many rows they have"
@@ -189,19 +189,19 @@ def _steps_of_epoch(asked: Asked, because: str) -> int:
             f"`train_dataset` has {asked.rows} rows, but an iteration samples for {each} prompts (completions by `num_generations`). Give "
             "more rows, or make the batches smaller."
         )
-    # TRL leaves out the rows at the end that fill no iteration.
+    # TRL drops the rows at the end that do not fill an iteration.
     return asked.rows // each
 
 
 def _total(asked: Asked, because: str) -> int:
-    """Steps of gradus in the whole run."""
+    """Returns the number of gradus steps in the whole run."""
     if asked.args.max_steps > 0:
         return math.ceil(asked.args.max_steps / _per_iteration(asked))
     return math.ceil(asked.args.num_train_epochs * _steps_of_epoch(asked, because))
 
 
 def _interval(asked: Asked, name: str, value: float) -> int:
-    """An interval in optimizer steps, or as a share of all, in steps of gradus."""
+    """Converts an interval in optimizer steps, or a share of all steps, to steps of gradus."""
     if value <= 0 or (value >= 1 and value != int(value)):
         raise error(
             f"`{asked.config}({name}=...)` is {value}, but a whole number of steps, or a share of all steps below 1, is expected."
@@ -237,7 +237,7 @@ def _steps(asked: Asked) -> Keys:
     args, each = asked.args, _per_iteration(asked)
     if args.max_steps <= 0:
         if is_online(asked) and asked.rows is not None and asked.rows % _rows_of_step(asked):
-            # gradus would fill the last iteration of an epoch with rows of the next one, and have more steps.
+            # gradus would fill the last iteration of an epoch with rows of the next one, and so take more steps.
             return {"max_steps": _total(asked, "`num_train_epochs`")}
         return {"epochs": args.num_train_epochs}
     steps = math.ceil(args.max_steps / each)
@@ -263,7 +263,7 @@ def _schedule(asked: Asked) -> Keys:
             f"`{asked.config}(lr_scheduler_type=...)` is {shown(name)}, but gradus has {_listed(_SCHEDULES)}. Choose one of them."
         )
     if name == "constant":
-        # The schedule of that name has no warm-up in transformers, whatever is asked for.
+        # In transformers, the schedule of that name has no warm-up, whatever the arguments.
         warmup = 0
     elif warmup >= 1:
         warmup = max(1.0, warmup / _per_iteration(asked))
@@ -272,7 +272,7 @@ def _schedule(asked: Asked) -> Keys:
 
 _ADAMW: Final = ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused")
 
-# The same optimizer of bitsandbytes under two names.
+# Two names of the same bitsandbytes optimizer.
 _ADAMW_INT8: Final = ("adamw_bnb_8bit", "adamw_8bit")
 
 
@@ -294,7 +294,7 @@ def _optimizer(asked: Asked) -> Keys:
 
 
 def _precision(asked: Asked) -> Keys:
-    # Without a word TRL computes in bf16.
+    # TRL computes in bf16 by default.
     return {"compute": "f32" if asked.args.bf16 is False else "bf16"}
 
 
@@ -369,8 +369,8 @@ def _log_every(asked: Asked) -> int:
 def _logging(asked: Asked) -> Keys:
     notes = len(asked.notes)
     every = _log_every(asked)
-    del asked.notes[notes:]  # said once, by the call for the log history
-    # Callbacks hear of every step, and a row for the first step is the trainer's work.
+    del asked.notes[notes:]  # reported once, by the call for the log history
+    # Callbacks receive every step, and the trainer produces the row of the first step.
     return {"logging_steps": 1 if asked.has_callbacks or asked.args.logging_first_step else every}
 
 
@@ -445,7 +445,7 @@ def _saving(asked: Asked) -> Keys:
 
 
 def _smaller_is_better(name: str) -> bool:
-    """As gradus judges the metric called `name`."""
+    """Whether gradus treats smaller values of the metric called `name` as better."""
     if "rewards/" in name:
         return False
     words = name.replace("/", "_").split("_")
@@ -483,10 +483,10 @@ def _best(asked: Asked) -> Keys:
 EVAL_NAMES: Final[Mapping[str, str]] = {
     "eval_length": "eval_completions/mean_length",
     "eval_clipped_ratio": "eval_completions/clipped_ratio",
-    # TRL's is nats per token.
+    # TRL's metric is in nats per token.
     "eval_kl": "eval_objective/kl",
 }
-"""Held-out numbers of methods that sample, with TRL's names."""
+"""Held-out metrics of methods that sample, with TRL's names."""
 
 
 # --- rows and losses
@@ -513,7 +513,7 @@ def _template(asked: Asked) -> Keys:
             f"`{asked.config}(chat_template_path=...)`: there is no file {shown(str(path))}. Give a Jinja file, or a directory that "
             "holds `chat_template.jinja`."
         )
-    # A bare name would mean a template that gradus brings.
+    # A bare name would select a built-in template of gradus.
     return {"chat_template": str(Path(path).absolute())}
 
 
@@ -584,10 +584,10 @@ _SAMPLING: Final[Mapping[str, str]] = {
     "forced_eos_token_id": "sampling_forced_eos_token_id",
     "stop_strings": "stop",
 }
-"""Settings of generation, with the keys of gradus."""
+"""Sampling settings, with the keys of gradus."""
 
 _OFF: Final[Mapping[str, Any]] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0}
-"""Values that change nothing."""
+"""Values without effect."""
 
 
 def _sampling(asked: Asked) -> Keys:
@@ -627,11 +627,11 @@ def _peft(asked: Asked) -> Keys:
 
 
 _MOST_TURNS: Final = 10_000
-"""What `episode.max_turns` takes at most."""
+"""The largest value of `episode.max_turns`."""
 
 
 def _turns(asked: Asked) -> Keys:
-    """Turns of an episode: that of the last answer, and one for each call before it."""
+    """Returns the number of turns of an episode: one for the final answer, and one for each call before it."""
     assert isinstance(asked.args, GRPOConfig)
     iterations = asked.args.max_tool_calling_iterations
     return {"episode_max_turns": _MOST_TURNS if iterations is None else iterations + 1}

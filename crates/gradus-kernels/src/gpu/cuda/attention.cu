@@ -1,24 +1,24 @@
 // Attention over packed sequences on tensor cores: operands in bf16, sums and exponentials in f32. The mathematics is in
-// `attention/mod.rs`, the tables in `gpu/attention.rs`.
+// `attention/mod.rs`, the tables are in `attention/tiles.rs`.
 //
-// A block has four warps, and each warp 16 rows of a tile of 64: queries in `attention_forward` and
-// `attention_backward_queries`, keys in `attention_backward_keys`. A warp keeps its sums in registers, so no other warp
-// adds to them, and the same input gives the same bits. Scores go from one product to the next in registers: the sums of
-// `mma.m16n8k16` lie where the next product wants its left operand.
+// A block has four warps. Each warp has 16 rows of a tile of 64: queries in `attention_forward` and `attention_backward_queries`, keys in
+// `attention_backward_keys`. A warp keeps its sums in registers, so no other warp adds to them, and the same input gives the same bits.
+// Scores pass from one product to the next in registers, because the sums of `mma.m16n8k16` have the layout of the next product's left
+// operand.
 //
-// Whoever compiles this defines: HEAD_DIM (64 or 128), GROUP (query heads of a key/value head) and IS_CAPPED (0 or 1).
-// `tests/emulated/` compiles it for a processor.
+// Compile-time definitions: HEAD_DIM (64 or 128), GROUP (query heads per key/value head) and IS_CAPPED (0 or 1).
+// `tests/emulated/` compiles this file for a CPU.
 
 typedef unsigned short bf16;
 
 #define TILE 64
 #define CHUNKS (HEAD_DIM / 8)
 #define STEPS (HEAD_DIM / 16)
-// Queries that one pass of `attention_backward_keys` takes.
+// Queries per pass of `attention_backward_keys`.
 #define QUERIES 16
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
-// A score that no query has.
+// Score of a hidden key.
 #define NOTHING MINUS_INFINITY
 
 struct Scalars {
@@ -29,12 +29,12 @@ struct Scalars {
     u32 after;
 };
 
-// One tile of queries: words of the table.
+// One tile of queries, as words of the table.
 struct Queries {
     u32 first, count, position, prefix, prefix_length, own, length;
 };
 
-// Where 8 numbers of a row lie: rows of one matrix of 8 × 8 lie in different banks.
+// Offset of 8 numbers of a row. The rows of an 8 × 8 matrix are in different banks.
 DEVICE int place(int row, int chunk) { return row * HEAD_DIM + ((chunk ^ (row & 7)) << 3); }
 
 DEVICE u32 row_of_key(const Queries& tile, u32 position) {
@@ -52,7 +52,7 @@ DEVICE void copy_keys(bf16* to, const bf16* x, const Queries& tile, u32 from, u3
     }
 }
 
-// The left operands of 16 rows from row `first`: those of this lane, `rows` there.
+// Loads this lane's part of the left operands of 16 rows, starting at row `first`. Rows from `rows` on are zero.
 DEVICE void load_rows(u32 to[STEPS][4], const bf16* x, u32 first, u32 rows, u32 width, u32 head) {
     int lane = thread_index() % 32, top = lane / 4, column = lane % 4 * 2;
     for (int half = 0; half < 2; half++) {
@@ -66,26 +66,26 @@ DEVICE void load_rows(u32 to[STEPS][4], const bf16* x, u32 first, u32 rows, u32 
     }
 }
 
-// Right operands of rows of shared memory as columns: of `8 × 2` rows from `row`, 16 numbers from step `k`.
+// Loads right operands with rows of shared memory as columns: `8 × 2` rows from `row`, 16 numbers of step `k`.
 DEVICE void columns_of(u32 to[4], const bf16* shared, int row, int k) {
     int lane = thread_index() % 32;
     load_matrices(to, shared + place(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
 
-// Right operands of rows of shared memory as rows: of 16 rows from `row`, numbers of chunks `chunk` and `chunk + 1`.
+// Loads right operands with rows of shared memory as rows: 16 rows from `row`, numbers of chunks `chunk` and `chunk + 1`.
 DEVICE void rows_of(u32 to[4], const bf16* shared, int row, int chunk) {
     int lane = thread_index() % 32;
     load_transposed(to, shared + place(row + lane % 16, chunk + lane / 16));
 }
 
-// Left operands of 16 rows of shared memory from `row`, step `k`.
+// Loads left operands: 16 rows of shared memory from `row`, step `k`.
 DEVICE void left_of(u32 to[4], const bf16* shared, int row, int k) {
     int lane = thread_index() % 32;
     load_matrices(to, shared + place(row + lane % 16, 2 * k + lane / 16));
 }
 
-// A score from a product, over `unit_of_scores`, and its slope where it is capped.
-// Scores are kept over this factor, so that it costs nothing apart from one multiplication where they become exponents.
+// `score` returns a score divided by `unit_of_scores`, and its slope if it is capped. Scores are stored in this unit, so that scaling costs
+// only the one multiplication that turns them into exponents.
 DEVICE float unit_of_scores(const Scalars& of) { return (IS_CAPPED ? 1.0f : of.scale) * LOG2_E; }
 
 DEVICE float score(float product, const Scalars& of, float* slope) {
@@ -101,7 +101,7 @@ DEVICE float score(float product, const Scalars& of, float* slope) {
 
 DEVICE bool sees(u32 query, u32 key, const Scalars& of) { return key <= query + of.after && query <= key + of.before; }
 
-// The largest over the four lanes of a row, and the sum.
+// Maximum and sum over the four lanes of a row.
 DEVICE float largest_of_row(float x) {
     x = fmaxf(x, shuffle_xor(x, 1));
     return fmaxf(x, shuffle_xor(x, 2));
@@ -112,13 +112,13 @@ DEVICE float sum_of_row(float x) {
     return x + shuffle_xor(x, 2);
 }
 
-// The long tiles of causal attention are the last of a sequence: they begin first.
+// In causal attention, the tiles with most keys are the last of a sequence. They start first.
 DEVICE Queries tile_of_block(const u32* tiles) {
     const u32* word = tiles + (blocks_x() - 1 - block_x()) * 7;
     return Queries{word[0], word[1], word[2], word[3], word[4], word[5], word[6]};
 }
 
-// The first and the last key that a tile sees; the first is that of a tile of keys.
+// First key that a tile sees, rounded down to a tile of keys, and the end of its keys.
 DEVICE u32 first_key(const Queries& tile, const Scalars& of) {
     return tile.position > of.before ? (tile.position - of.before) / TILE * TILE : 0;
 }
@@ -135,7 +135,7 @@ DEVICE bool sees_all(const Queries& tile, u32 from, const Scalars& of) {
 }
 
 KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32* tiles, float* out, float* log_sums, Scalars of) {
-    // Keys and values take turns in three places: one is read, and two are on their way.
+    // Keys and values rotate through three buffers: one is read while two are being filled.
     SHARED bf16 places[3][TILE * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
     u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
@@ -155,7 +155,7 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
         const bf16* keys = places[at];
         const bf16* values = places[(at + 1) % 3];
         wait_for_groups<1>();
-        // All warps are through with the values before these keys: their place is free.
+        // All warps have finished with the previous values, so their buffer is free.
         synchronize();
         if (from + TILE < end) copy_keys(places[(at + 2) % 3], k, tile, from + TILE, kv_width, kv_head);
         end_group();
@@ -199,7 +199,7 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
                 highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             }
             highest = largest_of_row(highest);
-            // Of a row that has seen no key yet, every exponent is that of nothing less nothing: 0 stands in for the largest.
+            // If a row has seen no key yet, the exponent would be −∞ − (−∞). A bound of 0 avoids that.
             float bound = highest == NOTHING ? 0.0f : highest * unit;
             float shrink = exp2_of(largest[half] * unit - bound);
             largest[half] = highest;
@@ -219,7 +219,7 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
             }
         }
         wait_for_groups<1>();
-        // All warps are through with the keys.
+        // All warps have finished with the keys.
         synchronize();
         if (from + TILE < end) copy_keys(places[at], v, tile, from + TILE, kv_width, kv_head);
         end_group();
@@ -257,12 +257,12 @@ KERNEL attention_forward(const bf16* q, const bf16* k, const bf16* v, const u32*
     }
 }
 
-// Keys that one pass of `attention_backward_queries` takes.
+// Keys per pass of `attention_backward_queries`.
 #define KEYS 32
 
 KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, const bf16* grad, const float* log_sums,
                                   const float* dots, const u32* tiles, float* grad_q, Scalars of) {
-    // While one place is read, the other is filled.
+    // One buffer is read while the other is filled.
     SHARED bf16 places[2][2][KEYS * HEAD_DIM];
     Queries tile = tile_of_block(tiles);
     u32 head = block_y(), kv_head = head / GROUP, width = of.heads * HEAD_DIM, kv_width = width / GROUP;
@@ -296,7 +296,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
         }
         end_group();
         bool is_all = sees_all(tile, from, of);
-        // 16 keys at a time: their scores are used up before the next ones come.
+        // Processes 16 keys at a time, so that their scores are used up before the next ones are computed.
 #pragma unroll
         for (int pair = 0; pair < KEYS / 16; pair++) {
             float scores[2][4] = {}, grads_p[2][4] = {};
@@ -356,7 +356,7 @@ KERNEL attention_backward_queries(const bf16* q, const bf16* k, const bf16* v, c
     }
 }
 
-// Copies `count` rows from row `first`, of `of_tile` that a pass takes.
+// Copies `count` rows from row `first`, out of `of_tile` rows per pass.
 DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, int of_tile, u32 width, u32 head) {
     for (int i = thread_index(); i < of_tile * CHUNKS; i += THREADS) {
         int row = i / CHUNKS, chunk = i % CHUNKS;
@@ -365,15 +365,15 @@ DEVICE void copy_rows(bf16* to, const bf16* x, u64 first, u32 count, int of_tile
     }
 }
 
-// Queries of one head that read a tile of keys, some at a time.
+// A pass over some queries of one head that read a tile of keys.
 struct Pass {
     u32 member, reader;
-    // Row and position of the first of them, and the position where the reader's end.
+    // Row and position of the first query, and the position at which the reader's queries end.
     u64 row;
     u32 from, end;
 };
 
-// The first pass of the reader and the head that `pass` names, or of those after them; none if `member` is `GROUP`.
+// Finds the first non-empty pass, starting with the head and the reader in `pass`. If there is none, `member` is `GROUP`.
 DEVICE void find(Pass& pass, const u32* readers, const u32* tile, const Scalars& of) {
     u32 count = tile[1], position = tile[2];
     for (; pass.member < GROUP; pass.member++, pass.reader = tile[3]) {
@@ -404,7 +404,7 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
                                Scalars of) {
     SHARED bf16 keys[TILE * HEAD_DIM];
     SHARED bf16 values[TILE * HEAD_DIM];
-    // Queries, and the gradients of what they got: while one place is read, the other is filled.
+    // Queries and the gradients of their outputs. One buffer is read while the other is filled.
     SHARED bf16 places[2][2][QUERIES * HEAD_DIM];
     const u32* tile = tiles + block_x() * 5;
     u32 first = tile[0], count = tile[1], position = tile[2];
@@ -415,7 +415,7 @@ KERNEL attention_backward_keys(const bf16* q, const bf16* k, const bf16* v, cons
     copy_rows(values, v, first, count, TILE, kv_width, kv_head);
     Pass pass{0, tile[3], 0, 0, 0};
     find(pass, readers, tile, of);
-    // What lane i knows of query i of the pass: its log-sum, to base 2, and its dot.
+    // Values of query i of the pass in lane i: its log-sum to base 2, and its dot.
     float log_sum = 0.0f, dot = 0.0f;
     auto fetch = [&](const Pass& of_pass, int at, float* to_log_sum, float* to_dot) {
         u32 head = kv_head * GROUP + of_pass.member, here = of_pass.end - of_pass.from;

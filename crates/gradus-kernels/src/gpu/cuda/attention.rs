@@ -1,4 +1,4 @@
-//! Attention on tensor cores, with operands in bf16 and sums in f32: launches of `attention.cu`.
+//! Attention on tensor cores, with bf16 operands and f32 sums: launches of `attention.cu`.
 
 use burn::tensor::DType;
 use burn_cubecl::CubeDevice;
@@ -19,12 +19,12 @@ pub(crate) fn supports(shape: &AttentionShape, device: &CubeDevice) -> bool {
     runs_on(device) && matches!(shape.head_dim, 64 | 128)
 }
 
-/// The operands of a product: a tensor in bf16.
+/// Converts an operand of a product to bf16.
 pub(crate) fn narrow(x: &CubeTensor) -> CubeTensor {
     as_dtype(x, DType::BF16)
 }
 
-/// A kernel of the file for heads of `shape`.
+/// Returns a kernel of the file, compiled for heads of `shape`.
 pub(crate) fn program(shape: &AttentionShape, entry: &'static str) -> Program {
     let defines = format!(
         "#define HEAD_DIM {}\n#define GROUP {}\n#define IS_CAPPED {}\n",
@@ -35,7 +35,7 @@ pub(crate) fn program(shape: &AttentionShape, entry: &'static str) -> Program {
     Program { text: TEXT, defines, entry }
 }
 
-/// The struct `Scalars` of the file.
+/// Returns the values of the struct `Scalars` in the file.
 pub(crate) fn scalars(shape: &AttentionShape) -> [u32; 5] {
     let View { before, after } = View::from(shape.mask);
     [shape.heads as u32, shape.scale.to_bits(), shape.cap.unwrap_or(1.0).to_bits(), before, after]
@@ -61,7 +61,7 @@ pub(crate) fn forward(
     }
 }
 
-/// Fills `grad_q`, in f32, from what the forward pass gave, and from `dots`, the sum of `∂O ∘ O` over each head.
+/// Fills `grad_q` (f32) from the results of the forward pass and from `dots`, the sum of `∂O ∘ O` over each head.
 pub(crate) fn backward_queries(
     [q, k, v, grad]: [&CubeTensor; 4],
     [log_sums, dots]: [&CubeTensor; 2],
@@ -81,7 +81,7 @@ pub(crate) fn backward_queries(
     }
 }
 
-/// Fills `grad_k` and `grad_v`, in f32.
+/// Fills `grad_k` and `grad_v` (f32).
 pub(crate) fn backward_keys(
     [q, k, v, grad]: [&CubeTensor; 4],
     [log_sums, dots]: [&CubeTensor; 2],
@@ -102,7 +102,7 @@ pub(crate) fn backward_keys(
     }
 }
 
-/// The kernels as NVRTC is given them.
+/// Sources of the kernels as passed to NVRTC.
 pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gpu::offline::Source> {
     let mut sources = Vec::new();
     for (head_dim, group, cap) in [(64, 1, None), (128, 2, None), (128, 2, Some(50.0))] {

@@ -1,10 +1,10 @@
-//! Products by cuBLASLt, which is opened when it is needed first. Without it, or with one that refuses, others multiply.
+//! Products by cuBLASLt, which is loaded at its first use. If it is missing or rejects a product, other kernels multiply.
 //!
-//! CubeCL does not say which stream it queues its kernels in. So a product waits for all that the context was given before, and
-//! all that it is given later waits for the product: `cuCtxRecordEvent` and `cuCtxWaitEvent`, from CUDA 12.4.
+//! CubeCL does not expose the stream of its kernels. So a product waits for all earlier work of the context, and all later work waits for
+//! the product. `cuCtxRecordEvent` and `cuCtxWaitEvent` do this, from CUDA 12.4.
 //!
-//! The same product gives the same bits: one algorithm is chosen for each kind of product, whatever the addresses are, and none that adds
-//! up parts of the inner dimension apart.
+//! The same product always gives the same bits. Each kind of product has one algorithm, whatever the addresses are. Algorithms that sum
+//! parts of the inner dimension separately are excluded.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,24 +21,24 @@ use libloading::Library;
 use crate::cuda;
 use crate::gpu::empty_f32;
 
-/// The server of CubeCL's that runs CUDA.
+/// CubeCL's server for CUDA.
 type Server = <CudaRuntime as cubecl::__private::Runtime>::Server;
 type Pointer = *mut c_void;
 
-/// Memory that a product may use beside its operands.
+/// Bytes of scratch memory for a product.
 const WORKSPACE: usize = 32 << 20;
 
 /// `CUDA_R_32F`, `CUDA_R_16BF` and `CUBLAS_COMPUTE_32F`: f32 is not shortened to TF32.
 const R_32F: c_int = 0;
 const R_16BF: c_int = 14;
 const COMPUTE_32F: c_int = 68;
-/// Attributes of a product: which operands are transposed.
+/// Attributes of a product: transposition of each operand.
 const TRANSPOSED_A: c_int = 3;
 const TRANSPOSED_B: c_int = 4;
-/// Attributes of a matrix: matrices of a batch, and numbers from one to the next.
+/// Attributes of a matrix: matrices per batch, and numbers from one matrix to the next.
 const BATCH_COUNT: c_int = 5;
 const BATCH_STRIDE: c_int = 6;
-/// Attributes of a search: bytes of workspace, how parts of a sum may be added up, and how operands and result are aligned.
+/// Attributes of a search: bytes of workspace, allowed reduction schemes, and alignments of operands and result.
 const MOST_WORKSPACE: c_int = 1;
 const REDUCTIONS: c_int = 3;
 const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
@@ -54,12 +54,12 @@ struct Found {
     reserved: [c_int; 4],
 }
 
-/// Declares functions of a library by their types, and how they are looked up.
+/// Declares functions of a library with their types, and a constructor that looks them up.
 macro_rules! functions {
     ($name:ident { $($field:ident: $symbol:literal ($($argument:ty),*);)* }) => {
         struct $name {
             $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-            /// Functions live as long as it is open.
+            /// Keeps the library open as long as its functions are used.
             _library: Library,
         }
 
@@ -101,7 +101,7 @@ functions!(Driver {
     stream_waits: "cuStreamWaitEvent" (Pointer, Pointer, u32);
 });
 
-/// One kind of product: sizes as cuBLASLt counts them, column by column.
+/// A kind of product, with sizes in cuBLASLt's column-major order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     m: usize,
@@ -110,11 +110,11 @@ struct Kind {
     batch: usize,
     transposed: [bool; 2],
     is_narrow: bool,
-    /// Of both operands and the result, in bytes.
+    /// Alignments of both operands and the result, in bytes.
     alignments: [u32; 3],
 }
 
-/// What was made for a kind of product once.
+/// Objects that are created once per kind of product.
 #[derive(Clone, Copy)]
 struct Plan {
     product: Pointer,
@@ -131,18 +131,18 @@ struct OnDevice {
     handle: Pointer,
     context: Pointer,
     stream: Pointer,
-    /// That all before a product is done, and that the product is.
+    /// Event after all earlier work, and event after the product.
     events: [Pointer; 2],
-    /// The address of the workspace, and what keeps it there.
+    /// Address of the workspace, and the value that keeps it allocated.
     workspace: (u64, Box<dyn Any>),
-    /// None of a kind that cuBLASLt refuses.
+    /// Plans by kind; `None` if cuBLASLt rejects the kind.
     plans: HashMap<Kind, Option<Plan>>,
 }
 
-// SAFETY: cuBLASLt's and the driver's objects may be used from any thread, and a mutex gives them to one at a time.
+// SAFETY: objects of cuBLASLt and the driver may be used from any thread, and a mutex gives them to one thread at a time.
 unsafe impl Send for OnDevice {}
 
-/// What a call returned: none but of success.
+/// Converts a status to `Some` for success and `None` for an error.
 fn done(status: c_int) -> Option<()> {
     (status == 0).then_some(())
 }
@@ -154,10 +154,10 @@ impl OnDevice {
         let mut pointers = [std::ptr::null_mut(); 5];
         let [handle, context, stream, before, after] = &mut pointers;
         let mut device = 0;
-        // Without times, events cost less.
+        // Events are cheaper without timing.
         const NO_TIMES: u32 = 2;
         const NOT_BLOCKING: u32 = 1;
-        // SAFETY: the calls write to variables of their types. CubeCL uses the same primary context, which so stays alive.
+        // SAFETY: the calls write to variables of their types. CubeCL uses the same primary context, which therefore stays alive.
         unsafe {
             done((driver.device)(&mut device, c_int::try_from(number).ok()?))?;
             done((driver.context)(context, device))?;
@@ -204,7 +204,7 @@ impl OnDevice {
         let (mut product, mut search) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mut found = Found { algorithm: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let mut count = 0;
-        // SAFETY: as above; one result is asked for, and there is room for it.
+        // SAFETY: as above; one result is requested, and there is space for it.
         unsafe {
             done((self.lt.new_product)(&mut product, COMPUTE_32F, R_32F))?;
             for (attribute, is_transposed) in [(TRANSPOSED_A, transposed[0]), (TRANSPOSED_B, transposed[1])] {
@@ -232,14 +232,14 @@ impl OnDevice {
         (count > 0 && found.state == 0).then_some(Plan { product, a, b, out, algorithm: found.algorithm })
     }
 
-    /// Queues a product. The operands lie one below the other as cuBLASLt has them: columns.
+    /// Queues a product. The operands are in column-major order, as cuBLASLt expects.
     fn multiply(&mut self, kind: Kind, [a, b, out, workspace]: [u64; 4]) -> Option<()> {
         let plan = self.plan(kind)?;
         let (one, zero) = (1.0f32, 0.0f32);
         let [before, after] = self.events;
         let pointer = |address: u64| address as Pointer;
-        // SAFETY: the pointers are of memory of the sizes that the plan names, which the caller keeps alive; and all that reads or
-        // writes it is done before, or waits.
+        // SAFETY: the pointers refer to memory of the sizes in the plan, which the caller keeps alive. Earlier reads and writes of that
+        // memory are finished, and later ones wait.
         unsafe {
             done((self.driver.set_context)(self.context))?;
             done((self.driver.record_context)(self.context, before))?;
@@ -268,17 +268,17 @@ impl OnDevice {
     }
 }
 
-/// cuBLASLt by the number of the GPU; none where it is not to be had.
+/// cuBLASLt by GPU number; `None` if it is not available.
 static DEVICES: LazyLock<Mutex<HashMap<usize, Option<OnDevice>>>> = LazyLock::new(Mutex::default);
 
-/// The address of a tensor, and what keeps it there.
+/// Returns the address of a tensor and the value that keeps it allocated.
 fn resource(x: &CubeTensor) -> Option<(u64, impl Any + use<>)> {
     let resource = x.client.get_resource::<Server>(x.handle.clone()).ok()?;
     Some((resource.resource().ptr, resource))
 }
 
-/// `op(a) · op(b)` in f32 of matrices, or batches of as many, that follow each other without gaps; `op` transposes an operand that
-/// `transposed` says. Both are in f32, or both in bf16. None without cuBLASLt.
+/// Computes `op(a) · op(b)` in f32, where `op` transposes the operands marked in `transposed`. The operands are matrices, or batches of
+/// equally many matrices without gaps, both in f32 or both in bf16. `None` without cuBLASLt.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
     let CubeDevice::Cuda(device) = &a.device else { return None };
     let (shape_a, shape_b) = (a.shape().to_vec(), b.shape().to_vec());
@@ -296,17 +296,18 @@ pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) ->
     let lt = devices.entry(device.index).or_insert_with(|| OnDevice::new(a, device.index)).as_mut()?;
     let shape: Vec<usize> = shape_a[..rank - 2].iter().copied().chain([rows, columns]).collect();
     let out = empty_f32(a, &shape);
-    // Asking for an address also waits until CubeCL has queued all that it was given before.
+    // Requesting an address also waits until CubeCL has queued all earlier work.
     let workspace = lt.workspace.0;
     let ((at_a, _a), (at_b, _b), (at_out, _out)) = (resource(a)?, resource(b)?, resource(&out)?);
-    // Where a matrix of a batch begins says how all of them are aligned. More than 16 bytes would choose by where memory was free.
+    // The start of a matrix in a batch determines the alignment of all. It is capped at 16 bytes; otherwise the choice would depend on
+    // where memory happened to be free.
     let alignment = |address: u64, of_matrix: usize| {
         let step = if batch > 1 { of_matrix as u64 } else { 0 };
         1 << (address | step).trailing_zeros().min(4)
     };
     let size = a.dtype.size();
     let [of_a, of_b, of_out] = [inner * rows * size, inner * columns * size, rows * columns * 4];
-    // Row by row is column by column of the transposed: (A B)ᵀ = Bᵀ Aᵀ.
+    // Row-major data are the column-major form of the transpose: (A B)ᵀ = Bᵀ Aᵀ.
     let kind = Kind {
         m: columns,
         n: rows,

@@ -1,5 +1,5 @@
-// Instructions of NVIDIA's GPUs from compute capability 8.0 that the kernels beside this file are made of. It stands before each of
-// them. `tests/emulated/emulator.h` has the same in plain C++.
+// Instructions of NVIDIA GPUs, from compute capability 8.0, that the kernels in this folder use. This file is placed in front of each of
+// them. `tests/emulated/emulator.h` has the same functions in plain C++.
 
 
 typedef unsigned int u32;
@@ -10,7 +10,7 @@ typedef unsigned long long u64;
 #define THREADS 128
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-// Sums of 16 × 8, plus 16 × 16 times 16 × 8.
+// Adds the product of 16 × 16 and 16 × 8 to sums of 16 × 8.
 DEVICE void multiply(float sums[4], const u32 a[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -19,7 +19,7 @@ DEVICE void multiply(float sums[4], const u32 a[4], u32 b0, u32 b1) {
 
 DEVICE u32 address_of(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
 
-// Four matrices of 8 × 8 from shared memory; lane i names row i % 8 of matrix i / 8.
+// Loads four matrices of 8 × 8 from shared memory. Lane i gives the address of row i % 8 of matrix i / 8.
 DEVICE void load_matrices(u32 to[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address_of(row)) : "memory");
@@ -30,7 +30,7 @@ DEVICE void load_transposed(u32 to[4], const void* row) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address_of(row)) : "memory");
 }
 
-// 16 bytes into shared memory without waiting; zeros if `is_there` is false.
+// Starts a copy of 16 bytes to shared memory without waiting. Copies zeros if `is_there` is false.
 DEVICE void copy_later(void* to, const void* from, bool is_there) {
     int bytes = is_there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address_of(to)), "l"(from), "r"(bytes) : "memory");
@@ -38,10 +38,10 @@ DEVICE void copy_later(void* to, const void* from, bool is_there) {
 
 DEVICE void end_group() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 
-// Waits for all groups of copies but the last `N`.
+// Waits for all groups of copies except the last `N`.
 template <int N> DEVICE void wait_for_groups() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
 
-// Two numbers in bf16, rounded to nearest; the first in the lower half.
+// Two numbers in bf16, rounded to nearest, the first in the lower half.
 DEVICE u32 pack(float first, float second) {
     u32 both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));

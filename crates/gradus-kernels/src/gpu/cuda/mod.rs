@@ -1,4 +1,4 @@
-//! Kernels in CUDA C++, for what needs tensor cores. CubeCL compiles them by NVRTC and queues them with its own kernels.
+//! Kernels in CUDA C++ that need tensor cores. CubeCL compiles them with NVRTC and queues them with its own kernels.
 
 pub(crate) mod attention;
 pub(crate) mod cublas;
@@ -16,29 +16,29 @@ use cubecl::{CubeKernel, PrecompiledSource};
 use super::{Words, computes};
 use burn::tensor::DType;
 
-/// What the files are made of.
+/// Instructions that all files use.
 const INSTRUCTIONS: &str = include_str!("instructions.cu");
-/// Threads of a block: four warps.
+/// Threads per block: four warps.
 const THREADS: u32 = 128;
 
-/// Whether kernels of this module run on `device`: NVIDIA's, with bf16.
+/// Whether kernels of this module run on `device`: an NVIDIA GPU with bf16.
 pub(crate) fn runs_on(device: &CubeDevice) -> bool {
     matches!(device, CubeDevice::Cuda(_)) && computes(device, DType::BF16)
 }
 
-/// One kernel of a file, with what it is compiled for.
+/// One kernel of a file, with its compile-time constants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Program {
-    /// The file.
+    /// Text of the file.
     pub(crate) text: &'static str,
-    /// `#define`s that stand before it.
+    /// `#define`s in front of the file.
     pub(crate) defines: String,
-    /// The kernel's name in the file.
+    /// Name of the kernel in the file.
     pub(crate) entry: &'static str,
 }
 
 impl Program {
-    /// The whole source.
+    /// Returns the whole source.
     pub(crate) fn source(&self) -> String {
         format!("{}{INSTRUCTIONS}{}", self.defines, self.text)
     }
@@ -47,8 +47,8 @@ impl Program {
         KernelSettings::new(*CubeDim::new_1d(THREADS), ExecutionMode::Checked, AddressType::U32)
     }
 
-    /// Queues the kernel over a grid of `columns` × `rows` blocks. It gets `buffers` in order, and `scalars` as a struct of 32-bit
-    /// numbers.
+    /// Queues the kernel over a grid of `columns` × `rows` blocks. The kernel receives `buffers` in order, and `scalars` as a struct of
+    /// 32-bit numbers.
     pub(crate) fn launch<const N: usize>(
         self,
         client: &Client,
@@ -62,23 +62,23 @@ impl Program {
         }
         let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32;
         let data: Vec<u64> = scalars.chunks(2).map(pair).collect();
-        // All of it is given by value.
+        // All of it is passed by value.
         let dynamic_metadata_offset = data.len();
         arguments.info = MetadataBindingInfo { data, dynamic_metadata_offset };
         client.launch(Box::new(self), CubeCount::Static(columns, rows, 1), arguments);
     }
 }
 
-/// A buffer as an argument.
+/// A buffer as a kernel argument.
 pub(crate) struct Buffer(BufferBinding, BufferIOAttr);
 
 impl Buffer {
-    /// One that a kernel reads.
+    /// A buffer that the kernel reads.
     pub(crate) fn read(tensor: &CubeTensor) -> Self {
         Self(tensor.handle.clone().binding(), BufferIOAttr::ReadOnly)
     }
 
-    /// One that a kernel writes.
+    /// A buffer that the kernel writes.
     pub(crate) fn written(tensor: &CubeTensor) -> Self {
         Self(tensor.handle.clone().binding(), BufferIOAttr::ReadWrite)
     }

@@ -1,33 +1,33 @@
-// Products of matrices on tensor cores: operands in bf16, sums in f32.
+// Matrix products on tensor cores: operands in bf16, sums in f32.
 //
-// A block computes a tile of ROWS × COLUMNS of the product, and walks through the inner dimension DEPTH numbers at a time. Three
-// places take turns: one is read, and two are on their way. Each of its four warps has a quarter of the tile.
+// A block computes a tile of ROWS × COLUMNS of the product and loops over the inner dimension, DEPTH numbers at a time. Three buffers
+// rotate: one is read while two are being filled. Each of the four warps computes a quarter of the tile.
 //
-// Whoever compiles this defines: COLUMNS (64 or 128), and LEFT_TRANSPOSED and RIGHT_TRANSPOSED (0 or 1): whether the left operand
-// lies as [inner, rows] instead of [rows, inner], and the right one as [columns, inner] instead of [inner, columns].
+// Compile-time definitions: COLUMNS (64 or 128), and LEFT_TRANSPOSED and RIGHT_TRANSPOSED (0 or 1). If set, the left operand is stored as
+// [inner, rows] instead of [rows, inner], and the right one as [columns, inner] instead of [inner, columns].
 
 typedef unsigned short bf16;
 
 #define ROWS 128
 #define DEPTH 32
 #define PLACES 3
-// Rows and columns of a warp, of which two stand side by side in both directions.
+// Rows and columns per warp. The warps are arranged 2 × 2.
 #define WARP_ROWS (ROWS / 2)
 #define WARP_COLUMNS (COLUMNS / 2)
-// Rows of tiles that are computed side by side, so that what they read is still in the cache.
+// Rows of tiles that are computed together, so that their inputs are still in the cache.
 #define BAND 8
 
 struct Sizes {
     u32 rows, columns, inner;
 };
 
-// Where 8 numbers of a row of `WIDTH` lie: rows of one matrix of 8 × 8 lie in different banks.
+// Offset of 8 numbers of a row of `WIDTH`. The rows of an 8 × 8 matrix are in different banks.
 template <int WIDTH> DEVICE int place(int row, int chunk) {
     int turn = WIDTH >= 64 ? row & 7 : row >> 1 & 3;
     return row * WIDTH + ((chunk ^ turn) << 3);
 }
 
-// Copies a tile of HEIGHT × WIDTH from row `row` and column `column` of a matrix of `rows` × `columns`.
+// Copies the tile of HEIGHT × WIDTH at row `row` and column `column` of a matrix of `rows` × `columns`.
 template <int HEIGHT, int WIDTH> DEVICE void copy_tile(bf16* to, const bf16* x, u32 row, u32 column, u32 rows, u32 columns) {
     constexpr int CHUNKS = WIDTH / 8;
 #pragma unroll
@@ -43,7 +43,7 @@ template <int HEIGHT, int WIDTH> DEVICE void copy_tile(bf16* to, const bf16* x, 
 #define RIGHT_HEIGHT (RIGHT_TRANSPOSED ? COLUMNS : DEPTH)
 #define RIGHT_WIDTH (RIGHT_TRANSPOSED ? DEPTH : COLUMNS)
 
-// The left operand of 16 rows from `row`, and 16 numbers of the inner dimension from `inner`.
+// Loads the left operand: 16 rows from `row`, and 16 numbers of the inner dimension from `inner`.
 DEVICE void left_of(u32 to[4], const bf16* tile, int row, int inner) {
     int lane = thread_index() % 32, matrix = lane / 8, of_matrix = lane % 8;
 #if LEFT_TRANSPOSED
@@ -53,7 +53,7 @@ DEVICE void left_of(u32 to[4], const bf16* tile, int row, int inner) {
 #endif
 }
 
-// The right operands of 2 × 8 columns from `column`.
+// Loads the right operands: 2 × 8 columns from `column`.
 DEVICE void right_of(u32 to[4], const bf16* tile, int column, int inner) {
     int lane = thread_index() % 32, matrix = lane / 8, of_matrix = lane % 8;
 #if RIGHT_TRANSPOSED
@@ -67,7 +67,7 @@ KERNEL product(const bf16* left, const bf16* right, float* out, Sizes of) {
     SHARED bf16 lefts[PLACES][ROWS * DEPTH];
     SHARED bf16 rights[PLACES][COLUMNS * DEPTH];
     u32 high = (of.rows + ROWS - 1) / ROWS, wide = (of.columns + COLUMNS - 1) / COLUMNS;
-    // Tiles are numbered band by band, and within one column by column.
+    // Tiles are numbered band by band, and within a band column by column.
     u32 band = block_x() / (BAND * wide), within = block_x() % (BAND * wide);
     u32 in_band = high - band * BAND < BAND ? high - band * BAND : BAND;
     u32 row = (band * BAND + within % in_band) * ROWS, column = within / in_band * COLUMNS;
@@ -94,7 +94,7 @@ KERNEL product(const bf16* left, const bf16* right, float* out, Sizes of) {
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
     for (u32 step = 0; step * DEPTH < of.inner; step++) {
         wait_for_groups<1>();
-        // All warps are through with the place that is filled next.
+        // All warps have finished with the buffer that is filled next.
         synchronize();
         fetch(step + 2);
         const bf16 *from_left = lefts[step % PLACES], *from_right = rights[step % PLACES];

@@ -1,4 +1,4 @@
-//! Products of matrices on tensor cores: launches of `product.cu`.
+//! Matrix products on tensor cores: launches of `product.cu`.
 
 use burn_cubecl::tensor::CubeTensor;
 
@@ -7,9 +7,9 @@ use crate::gpu::{dims, empty_f32};
 
 const TEXT: &str = include_str!("product.cu");
 
-/// Rows of a tile.
+/// Rows per tile.
 const ROWS: usize = 128;
-/// Columns of a tile: few where the tiles of many would not keep all multiprocessors busy.
+/// Columns per tile. The smaller number is used if larger tiles would leave multiprocessors idle.
 const COLUMNS: [usize; 2] = [128, 64];
 
 /// Rows, columns and inner dimension of `op(a) · op(b)`.
@@ -19,8 +19,8 @@ fn sizes(a: &CubeTensor, b: &CubeTensor, [of_a, of_b]: [bool; 2]) -> [usize; 3] 
     [rows, if of_b { above } else { beside }, inner]
 }
 
-/// `op(a) · op(b)` of operands in bf16, summed up in f32, where `op` transposes an operand that `transposed` says. None where there is
-/// no kernel for it: on other GPUs, of more than two dimensions, and of rows that do not begin at 16 bytes.
+/// Computes `op(a) · op(b)` of bf16 operands with f32 sums, where `op` transposes the operands marked in `transposed`. `None` if there is
+/// no kernel: on other GPUs, for more than two dimensions, and if rows do not begin at multiples of 16 bytes.
 pub(crate) fn multiply(a: &CubeTensor, b: &CubeTensor, transposed: [bool; 2]) -> Option<CubeTensor> {
     let is_matrix = |x: &CubeTensor| x.meta.num_dims() == 2 && dims(x)[1].is_multiple_of(8);
     if !(runs_on(&a.device) && is_matrix(a) && is_matrix(b)) {
@@ -47,7 +47,7 @@ fn program(columns: usize, transposed: [bool; 2]) -> Program {
     Program { text: TEXT, defines, entry: "product" }
 }
 
-/// The kernels as NVRTC is given them.
+/// Sources of the kernels as passed to NVRTC.
 pub(in crate::gpu) fn offline(_: &crate::gpu::offline::Offline) -> Vec<crate::gpu::offline::Source> {
     let mut sources = Vec::new();
     for columns in COLUMNS {
