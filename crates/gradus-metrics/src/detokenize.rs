@@ -113,7 +113,7 @@ fn is_cjk(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// Expected values from `detokenizer.perl` itself, where its port differs.
+    /// Expected values from `detokenizer.perl` itself, for texts that its Python port treats differently.
     #[test]
     fn tags_and_fractions_as_perl_has_them() {
         for (line, expected) in [

@@ -24,7 +24,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// Reads a regular file of at most [`MOST_BYTES`].
 ///
 /// # Errors
-/// Those of [`open`]. A larger file is rejected before it is read; the error reports its size.
+/// Same as [`open`], or the file is too large. In that case nothing is read, and the error reports the size.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| Error::io(path, source);
     let file = open(path)?;
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// Reads a UTF-8 file with [`read`].
 ///
 /// # Errors
-/// Those of [`read`], and the position of the first byte that is not UTF-8.
+/// Same as [`read`], or the file is not UTF-8. In that case the error reports the position of the first invalid byte.
 pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

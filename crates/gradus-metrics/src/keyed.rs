@@ -20,7 +20,7 @@ impl KeyedBy {
     /// Returns the mean of the scores that `score` gives to the distinct rows. Each row gets the score of its key.
     ///
     /// # Errors
-    /// Those of `score`, with row numbers that refer to all rows.
+    /// Errors of `score`, with row numbers that refer to all rows.
     pub fn measure(
         self,
         rows: &[Row],

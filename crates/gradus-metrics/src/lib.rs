@@ -139,7 +139,7 @@ pub trait Metric: Send + Sync {
     /// without a value.
     ///
     /// # Errors
-    /// Those of [`Self::measure`].
+    /// Same as [`Self::measure`].
     fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
         Ok(first_values(&self.measure(rows)?, rows.len()))
     }
@@ -148,7 +148,7 @@ pub trait Metric: Send + Sync {
     /// work stops. Slow metrics should implement it.
     ///
     /// # Errors
-    /// Those of [`Self::worth`], and an error that [is interrupted](RowError::is_interrupted).
+    /// Same as [`Self::worth`], or an [interruption](RowError::is_interrupted).
     fn worth_with_progress(&self, rows: &[Row], _done: &mut dyn FnMut(usize) -> bool) -> Result<Vec<f64>, RowError> {
         self.worth(rows)
     }

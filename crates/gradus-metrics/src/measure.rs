@@ -60,7 +60,7 @@ impl Measure {
     }
 
     /// Creates a value of all rows together that has no row values and cannot be resampled. An example is the number of distinct words,
-    /// which falls with every row that is drawn twice.
+    /// which decreases with every row that is drawn twice.
     pub fn whole(part: impl Into<String>, value: f64) -> Self {
         Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
     }

@@ -57,7 +57,7 @@ impl Punkt {
     /// Reads the parameters from a directory, or uses a list of English abbreviations if there is none.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// Same as [`read`](Self::read).
     pub fn open(directory: Option<&Path>) -> Result<Self> {
         directory.map_or_else(|| Ok(Self::default()), Self::read)
     }

@@ -139,7 +139,7 @@ impl WordNet {
     /// Opens the WordNet that an option names. `none` means no WordNet. Without a name, NLTK's data directories are searched.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// Same as [`read`](Self::read).
     pub fn open(name: Option<&Path>) -> Result<Option<Self>> {
         match name {
             Some(name) if name == Path::new("none") => Ok(None),

@@ -104,7 +104,7 @@ fn metrics_of_our_own_sentences_are_those_of_the_tools() {
     check_file("own", 5000);
 }
 
-/// With an NLTK model and with the texts in either order.
+/// Uses an NLTK model, with prediction and reference in either order.
 #[test]
 fn rouge_of_sentences_is_that_of_the_tools() {
     check_file("sentences", 950);

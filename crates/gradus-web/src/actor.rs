@@ -40,7 +40,7 @@ impl<T: Work + 'static> Actor<T> {
     /// Starts a thread that owns the value created by `make`.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// Errors of `make`.
     pub async fn start(make: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (jobs, inbox) = mpsc::channel();
         let (made, is_made) = oneshot::channel();

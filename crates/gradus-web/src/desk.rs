@@ -65,7 +65,7 @@ struct Listener {
 /// answered.
 ///
 /// # Errors
-/// Those of `make`.
+/// Errors of `make`.
 pub async fn prompt<R: Send + 'static>(
     desk: &Actor<Desk>,
     make: impl FnOnce(&Prompter) -> Result<R> + Send + 'static,
@@ -99,7 +99,7 @@ impl Desk {
     /// Submits completions and returns a receiver of their events. Dropping it cancels them.
     ///
     /// # Errors
-    /// Those of [`Session::submit`].
+    /// Same as [`Session::submit`].
     pub fn sample(&mut self, asks: Vec<Ask>) -> Result<Hearing> {
         let (to, hearing) = unbounded_channel();
         let mut completion = 0;
@@ -117,7 +117,7 @@ impl Desk {
     /// Returns the tokens of a text with their log-probabilities.
     ///
     /// # Errors
-    /// Those of [`Session::score`].
+    /// Same as [`Session::score`].
     pub fn score(&self, ids: &[u32], likeliest: usize) -> Result<Vec<Token>> {
         let said = self.session.score(ids, likeliest)?;
         let texts = self.session.texts(&[], ids)?;

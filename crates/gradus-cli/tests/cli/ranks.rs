@@ -1,4 +1,4 @@
-//! Runs on several ranks under MPI: one output, one error, one end. Also the job files for clusters.
+//! Tests runs on several ranks under MPI, which print one output and report one error. Also tests the job files for clusters.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

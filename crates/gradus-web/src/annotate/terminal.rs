@@ -80,7 +80,7 @@ pub fn new_project(folder: &Path, new: &NewProject, progress: &mut dyn FnMut(usi
 /// Creates a project in a folder whose database is open.
 ///
 /// # Errors
-/// Those of [`new_project`].
+/// Same as [`new_project`].
 pub fn make_project(
     folder: &Path,
     store: &Store,

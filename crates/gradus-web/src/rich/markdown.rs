@@ -270,7 +270,7 @@ mod tests {
             let end = rest.find([' ', '>']).expect("a tag ends");
             names.push(rest[..end].to_owned());
             rest = &rest[end..];
-            // Values are in quotes and contain none.
+            // Values are quoted and contain no quotes.
             while let Some(after) = rest.strip_prefix(' ') {
                 let end = after.find(['=', ' ', '>']).expect("a name ends");
                 attributes.push(after[..end].to_owned());

@@ -191,7 +191,7 @@ impl Store {
     /// Reads in one transaction, so that all data belong to the same moment.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// Errors of `read`.
     pub fn read<T>(&self, read: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
         self.within(&self.reader, TransactionBehavior::Deferred, read)
     }
@@ -199,7 +199,8 @@ impl Store {
     /// Makes changes in one transaction, after waiting for the write lock.
     ///
     /// # Errors
-    /// Those of `change`; then nothing is changed. [`Error::passes`] is true if another process writes for too long or the disk is full.
+    /// Errors of `change`, after which nothing is changed. [`Error::passes`] is true if another process writes for too long, or the disk is
+    /// full.
     pub fn change<T>(&self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
         self.within(&self.writer, TransactionBehavior::Immediate, change)
     }

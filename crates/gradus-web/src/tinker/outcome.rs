@@ -28,7 +28,7 @@ impl Category {
 pub struct Failure {
     /// What happened, and what to do.
     pub message: String,
-    /// Who can fix it.
+    /// Side that can fix it.
     pub category: Category,
 }
 

@@ -18,7 +18,7 @@ use crate::runs::address;
 use crate::runs::asked::{Asked, first};
 use crate::store::sessions::Session;
 
-/// What the user has as input.
+/// Kind of data that the user has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Demonstrations,
